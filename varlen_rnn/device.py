@@ -1,0 +1,37 @@
+"""Where arrays live: NumPy arrays on the host, Numba's device arrays on a GPU (or in its simulator)."""
+
+import numpy as np
+from numba import cuda
+
+THREADS_PER_BLOCK = 128
+
+
+def on_device(array):
+    """Return whether `array` lives on a CUDA device."""
+    return not isinstance(array, np.ndarray) and cuda.cudadrv.devicearray.is_cuda_ndarray(array)
+
+
+def to_device(array):
+    """Copy a NumPy array to the current CUDA device."""
+    return cuda.to_device(np.ascontiguousarray(array))
+
+
+def to_host(array):
+    """Return `array` as a NumPy array, copied only if it lives on a device."""
+    return array.copy_to_host() if on_device(array) else array
+
+
+def empty(shape, like):
+    """Return an uninitialised array of `shape`, with the data type and the place of `like`."""
+    return cuda.device_array(shape, like.dtype) if on_device(like) else np.empty(shape, like.dtype)
+
+
+def zeros(shape, like):
+    """Return zeros of `shape`, with the data type and the place of `like`."""
+    return to_device(np.zeros(shape, like.dtype)) if on_device(like) else np.zeros(shape, like.dtype)
+
+
+def launch(kernel, num_threads, *arguments):
+    """Run a CUDA kernel on at least `num_threads` threads, in blocks of `THREADS_PER_BLOCK`; none for none."""
+    if num_threads:
+        kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)

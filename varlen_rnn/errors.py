@@ -1,0 +1,73 @@
+"""Errors of bad input: what is wrong, where, what was expected, what came, and a hint.
+
+All of them are `ValueError`s, so callers that know only the standard library can catch them.
+"""
+
+
+class InputError(ValueError):
+    """Bad input: the base of every error that this library raises about its arguments.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong, and where: the argument, level or entry.
+    expected, got : object, optional
+        What would have been right, and what came.
+    hint : str, optional
+        What the caller most likely meant.
+
+    Examples
+    --------
+    >>> str(InputError("hidden_size", expected="at least 1", got=0, hint="units, not bytes"))
+    'hidden_size: expected at least 1, got 0 (units, not bytes)'
+    """
+
+    def __init__(self, what, *, expected=None, got=None, hint=None):
+        message = str(what)
+        if expected is not None:
+            message += f": expected {expected}"
+        if got is not None:
+            message += f"{',' if expected is not None else ':'} got {got}"
+        if hint is not None:
+            message += f" ({hint})"
+        super().__init__(message)
+
+
+class LoDError(InputError):
+    """The level-of-detail structure is invalid, or two structures disagree."""
+
+
+class ShapeError(InputError):
+    """An array has the wrong rank, size or content for its place."""
+
+
+class DTypeError(InputError, TypeError):
+    """A value has the wrong type or data type; data types are never mixed silently."""
+
+
+class OutOfRangeError(InputError, IndexError):
+    """An index or id lies outside of what it indexes."""
+
+
+class ProgramError(InputError):
+    """A recorded computation cannot be described, run or differentiated."""
+
+
+class CheckpointError(InputError):
+    """A file of saved parameters is damaged, or does not fit what it is loaded into."""
+
+
+def check_int(value, name, minimum=None):
+    """Return `value` as an int, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_int(3, "num_layers", 1)
+    3
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise DTypeError(name, expected="an integer", got=type(value).__name__)
+    value = value.__index__()
+    if minimum is not None and value < minimum:
+        raise ShapeError(name, expected=f"at least {minimum}", got=value)
+    return value

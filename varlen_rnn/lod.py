@@ -1,0 +1,522 @@
+"""LoD levels and LoDTensor: rows of unequal sequences one after another, and the offsets that tell them apart.
+
+A LoD (level of detail) is a list of levels from coarse to fine; a level is a list of offsets that starts at 0 and
+never falls.  Upper levels index the entries of the next lower level, the last level indexes rows.  The example of
+the design documents, three articles of 3, 1 and 2 sentences: lengths `[[3, 1, 2], [3, 2, 4, 1, 2, 3]]`, offsets
+`[[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]`.
+
+An invalid LoD or LoDTensor cannot exist: constructors check, so kernels may trust.
+"""
+
+import itertools
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
+
+
+class LoD:
+    """Offsets of every level, from coarse to fine; immutable and shared by reference.
+
+    Parameters
+    ----------
+    offsets : sequence of sequences of int
+        One a level; each starts at 0 and never falls.  None at all for an ordinary tensor.
+
+    Raises
+    ------
+    LoDError
+        Which level and entry is wrong, what was expected, and a hint.
+
+    Examples
+    --------
+    >>> LoD([[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]).num_rows
+    15
+    """
+
+    __slots__ = ("_cache", "levels")
+
+    def __init__(self, offsets=()):
+        levels = tuple(_check_level(level, number) for number, level in enumerate(_as_levels(offsets)))
+        for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
+            if upper[-1] != len(lower) - 1:
+                raise LoDError(
+                    f"level {number}, last entry",
+                    expected=f"{len(lower) - 1}, the number of sequences of level {number + 1}",
+                    got=int(upper[-1]),
+                    hint="upper levels index the entries of the next lower level, not rows",
+                )
+        self.levels = levels
+        self._cache = {}
+
+    @classmethod
+    def from_lengths(cls, lengths):
+        """Return the LoD whose levels have these lengths.
+
+        Examples
+        --------
+        >>> LoD.from_lengths([[2, 1], [2, 0, 3]]).offsets()
+        [[0, 2, 3], [0, 2, 2, 5]]
+        """
+        return cls([_offsets_of(level, number) for number, level in enumerate(_as_levels(lengths))])
+
+    @classmethod
+    def _trusted(cls, levels):
+        """Return a LoD of levels that are known to be valid: int64, read-only."""
+        lod = cls.__new__(cls)
+        lod.levels = tuple(levels)
+        lod._cache = {}
+        return lod
+
+    @property
+    def num_rows(self):
+        """Rows that the last level covers; 0 when there is no level."""
+        return int(self.levels[-1][-1]) if self.levels else 0
+
+    def offsets(self):
+        """Return the offset form as lists."""
+        return [level.tolist() for level in self.levels]
+
+    def lengths(self):
+        """Return the length form as lists."""
+        return [np.diff(level).tolist() for level in self.levels]
+
+    def absolute(self):
+        """Return the offset form with every level counted in rows.
+
+        Examples
+        --------
+        >>> LoD([[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]).absolute()
+        [[0, 9, 10, 15], [0, 3, 5, 9, 10, 12, 15]]
+        """
+        return [self.rows_of_level(level).tolist() for level in range(len(self.levels))]
+
+    def rows_of_level(self, level):
+        """Return the offsets of `level` counted in rows."""
+        rows = self.levels[level]
+        for lower in self.levels[level + 1 :]:
+            rows = lower[rows]
+        return rows
+
+    def slice(self, level, begin, end):
+        """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
+        first, last, levels = begin, end, []
+        for offsets in self.levels[level:]:
+            part = offsets[first : last + 1]
+            levels.append(_read_only(part - part[0]))
+            first, last = int(part[0]), int(part[-1])
+        return LoD._trusted(levels), first, last
+
+    def remember(self, key, make):
+        """Return what `make()` returned for `key` the first time: plans are kept here."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    def __len__(self):
+        return len(self.levels)
+
+    def __eq__(self, other):
+        if not isinstance(other, LoD):
+            return NotImplemented
+        same_depth = len(self) == len(other)
+        return self is other or (same_depth and all(map(np.array_equal, self.levels, other.levels)))
+
+    def __hash__(self):
+        return hash(tuple(level.tobytes() for level in self.levels))
+
+    def __repr__(self):
+        return f"LoD({self.offsets()})"
+
+
+NO_LOD = LoD._trusted(())
+
+
+class LoDTensor:
+    """Rows of any element shape, and the LoD that cuts them into sequences, any number of levels deep.
+
+    Parameters
+    ----------
+    data : array_like
+        Shape `(rows, ...)`, any numeric data type; kept without a copy where NumPy can.
+    lod : LoD or sequence of offset lists
+        The offset form; `create_lod_tensor` takes the length form.
+
+    Raises
+    ------
+    LoDError
+        The offsets are invalid, or do not cover the rows.
+
+    Examples
+    --------
+    >>> x = LoDTensor(np.arange(6.0), [[0, 3, 4, 6]])
+    >>> x[2]
+    LoDTensor: 2 rows of () float64, 1 level
+      level 0: 1 sequence of 2 rows
+
+    Source: PaddlePaddle's design document "LoD (Level-of-Detail) Tensor".
+    """
+
+    __slots__ = ("_lod", "data")
+
+    # Reflected operators of a Variable, rather than NumPy's, get `array * tensor`.
+    __array_priority__ = 100
+
+    def __init__(self, data, lod=NO_LOD):
+        data = _as_rows(data)
+        lod = lod if isinstance(lod, LoD) else LoD(lod)
+        _check_cover(lod, data)
+        self.data = data
+        self._lod = lod
+
+    @classmethod
+    def wrap(cls, data, lod=NO_LOD):
+        """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
+        tensor = cls.__new__(cls)
+        tensor.data = data
+        tensor._lod = lod
+        return tensor
+
+    @classmethod
+    def from_sequences(cls, sequences, *, num_levels=None, dtype=None):
+        """Return the LoDTensor of nested lists of sequences, to any depth.
+
+        Every list is a level; an array is a sequence of rows; a list of numbers is a sequence of scalars.
+
+        Parameters
+        ----------
+        sequences : nested list
+        num_levels : int, optional
+            Stop at this depth and read what is there as the rows of one sequence: 1 reads `[[[1, 2], [3, 4]]]`
+            as one sequence of two rows.
+        dtype : data type, optional
+            By default what NumPy makes of the numbers.
+
+        Examples
+        --------
+        >>> LoDTensor.from_sequences([[[1, 2], [3]], [[4, 5, 6]]]).recursive_sequence_lengths()
+        [[2, 1], [2, 1, 3]]
+        >>> LoDTensor.from_sequences([np.zeros((3, 8)), np.zeros((0, 8))]).data.shape
+        (3, 8)
+        """
+        if not isinstance(sequences, (list, tuple)):
+            raise LoDError("sequences", expected="a list", got=type(sequences).__name__)
+        depth = 1 if not sequences else _depth(sequences) if num_levels is None else num_levels
+        if check_int(depth, "num_levels") < 1:
+            raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
+        level, lengths = [sequences], []
+        for number in range(depth):
+            if number:
+                lengths.append([len(item) for item in level])
+            level = [child for item in level for child in _children(item, number)]
+        leaves = [_as_sequence(item, number, dtype) for number, item in enumerate(level)]
+        lengths.append([len(leaf) for leaf in leaves])
+        return cls(_join(leaves, dtype), LoD.from_lengths(lengths))
+
+    @property
+    def shape(self):
+        """The shape of the rows: `(rows, ...)`."""
+        return self.data.shape
+
+    @property
+    def dtype(self):
+        """The data type of the rows."""
+        return self.data.dtype
+
+    @property
+    def num_levels(self):
+        """The number of levels; 0 for an ordinary tensor."""
+        return len(self._lod)
+
+    @property
+    def structure(self):
+        """The `LoD` object itself, which tensors share."""
+        return self._lod
+
+    def lod(self):
+        """Return the offset form: a list of offsets a level."""
+        return self._lod.offsets()
+
+    def set_lod(self, offsets):
+        """Give this tensor another LoD, in offset form; tensors that shared the old one keep it."""
+        lod = offsets if isinstance(offsets, LoD) else LoD(offsets)
+        _check_cover(lod, self.data)
+        self._lod = lod
+
+    def recursive_sequence_lengths(self):
+        """Return the length form: a list of lengths a level."""
+        return self._lod.lengths()
+
+    def set_recursive_sequence_lengths(self, lengths):
+        """Give this tensor another LoD, in length form."""
+        self.set_lod(LoD.from_lengths(lengths))
+
+    def has_valid_recursive_sequence_lengths(self):
+        """Return whether the LoD covers the rows, which constructors guarantee."""
+        return not len(self._lod) or self._lod.num_rows == len(self.data)
+
+    def absolute_lod(self):
+        """Return the offset form with every level counted in rows."""
+        return self._lod.absolute()
+
+    def num_elements(self, level=0):
+        """Return the number of sequences of `level`.
+
+        Examples
+        --------
+        >>> create_lod_tensor(np.zeros((5, 2)), [[2, 1], [2, 0, 3]]).num_elements(1)
+        3
+        """
+        return len(self._lod.levels[self._check_level(level)]) - 1
+
+    def slice(self, level, begin, end):
+        """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
+
+        Examples
+        --------
+        >>> x = create_lod_tensor(np.arange(5.0), [[2, 1], [2, 0, 3]])
+        >>> x.slice(0, 1, 2).lod(), x.slice(1, 1, 3).lod()
+        ([[0, 1], [0, 3]], [[0, 0, 3]])
+        """
+        level = self._check_level(level)
+        begin, end, count = check_int(begin, "begin"), check_int(end, "end"), self.num_elements(level)
+        if not 0 <= begin <= end <= count:
+            raise OutOfRangeError(f"slice of level {level}", expected=f"0 <= begin <= end <= {count}", got=(begin, end))
+        lod, first, last = self._lod.slice(level, begin, end)
+        return LoDTensor.wrap(self.data[first:last], lod)
+
+    def copy(self):
+        """Return a tensor with rows of its own; the LoD is shared, for it never changes."""
+        return LoDTensor.wrap(self.data.copy(), self._lod)
+
+    def to_sequences(self):
+        """Return nested lists, one a level, whose leaves are the sequences: views of their rows.
+
+        Examples
+        --------
+        >>> create_lod_tensor(np.arange(3), [[2], [1, 2]]).to_sequences()
+        [[array([0]), array([1, 2])]]
+        """
+        if not len(self._lod):
+            raise LoDError("to_sequences", expected="at least one level", got=f"a tensor of shape {self.shape}")
+        items = [self.data[a:b] for a, b in itertools.pairwise(self._lod.levels[-1].tolist())]
+        for offsets in reversed(self._lod.levels[:-1]):
+            items = [items[a:b] for a, b in itertools.pairwise(offsets.tolist())]
+        return items
+
+    def __getitem__(self, branch):
+        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views."""
+        branch = branch if isinstance(branch, tuple) else (branch,)
+        if not 0 < len(branch) <= self.num_levels:
+            raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one a level", got=len(branch))
+        begin, end = 0, self.num_elements(0)
+        for level, index in enumerate(branch):
+            index = check_int(index, f"branch, level {level}")
+            if not begin - end <= index < end - begin:
+                raise OutOfRangeError(f"branch, level {level}", expected=f"less than {end - begin}", got=index)
+            entry = begin + index if index >= 0 else end + index
+            if level < len(branch) - 1:
+                begin, end = self._lod.levels[level][entry : entry + 2].tolist()
+        return self.slice(len(branch) - 1, entry, entry + 1)
+
+    def __len__(self):
+        """Return the number of sequences of level 0; of rows for an ordinary tensor."""
+        return self.num_elements(0) if len(self._lod) else len(self.data)
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.data, dtype, copy=copy)
+
+    def __repr__(self):
+        # Rank 0 is a loss: one number, no rows.
+        if self.data.ndim == 0:
+            return f"LoDTensor: {self.data!r}"
+        head = f"LoDTensor: {_count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
+        lines = [f"{head}, {_count(self.num_levels, 'level')}"]
+        for number, offsets in enumerate(self._lod.levels):
+            unit = "row" if number == self.num_levels - 1 else "sequence"
+            lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
+        return "\n".join(lines)
+
+    def _check_level(self, level):
+        level = check_int(level, "level")
+        if not -self.num_levels <= level < self.num_levels:
+            raise OutOfRangeError("level", expected=f"less than {self.num_levels}, the number of levels", got=level)
+        return level % self.num_levels
+
+
+def create_lod_tensor(data, recursive_seq_lens):
+    """Return a LoDTensor of `data` cut by lengths, from coarse to fine.
+
+    Parameters
+    ----------
+    data : array_like or LoDTensor
+        Rows, shape `(rows, ...)`; the LoD of a LoDTensor is replaced in the result, its rows are shared.
+    recursive_seq_lens : sequence of sequences of int
+        The length form: one list a level, upper levels counting the sequences of the next lower level.
+
+    Raises
+    ------
+    LoDError
+        A length is negative, levels do not fit together, or the last level does not cover the rows.
+
+    Examples
+    --------
+    >>> x = create_lod_tensor(np.zeros((15, 2)), [[3, 1, 2], [3, 2, 4, 1, 2, 3]])
+    >>> x.lod()
+    [[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]
+    """
+    return LoDTensor(data, LoD.from_lengths(recursive_seq_lens))
+
+
+def _as_levels(levels):
+    if isinstance(levels, LoD):
+        return levels.levels
+    if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
+        raise LoDError("LoD", expected="a list of levels", got=repr(levels)[:80])
+    levels = list(levels)
+    for number, level in enumerate(levels):
+        if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
+            hint = "a single level is a list in a list: [[0, 2, 5]]"
+            raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
+    return levels
+
+
+def _as_integers(level, number):
+    try:
+        array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise LoDError(f"level {number}", expected="a flat list of integers", got=repr(level)[:80]) from error
+    if array.ndim != 1:
+        raise LoDError(f"level {number}", expected="a flat list of integers", got=f"an array of shape {array.shape}")
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max):
+        raise LoDError(f"level {number}", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _check_level(level, number):
+    offsets = _as_integers(level, number)
+    if len(offsets) == 0:
+        raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
+    if offsets[0] != 0:
+        hint = "did you pass lengths? use create_lod_tensor or set_recursive_sequence_lengths"
+        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=int(offsets[0]), hint=hint)
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if len(falls):
+        entry = int(falls[0]) + 1
+        raise LoDError(
+            f"level {number}, entry {entry}",
+            expected=f"an offset of at least {offsets[entry - 1]}, the one before it",
+            got=int(offsets[entry]),
+            hint="offsets never fall; did you pass lengths?",
+        )
+    return _read_only(offsets)
+
+
+def _offsets_of(level, number):
+    lengths = _as_integers(level, number)
+    negative = np.flatnonzero(lengths < 0)
+    if len(negative):
+        entry = int(negative[0])
+        raise LoDError(f"level {number}, entry {entry}", expected="a length of at least 0", got=int(lengths[entry]))
+    if len(lengths) and float(lengths.sum(dtype=np.float64)) > 2.0**62:
+        raise LoDError(
+            f"level {number}", expected="lengths that sum to less than 2**62", got=f"{lengths.max()} and more"
+        )
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _check_cover(lod, data):
+    if len(lod) == 0:
+        return
+    if data.ndim == 0:
+        raise LoDError("data", expected="rows, for it has a LoD", got="a single number")
+    if lod.num_rows != len(data):
+        raise LoDError(
+            f"level {len(lod) - 1}",
+            expected=f"to cover {_count(len(data), 'row')}, the first dimension of the data",
+            got=_count(lod.num_rows, "row"),
+            hint="the last level counts rows; did you mix up lengths and offsets?",
+        )
+
+
+def _as_rows(data):
+    if isinstance(data, LoDTensor):
+        return data.data
+    try:
+        array = np.asarray(data)
+    except (ValueError, TypeError) as error:
+        hint = "use LoDTensor.from_sequences for lists of unequal length"
+        raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
+    if array.dtype.kind not in "fiub":
+        raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
+    return array
+
+
+def _read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+def _depth(item):
+    """Return how many levels of lists stand above the sequences; None where an empty list leaves it open."""
+    if not isinstance(item, (list, tuple)):
+        return 0
+    if not item:
+        return None
+    nested = [isinstance(child, (list, tuple)) or (isinstance(child, np.ndarray) and child.ndim) for child in item]
+    if not any(nested):
+        return 0
+    depths = {_depth(child) for child in item} - {None}
+    if not all(nested) or len(depths) > 1:
+        got = "numbers beside sequences" if not all(nested) else f"depths {sorted(depths)}"
+        raise LoDError("sequences", expected="lists nested equally deep", got=got)
+    return 1 + (depths.pop() if depths else 0)
+
+
+def _children(item, number):
+    if not isinstance(item, (list, tuple)):
+        raise LoDError(f"level {number}", expected="a list of sequences", got=type(item).__name__)
+    return item
+
+
+def _as_sequence(item, number, dtype):
+    try:
+        rows = _as_rows(np.asarray(item, dtype))
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=repr(item)[:80]) from error
+    if rows.ndim == 0:
+        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=repr(item)[:80])
+    return rows
+
+
+def _join(leaves, dtype):
+    """Concatenate sequences; one without rows and without an element shape takes that of the others."""
+    shapes = [leaf.shape[1:] for leaf in leaves if leaf.size or leaf.ndim > 1]
+    element = shapes[0] if shapes else ()
+    for number, leaf in enumerate(leaves):
+        if leaf.shape[1:] != element and (leaf.size or leaf.ndim > 1):
+            raise ShapeError(f"sequence {number}", expected=f"rows of shape {element}", got=f"{leaf.shape[1:]}")
+    filled = [leaf for leaf in leaves if len(leaf)]
+    if not filled:
+        typed = leaves[0].dtype if leaves else np.dtype(dtype or np.float64)
+        return np.empty((0, *element), typed)
+    return np.concatenate(filled)
+
+
+def _count(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _describe_lengths(lengths, unit):
+    head = _count(len(lengths), "sequence")
+    if len(lengths) == 0:
+        return head
+    low, middle, high = int(lengths.min()), float(np.median(lengths)), int(lengths.max())
+    if low == high:
+        return f"{head} of {_count(low, unit)}"
+    return f"{head} of {low} to {high} {unit}s, median {middle:g}"

@@ -1,0 +1,176 @@
+"""The planner: sequences sorted by length, longest first, so that the batch of each time step only shrinks.
+
+`sorted_seqs` is made once a LoD, without a Python loop over steps, and is kept on the LoD: layers that share a
+LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`; the sequences still alive at step
+t are the first `batch_sizes[t]` ranks.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.lod import LoD, LoDTensor
+
+
+class SortedSeqItem(NamedTuple):
+    """One sequence of a plan: its entries `start` to `end`, and its `index` in the caller's order."""
+
+    start: int
+    end: int
+    index: int
+
+
+class PaddingReport(NamedTuple):
+    """What padding would have cost: rows in all, and as ratios to the rows that exist (1.0 is no padding).
+
+    `padded_rows` pads every sequence to the longest; `bucketed_rows` pads each bucket, neighbours in length, to
+    its own longest.
+    """
+
+    rows: int
+    padded_rows: int
+    bucketed_rows: int
+
+    @property
+    def rows_saved(self):
+        """Rows of padding that a batch without padding does not have."""
+        return self.padded_rows - self.rows
+
+    @property
+    def padding_ratio(self):
+        """Rows of the padded batch for each row that exists; 1.0 for a batch without rows."""
+        return self.padded_rows / self.rows if self.rows else 1.0
+
+    @property
+    def bucketed_ratio(self):
+        """Rows of the bucketed batch for each row that exists; 1.0 for a batch without rows."""
+        return self.bucketed_rows / self.rows if self.rows else 1.0
+
+
+class SortedSeqs:
+    """The plan of one LoD level: its sequences, longest first, and how many of them each step has.
+
+    Made by `sort_by_seq_len`.  All arrays are int64 and read-only.
+
+    Attributes
+    ----------
+    sorted_indices : (num_sequences,)
+        The caller's index of each rank; equal lengths keep the caller's order.
+    starts, seq_lens : (num_sequences,)
+        First entry (a row, at the last level) and length in steps, of each rank.
+    batch_sizes : (max_seq_len,)
+        Sequences still alive at each step; never rises.
+    total_len : int
+        Entries in all.
+
+    Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
+    """
+
+    __slots__ = ("batch_sizes", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+
+    def __init__(self, offsets):
+        (offsets,) = LoD([offsets]).levels
+        lengths = np.diff(offsets)
+        self.offsets = offsets
+        self.sorted_indices = np.argsort(-lengths, kind="stable")
+        self.starts = offsets[:-1][self.sorted_indices]
+        self.seq_lens = lengths[self.sorted_indices]
+        # The count of lengths above t, by bisection in the lengths, which fall.
+        steps = np.arange(self.max_seq_len)
+        self.batch_sizes = np.searchsorted(-self.seq_lens, -steps, side="left")
+        self.total_len = int(offsets[-1])
+        for name in ("sorted_indices", "starts", "seq_lens", "batch_sizes"):
+            getattr(self, name).flags.writeable = False
+
+    @property
+    def num_sequences(self):
+        """The number of sequences, empty ones too."""
+        return len(self.seq_lens)
+
+    @property
+    def max_seq_len(self):
+        """Steps of the longest sequence; 0 when there is none."""
+        return int(self.seq_lens[0]) if len(self.seq_lens) else 0
+
+    def padding(self, bucket_size=32):
+        """Return what padding this batch would cost, whole and in buckets of `bucket_size` sequences.
+
+        Examples
+        --------
+        >>> report = sort_by_seq_len([0, 1, 11, 13]).padding(bucket_size=2)
+        >>> report.rows, report.padded_rows, report.bucketed_rows
+        (13, 30, 21)
+        """
+        step = check_int(bucket_size, "bucket_size", 1)
+        longest = self.seq_lens[::step]
+        sizes = np.minimum(step, self.num_sequences - np.arange(len(longest)) * step)
+        padded = self.num_sequences * self.max_seq_len
+        return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
+
+    def __getitem__(self, rank):
+        """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
+        rank = check_int(rank, "rank")
+        if not -len(self) <= rank < len(self):
+            raise OutOfRangeError("rank", expected=f"less than {len(self)}, the number of sequences", got=rank)
+        start = int(self.starts[rank])
+        return SortedSeqItem(start, start + int(self.seq_lens[rank]), int(self.sorted_indices[rank]))
+
+    def __len__(self):
+        return len(self.seq_lens)
+
+    def __iter__(self):
+        return (self[rank] for rank in range(len(self)))
+
+    def __repr__(self):
+        return f"SortedSeqs({self.num_sequences} sequences, {self.max_seq_len} steps, {self.total_len} rows)"
+
+
+def sort_by_seq_len(x, level=-1):
+    """Return the plan of a level: its sequences sorted by length, longest first, ties in the caller's order.
+
+    Parameters
+    ----------
+    x : LoDTensor, Variable, LoD or sequence of int
+        Where the offsets come from; a sequence of int is one level of offsets.
+    level : int
+        By default the last, whose entries are rows; entries of an upper level are sequences of the next lower.
+
+    Returns
+    -------
+    SortedSeqs
+        Kept on the LoD: a second call returns the same object.
+
+    Raises
+    ------
+    LoDError
+        There is no such level, or the offsets are invalid.
+
+    Examples
+    --------
+    >>> plan = sort_by_seq_len([0, 1, 4, 6])
+    >>> plan.sorted_indices, plan.batch_sizes
+    (array([1, 2, 0]), array([3, 2, 1]))
+    >>> plan[0]
+    SortedSeqItem(start=1, end=4, index=1)
+    """
+    x = getattr(x, "value", x)  # a Variable
+    if isinstance(x, LoDTensor):
+        x = x.structure
+    if not isinstance(x, LoD):
+        if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+            raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
+        return SortedSeqs(x)
+    level = check_int(level, "level")
+    if not -len(x) <= level < len(x):
+        raise LoDError("level", expected=f"one of the {len(x)} levels", got=level)
+    level %= len(x)
+    return x.remember(("plan", level), lambda: SortedSeqs(x.levels[level]))
+
+
+def check_plan(sorted_seqs, total_len, what="x"):
+    """Raise unless `sorted_seqs` is a plan of `total_len` rows."""
+    if not isinstance(sorted_seqs, SortedSeqs):
+        raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)
+    if sorted_seqs.total_len != total_len:
+        raise ShapeError(what, expected=f"the {sorted_seqs.total_len} rows of the plan", got=f"{total_len} rows")

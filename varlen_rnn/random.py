@@ -1,0 +1,51 @@
+"""The random numbers of initialisation and dropout: one generator a context, seeded by `manual_seed`."""
+
+import contextvars
+import json
+
+import numpy as np
+
+from varlen_rnn.errors import CheckpointError, check_int
+
+_generator = contextvars.ContextVar("generator", default=None)
+
+
+def generator():
+    """Return this context's generator; a fresh context starts from the system's entropy."""
+    current = _generator.get()
+    if current is None:
+        current = np.random.default_rng()
+        _generator.set(current)
+    return current
+
+
+def manual_seed(seed):
+    """Seed the random numbers of this context: initial parameters and dropout.
+
+    Parameters
+    ----------
+    seed : int
+        At least 0.
+
+    Examples
+    --------
+    >>> manual_seed(0); a = generator().random()
+    >>> manual_seed(0); a == generator().random()
+    True
+    """
+    _generator.set(np.random.default_rng(check_int(seed, "seed", 0)))
+
+
+def get_state():
+    """Return the state of this context's generator as a JSON text, to be saved with a model."""
+    return json.dumps(generator().bit_generator.state)
+
+
+def set_state(state):
+    """Go on from a state that `get_state` returned."""
+    fresh = np.random.default_rng()
+    try:
+        fresh.bit_generator.state = json.loads(state)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise CheckpointError("random state", expected="a text from random.get_state()", got=str(state)[:80]) from error
+    _generator.set(fresh)
