@@ -108,6 +108,26 @@ class SortedSeqs:
         padded = self.num_sequences * self.max_seq_len
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
+    def previous_rows(self, reverse=False):
+        """Return, for every row, the row of the step before it; -1 - i at the first step of the caller's sequence i.
+
+        Parameters
+        ----------
+        reverse : bool
+            Whether each sequence runs from its last row to its first.
+
+        Examples
+        --------
+        >>> sort_by_seq_len([0, 1, 4]).previous_rows(), sort_by_seq_len([0, 1, 4]).previous_rows(reverse=True)
+        (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
+        """
+        rows = np.arange(self.total_len) + (1 if reverse else -1)
+        lengths = np.diff(self.offsets)
+        filled = np.flatnonzero(lengths)
+        first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
+        rows[first] = -1 - filled
+        return rows
+
     def __getitem__(self, rank):
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
         rank = check_int(rank, "rank")

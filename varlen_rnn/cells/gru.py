@@ -1,0 +1,47 @@
+r"""The gated recurrent unit that resets after the product, in PyTorch's gate order r z n.
+
+Forward, with $x_k = W_{ih,k} x_t + b_{ih,k}$ and $u_k = W_{hh,k} h_{t-1} + b_{hh,k}$:
+
+    r = sigmoid(x_r + u_r)    z = sigmoid(x_z + u_z)    n = tanh(x_n + r u_n)
+    h_t = (1 - z) n + z h_{t-1}
+
+Gradient, with dh the gradient of h_t:
+
+    dx_n = dh (1 - z) (1 - n^2)           du_n = dx_n r
+    dx_r = du_r = dx_n u_n r (1 - r)
+    dx_z = du_z = dh (h_{t-1} - n) z (1 - z)
+    dh_{t-1} = dh z + W_hh^T du, whose product the recurrence adds
+
+The candidate's two gradients differ, so it has two slots: (u_n, r, z, n), overwritten by (du_n, dr, dz, dx_n).
+
+Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
+`torch.nn.GRU` and ONNX `linear_before_reset=1`.
+"""
+
+from varlen_rnn.cells.cell import Cell
+from varlen_rnn.jit import body
+from varlen_rnn.kernels.activations import sigmoid, tanh
+
+
+@body
+def step(x, h, prev):
+    """Return ((h,), (u_n, r, z, n)) of one unit."""
+    r = sigmoid(x[0] + h[0])
+    z = sigmoid(x[1] + h[1])
+    n = tanh(x[2] + r * h[2])
+    return (n + z * (prev[0] - n),), (h[2], r, z, n)
+
+
+@body
+def step_grad(slots, prev, states, d_states):
+    """Return the gradients of the slots and the direct gradient of the previous state."""
+    u, r, z, n = slots
+    one = type(u)(1)
+    d_h = d_states[0]
+    d_n = d_h * (one - z) * (one - n * n)
+    d_r = d_n * u * r * (one - r)
+    d_z = d_h * (prev[0] - n) * z * (one - z)
+    return (d_n * r, d_r, d_z, d_n), (d_h * z,)
+
+
+GRU = Cell("gru", ("r", "z", "n"), ("h",), ("u_n", "r", "z", "n"), 1, (2, 0, 1), step, step_grad)

@@ -1,0 +1,223 @@
+"""Batches of sequences: which sequences go together, in which order, epoch by epoch.
+
+The order is a pure function of (seed, epoch), so that a run that was stopped can go on with the very batch it had
+reached.  Batches need no padding; `bucket` still helps, for sequences of like length keep every step busy.
+"""
+
+import itertools
+
+import numpy as np
+
+from varlen_rnn.data.gather import store_of
+from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.lod import LoDTensor
+
+# Batches a pool: large enough that neighbours in length are near, small enough that the order stays random.
+POOL = 50
+
+
+class Batches:
+    """The batches of one epoch: sized, indexable, and the same each time one iterates.
+
+    Made by `batches`.  `len(b)` is the number of batches, `b[k]` the batch k, `b.at_epoch(n)` the batches of
+    another epoch.
+
+    Examples
+    --------
+    >>> b = batches([[1, 2], [3], [4, 5, 6]], np.array([0, 1, 0]), batch_size=2)
+    >>> b
+    Batches: 2 batches of 3 sequences, epoch 0
+    >>> x, labels = b[0]
+    >>> x.to_sequences(), labels
+    ([array([1, 2]), array([3])], array([0, 1]))
+    """
+
+    def __init__(self, store, labels, cut, epoch):
+        self._store = store
+        self._labels = labels
+        self._cut = cut
+        self._indices = cut(epoch)
+        self.epoch = epoch
+
+    def at_epoch(self, epoch):
+        """Return the batches of this epoch; another order if the batches are shuffled, else the same.
+
+        Examples
+        --------
+        >>> b = batches([[k] for k in range(6)], batch_size=6, shuffle=True)
+        >>> [x.data.tolist() for epoch in range(2) for x in b.at_epoch(epoch)]
+        [[4, 2, 3, 5, 0, 1], [4, 2, 3, 0, 1, 5]]
+        """
+        return Batches(self._store, self._labels, self._cut, check_int(epoch, "epoch", 0))
+
+    def indices(self, batch):
+        """Return the caller's indices of the sequences of a batch, int64, shape `(num_sequences,)`.
+
+        Examples
+        --------
+        >>> batches([[1, 2], [3], [4]], batch_size=2, bucket=True).indices(0)
+        array([1, 2])
+        """
+        batch = check_int(batch, "batch")
+        if not -len(self) <= batch < len(self):
+            raise OutOfRangeError("batch", expected=f"less than {len(self)}, the number of batches", got=batch)
+        return self._indices[batch].copy()
+
+    def __getitem__(self, batch):
+        indices = self.indices(batch)
+        x = self._store.gather(indices)
+        if self._labels is None:
+            return x
+        if isinstance(self._labels, np.ndarray):
+            return x, self._labels[indices]
+        # Labels of rows share the LoD object, and with it the plan.
+        return x, LoDTensor.wrap(self._labels.gather(indices).data, x.structure)
+
+    def __len__(self):
+        return len(self._indices)
+
+    def __iter__(self):
+        return (self[batch] for batch in range(len(self)))
+
+    def __repr__(self):
+        return f"Batches: {len(self)} batches of {len(self._store.lengths)} sequences, epoch {self.epoch}"
+
+
+def batches(
+    sequences,
+    labels=None,
+    *,
+    batch_size=None,
+    max_tokens=None,
+    shuffle=False,
+    bucket=False,
+    drop_last=False,
+    seed=0,
+    epoch=0,
+):
+    """Return the batches of sequences, each a LoDTensor, or a pair of LoDTensor and labels.
+
+    Parameters
+    ----------
+    sequences : list of array_like, or LoDTensor
+        Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
+        keeps the levels below.  Empty sequences are legal.
+    labels : array or list, optional
+        An array or list of one entry a sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
+        of one entry a row, which come back as a LoDTensor that shares the LoD object of its batch.
+    batch_size : int, optional
+        Sequences a batch; the last may have fewer.  Give this or `max_tokens`.
+    max_tokens : int, optional
+        Rows a batch at most; a longer sequence gets a batch of its own.
+    shuffle : bool
+        Put the sequences in an order that follows from `seed` and `epoch` alone.
+    bucket : bool
+        Put sequences of like length together: with `shuffle` within pools of 50 batches, and the batches are
+        shuffled again; without, all sequences are sorted by length, shortest first, ties in the caller's order.
+    drop_last : bool
+        Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
+    seed, epoch : int
+        At least 0.
+
+    Returns
+    -------
+    Batches
+        Every sequence exactly once, unless `drop_last`.  No sequences, no batches.
+
+    Raises
+    ------
+    InputError
+        Not exactly one of `batch_size` and `max_tokens`, sequences that differ, or labels that do not fit them.
+
+    Examples
+    --------
+    >>> for x in batches([[1, 2], [3], [], [4, 5, 6, 7]], max_tokens=3):
+    ...     print(x.to_sequences())
+    [array([1, 2]), array([3]), array([], dtype=int64)]
+    [array([4, 5, 6, 7])]
+    """
+    if (batch_size is None) == (max_tokens is None):
+        got = "neither" if batch_size is None else "both"
+        raise InputError("batch_size, max_tokens", expected="exactly one of them", got=got)
+    by_rows = batch_size is None
+    budget = check_int(max_tokens, "max_tokens", 1) if by_rows else check_int(batch_size, "batch_size", 1)
+    seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
+    store = store_of(sequences)
+    # What a sequence takes from the budget of its batch.
+    costs = store.lengths if by_rows else np.ones_like(store.lengths)
+
+    def cut(epoch):
+        rng = np.random.default_rng([seed, epoch]) if shuffle else None
+        order = _order(store.lengths, costs, budget, bucket, rng)
+        found = _cut(order, costs[order], budget)
+        if drop_last and found and costs[found[-1]].sum() < budget:
+            found.pop()
+        if bucket and shuffle:
+            found = [found[number] for number in rng.permutation(len(found))]
+        return found
+
+    return Batches(store, _check_labels(labels, store), cut, epoch)
+
+
+def _order(lengths, costs, budget, bucket, rng):
+    """Return the order of the sequences, before they are cut into batches."""
+    if rng is None:
+        return np.argsort(lengths, kind="stable") if bucket else np.arange(len(lengths))
+    order = rng.permutation(len(lengths))
+    if not bucket:
+        return order
+    pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
+    # Every second pool falls, so that a batch across the border of two pools has like lengths too.
+    keys = np.where(pools % 2, -lengths[order], lengths[order])
+    return order[np.lexsort((keys, pools))]
+
+
+def _cut(order, costs, budget):
+    """Return the order as a list of batches, each as long as the budget allows, and at least one sequence."""
+    spent = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
+    bounds = [0]
+    while bounds[-1] < len(order):
+        begin = bounds[-1]
+        bounds.append(max(begin + 1, int(np.searchsorted(spent, spent[begin] + budget, side="right")) - 1))
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def _check_labels(labels, store):
+    """Return labels of sequences as an array, labels of rows as a store."""
+    if labels is None:
+        return None
+    if _are_of_rows(labels):
+        return _check_row_labels(labels, store)
+    try:
+        array = np.asarray(labels)
+    except (ValueError, TypeError) as error:
+        raise ShapeError("labels", expected="entries of one shape", got=repr(labels)[:80]) from error
+    expected = f"{len(store.lengths)} entries, one a sequence"
+    if array.ndim == 0 or len(array) != len(store.lengths):
+        raise ShapeError("labels", expected=expected, got=f"shape {array.shape}")
+    return array
+
+
+def _are_of_rows(labels):
+    if isinstance(labels, LoDTensor):
+        return labels.num_levels > 0
+    nested = (list, tuple, np.ndarray, LoDTensor)
+    return isinstance(labels, (list, tuple)) and any(isinstance(item, nested) and np.ndim(item) for item in labels)
+
+
+def _check_row_labels(labels, store):
+    found = store_of(labels, "labels")
+    hint = "an array of shape (num_sequences, ...) holds one entry a sequence"
+    if len(found.lengths) != len(store.lengths):
+        raise ShapeError("labels", expected=f"{len(store.lengths)} sequences", got=len(found.lengths), hint=hint)
+    wrong = np.flatnonzero(found.lengths != store.lengths)
+    if len(wrong):
+        number = int(wrong[0])
+        expected = f"{store.lengths[number]} entries, one a row"
+        raise ShapeError(f"labels, sequence {number}", expected=expected, got=int(found.lengths[number]), hint=hint)
+    if isinstance(labels, LoDTensor) and labels.num_levels > 1:
+        # One level fits any sequences of these lengths; more must be the very levels of the sequences.
+        tensor = getattr(store, "tensor", None)
+        if tensor is None or tensor.structure != labels.structure:
+            raise LoDError("labels", expected="the levels of the sequences, or one level", got=labels.lod())
+    return found

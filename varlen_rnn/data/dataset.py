@@ -1,0 +1,135 @@
+"""A data set: sequences, their labels, and the vocabulary and classes that give the numbers a meaning."""
+
+import dataclasses
+
+import numpy as np
+
+from varlen_rnn.data.vocabulary import encode_all, split_text
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_int
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Sequences with labels.
+
+    Attributes
+    ----------
+    name : str
+        Where the sequences come from; for embedded data sets with the version that decides what is in them.
+    sequences : list of array
+        Token ids, int64 of shape `(tokens,)`; of measurements the rows, float32 of shape `(rows, features)`.
+    labels : array or None
+        int64, shape `(num_sequences,)`: indices into `classes`.
+    vocabulary : list of str
+        The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
+    classes : list of str
+        The name of each label.
+    tokens : str
+        How a text becomes tokens: "characters", "words", or "list" if the tokens came as lists.
+
+    Examples
+    --------
+    >>> data = Dataset("two", [np.array([1, 2]), np.array([2])], np.array([0, 1]), ["<unk>", "a", "b"], ["x", "y"])
+    >>> data
+    Dataset two: 2 sequences of 1 to 2 tokens, median 1.5; vocabulary of 3; 2 classes
+    >>> data.encode("bad")
+    array([2, 1, 0])
+    """
+
+    name: str
+    sequences: list
+    labels: np.ndarray | None
+    vocabulary: list
+    classes: list
+    tokens: str = "characters"
+
+    def __post_init__(self):
+        if self.labels is not None and len(self.labels) != len(self.sequences):
+            raise ShapeError("labels", expected=f"{len(self.sequences)}, one a sequence", got=len(self.labels))
+
+    @property
+    def lengths(self):
+        """The length of each sequence, int64, shape `(num_sequences,)`."""
+        return np.fromiter(map(len, self.sequences), np.int64, len(self))
+
+    def encode(self, text):
+        """Return the ids of a text, or of a list of tokens: int64, shape `(tokens,)`; 0 for unknown tokens.
+
+        Raises
+        ------
+        InputError
+            The data set has no vocabulary, or its tokens came as lists and this is a text.
+
+        Examples
+        --------
+        >>> data = Dataset("words", [], None, ["<unk>", "the", "cat"], [], "words")
+        >>> data.encode("The black cat!"), data.encode(["cat", "The"])
+        (array([1, 0, 2]), array([2, 0]))
+        """
+        if not self.vocabulary:
+            raise InputError("encode", expected="a data set with a vocabulary", got=f"rows of numbers in {self.name}")
+        if isinstance(text, str):
+            if self.tokens == "list":
+                hint = "the tokens of this data set came as lists"
+                raise DTypeError("encode", expected="a list of tokens", got=repr(text)[:80], hint=hint)
+            text = split_text(text, self.tokens)
+        else:
+            text = list(text)
+            wrong = [token for token in text if not isinstance(token, str)]
+            if wrong:
+                raise DTypeError("encode", expected="a text or a list of strings", got=repr(wrong[0])[:80])
+        return encode_all([text], self.vocabulary)[0]
+
+    def take(self, indices, name=None):
+        """Return the data set of these sequences, in this order, with the same vocabulary and classes.
+
+        Examples
+        --------
+        >>> data = Dataset("three", [np.array([k]) for k in range(3)], np.array([0, 1, 0]), ["<unk>"], ["x", "y"])
+        >>> data.take([2, 1]).labels
+        array([0, 1])
+        """
+        indices = np.asarray(indices, np.int64)
+        return dataclasses.replace(
+            self,
+            name=self.name if name is None else name,
+            sequences=[self.sequences[index] for index in indices],
+            labels=None if self.labels is None else self.labels[indices],
+        )
+
+    def split(self, test_fraction=0.1, seed=0):
+        """Return a training and a test set, both in random order; every sequence is in exactly one of them.
+
+        Parameters
+        ----------
+        test_fraction : float
+            Share of the sequences in the test set, 0 to 1.
+        seed : int
+            The same seed gives the same split.
+
+        Examples
+        --------
+        >>> data = Dataset("ten", [np.array([k]) for k in range(10)], None, ["<unk>"], [])
+        >>> train, test = data.split(0.2)
+        >>> len(train), len(test)
+        (8, 2)
+        """
+        if not 0 <= test_fraction <= 1:
+            raise ShapeError("test_fraction", expected="0 to 1", got=test_fraction)
+        order = np.random.default_rng(check_int(seed, "seed", 0)).permutation(len(self))
+        held = round(len(self) * test_fraction)
+        return self.take(order[held:], f"{self.name}, train"), self.take(order[:held], f"{self.name}, test")
+
+    def __len__(self):
+        return len(self.sequences)
+
+    def __repr__(self):
+        unit = "token" if self.vocabulary else "row"
+        parts = [f"Dataset {self.name}: {len(self)} sequences"]
+        if len(self):
+            lengths = self.lengths
+            parts[0] += f" of {lengths.min()} to {lengths.max()} {unit}s, median {np.median(lengths):g}"
+        if self.vocabulary:
+            parts.append(f"vocabulary of {len(self.vocabulary)}")
+        parts.append("no labels" if self.labels is None else f"{len(self.classes)} classes")
+        return "; ".join(parts)

@@ -1,0 +1,194 @@
+"""Data sets that every CPython carries: nothing to download, and real lengths.
+
+What is in them follows from the version of Python, which `name` records beside its own.
+"""
+
+import ast
+import itertools
+import pathlib
+import platform
+import re
+import sys
+import sysconfig
+import textwrap
+import unicodedata
+import warnings
+
+import numpy as np
+
+from varlen_rnn.data.readers import from_texts
+from varlen_rnn.data.vocabulary import split_text
+from varlen_rnn.errors import InputError, check_int
+
+# Scripts whose names number their signs rather than describe them.
+NUMBERED = ("CJK", "HANGUL SYLLABLE", "TANGUT", "NUSHU", "KHITAN", "HIEROGLYPH")
+
+# Fewer functions than this make no class.
+MIN_FUNCTIONS = 20
+
+_TEST_FOLDERS = {"test", "tests", "idle_test"}
+
+# What prose never has: grammar, tables, prompts, underlined titles.
+_NO_PROSE = re.compile(r"::=|>>>|\.\.\. |^\s*[-+|=*^~]{3,}|\+--|\s\|\s|   \S.*   ", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"“*(])")
+_BULLET = re.compile(r"^\s*(?:\*|\d+\.)\s+")
+
+
+def unicode_names(without=NUMBERED):
+    """Return the names of Unicode's characters, as characters; the label is the general category ("Lu", "Sm" ...).
+
+    About 30 000 names of 2 to 88 characters.
+
+    Parameters
+    ----------
+    without : tuple of str
+        Leave out names that contain one of these; by default the scripts whose names number their signs.
+
+    Examples
+    --------
+    >>> names = unicode_names()
+    >>> len(names) > 25_000
+    True
+    >>> names.classes[:4]
+    ['Cf', 'Ll', 'Lm', 'Lo']
+
+    Source: the Unicode Character Database, in the version of `unicodedata.unidata_version`.
+    """
+    names, labels = [], []
+    for character in map(chr, range(sys.maxunicode + 1)):
+        name = unicodedata.name(character, "")
+        if name and not any(word in name for word in without):
+            names.append(name)
+            labels.append(unicodedata.category(character))
+    return from_texts(names, labels, name=f"unicode_names (Unicode {unicodedata.unidata_version})")
+
+
+def documentation_sentences(min_count=2, max_vocabulary=None):
+    """Return the prose sentences of Python's reference, as words; the label is the topic.
+
+    Tables, code and grammar are left out, and sentences of fewer than 3 or more than 200 words.  A sentence that
+    several topics share is kept once, in the shortest of them, so that no test set repeats its training set.
+
+    Parameters
+    ----------
+    min_count : int
+        Words that occur fewer times become "<unk>".
+    max_vocabulary : int, optional
+        Length of the vocabulary at most, "<unk>" included.
+
+    Raises
+    ------
+    InputError
+        This Python has no `pydoc_data.topics`.
+
+    Examples
+    --------
+    >>> sentences = documentation_sentences()
+    >>> sentences.encode("The statement returns a qwertz")[-1]
+    0
+
+    Source: "The Python Language Reference", as the module `pydoc_data.topics` holds it.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        expected = "the module pydoc_data.topics, which the standard library has"
+        raise InputError("documentation_sentences", expected=expected, got=error) from error
+    found = {}
+    # The shortest topic is the most specific one.
+    for topic in sorted(topics, key=lambda topic: (len(topics[topic]), topic)):
+        for sentence in _sentences(topics[topic]):
+            words = tuple(split_text(sentence, "words"))
+            if 3 <= len(words) <= 200:
+                found.setdefault(words, (topic, sentence))
+    pairs = sorted(found.values(), key=lambda pair: pair[0])
+    return from_texts(
+        [sentence for _, sentence in pairs],
+        [topic for topic, _ in pairs],
+        tokens="words",
+        min_count=min_count,
+        max_vocabulary=max_vocabulary,
+        name=f"documentation_sentences (Python {platform.python_version()})",
+    )
+
+
+def standard_library_functions(packages=None, limit=400):
+    """Return functions and methods of the standard library, as characters; the label is the package.
+
+    Lengths have a heavy tail: from one line to some hundred.  Files are parsed in the order of their names, until
+    `limit` functions of the package are found; tests, and files that do not parse, are left out.  A function within
+    a function is part of that function only.
+
+    Parameters
+    ----------
+    packages : sequence of str, optional
+        By default all packages (folders) that have at least 20 functions.
+    limit : int or None
+        Functions a package at most; None for all of them.
+
+    Raises
+    ------
+    InputError
+        This Python comes without its sources, or has no such package.
+
+    Examples
+    --------
+    >>> functions = standard_library_functions(["json", "logging"], limit=10)
+    >>> functions.classes, np.bincount(functions.labels)
+    (['json', 'logging'], array([10, 10]))
+
+    Source: the standard library of the Python that runs, `sysconfig.get_path("stdlib")`.
+    """
+    limit = None if limit is None else check_int(limit, "limit", 1)
+    root = pathlib.Path(sysconfig.get_path("stdlib"))
+    # The folder of tests is a package too, and the largest.
+    known = sorted(
+        path.parent.name for path in root.glob("[a-z]*/__init__.py") if path.parent.name not in _TEST_FOLDERS
+    )
+    texts, labels = [], []
+    for package in known if packages is None else packages:
+        if packages is not None and package not in known:
+            expected = f"one of {', '.join(known)}" if known else f"a package in {root}"
+            raise InputError("packages", expected=expected, got=repr(package))
+        functions = list(itertools.islice(_functions(root / package), limit))
+        if packages is not None or len(functions) >= MIN_FUNCTIONS:
+            texts += functions
+            labels += [package] * len(functions)
+    if not texts:
+        hint = "this Python may come without sources; documentation_sentences needs none"
+        raise InputError("standard_library_functions", expected=f"*.py in {root}", got="no function", hint=hint)
+    return from_texts(texts, labels, name=f"standard_library_functions (Python {platform.python_version()})")
+
+
+def _sentences(text):
+    """Yield the sentences of the paragraphs that are prose."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        prose = " ".join(_BULLET.sub("", paragraph).split())
+        # Prose begins with a capital and ends with a stop; code seldom does both.
+        if not _NO_PROSE.search(paragraph) and prose[:1].isupper() and prose[-1] in ".!?:":
+            yield from _SENTENCE_END.split(prose)
+
+
+def _functions(folder):
+    """Yield the sources of the functions of a folder, outermost only, without their indentation."""
+    for path in sorted(folder.rglob("*.py")):
+        if _TEST_FOLDERS.isdisjoint(path.relative_to(folder).parts):
+            try:
+                source = path.read_text("utf-8")
+                with warnings.catch_warnings():
+                    # Old files have escapes that newer parsers warn of.
+                    warnings.simplefilter("ignore")
+                    tree = ast.parse(source)
+            except (SyntaxError, ValueError, OSError):
+                continue
+            lines = source.split("\n")
+            for node in _outermost(tree):
+                yield textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+
+
+def _outermost(node):
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield child
+        elif isinstance(child, ast.stmt):
+            yield from _outermost(child)

@@ -1,0 +1,117 @@
+"""Where the rows of sequences lie, and how those of some sequences are brought together, without a loop over rows.
+
+A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoDTensor of these sequences.
+"""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor
+
+
+class TensorStore:
+    """The sequences of level 0 of a LoDTensor, with the levels below them.
+
+    Examples
+    --------
+    >>> store = TensorStore(LoDTensor(np.arange(6), [[0, 2, 3], [0, 3, 4, 6]]))
+    >>> store.gather(np.array([1, 0])).to_sequences()
+    [[array([4, 5])], [array([0, 1, 2]), array([3])]]
+    """
+
+    def __init__(self, tensor, name="sequences"):
+        if tensor.num_levels == 0:
+            raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
+        self.tensor = tensor
+        self.lengths = np.diff(tensor.structure.rows_of_level(0))
+
+    def gather(self, indices):
+        """Return the LoDTensor of these sequences, in this order: a copy."""
+        levels = []
+        for offsets in self.tensor.structure.levels:
+            begins = offsets[indices]
+            joined = _offsets(offsets[indices + 1] - begins)
+            # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
+            indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
+            levels.append(joined)
+        return LoDTensor.wrap(self.tensor.data.take(indices, axis=0), LoD(levels))
+
+
+class ListStore:
+    """Sequences that are arrays of their own, as they come from files; they may be memory maps.
+
+    Rows must have one shape and one data type; an array without rows takes those of the others.
+
+    Examples
+    --------
+    >>> ListStore([[1.0, 2.0], [], [3.0]]).gather(np.array([2, 1, 0])).to_sequences()
+    [array([3.]), array([], dtype=float64), array([1., 2.])]
+    """
+
+    def __init__(self, sequences, name="sequences"):
+        arrays = [_as_rows(item, f"{name}, sequence {number}") for number, item in enumerate(sequences)]
+        self.lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
+        filled = np.flatnonzero(self.lengths)
+        if len(filled):
+            first = arrays[filled[0]]
+            for number in filled:
+                _check_alike(arrays[number], first, f"{name}, sequence {number}")
+            nothing = first[:0]
+            arrays = [array if len(array) else nothing for array in arrays]
+        self.arrays = arrays
+
+    def gather(self, indices):
+        """Return the LoDTensor of these sequences, in this order: one concatenation."""
+        rows = np.concatenate([self.arrays[index] for index in indices])
+        return LoDTensor.wrap(rows, LoD([_offsets(self.lengths[indices])]))
+
+
+def store_of(sequences, name="sequences"):
+    """Return the store of a LoDTensor, or of a list of arrays of rows.
+
+    Raises
+    ------
+    DTypeError, ShapeError, LoDError
+        Which sequence is none, or differs from the others in data type or row shape.
+
+    Examples
+    --------
+    >>> store_of([np.zeros((3, 2)), np.zeros((0, 2))]).lengths
+    array([3, 0])
+    """
+    if isinstance(sequences, LoDTensor):
+        return TensorStore(sequences, name)
+    if isinstance(sequences, (str, bytes, dict)) or not np.iterable(sequences):
+        hint = "of a data set, pass dataset.sequences and dataset.labels" if hasattr(sequences, "sequences") else None
+        raise DTypeError(
+            name, expected="a list of arrays, or a LoDTensor", got=f"type {type(sequences).__name__}", hint=hint
+        )
+    return ListStore(sequences, name)
+
+
+def _offsets(lengths):
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _as_rows(item, where):
+    try:
+        rows = item.data if isinstance(item, LoDTensor) else np.asanyarray(item)
+    except (ValueError, TypeError) as error:
+        hint = "LoDTensor.from_sequences reads sequences of sequences"
+        raise ShapeError(where, expected="rows of one shape", got=repr(item)[:80], hint=hint) from error
+    if rows.ndim == 0:
+        raise ShapeError(where, expected="an array of rows", got=repr(item)[:80])
+    if rows.dtype.kind not in "fiub":
+        raise DTypeError(where, expected="numbers", got=f"data type {rows.dtype}")
+    return rows
+
+
+def _check_alike(rows, first, where):
+    if rows.shape[1:] != first.shape[1:]:
+        raise ShapeError(where, expected=f"rows of shape {first.shape[1:]}, as before", got=f"{rows.shape[1:]}")
+    if rows.dtype != first.dtype:
+        raise DTypeError(
+            where, expected=f"data type {first.dtype}, as before", got=rows.dtype, hint="types are never mixed silently"
+        )

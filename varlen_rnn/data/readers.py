@@ -1,0 +1,232 @@
+"""Your own data: texts in memory, JSON Lines and CSV files.
+
+A sequence is a text, a list of strings (tokens), a list of numbers, or a list of equally long lists of numbers.
+Files are UTF-8, with or without a byte order mark; errors name file, line and field.
+"""
+
+import csv
+import io
+import json
+import pathlib
+
+from varlen_rnn.data.records import Record, dataset_of
+from varlen_rnn.errors import DTypeError, InputError
+
+_CHOICES = ("characters", "words", "list")
+
+
+def from_texts(
+    texts,
+    labels=None,
+    *,
+    vocabulary=None,
+    classes=None,
+    tokens="characters",
+    min_count=1,
+    max_vocabulary=None,
+    name="texts",
+):
+    """Return the data set of texts.
+
+    Parameters
+    ----------
+    texts : sequence of str, or of lists of str
+        Lists of strings are tokens already.
+    labels : sequence of str, int or bool, optional
+        One a text.
+    vocabulary, classes : list of str, optional
+        Those of another data set, such as the training set; by default they are made from these texts and labels:
+        tokens by frequency, classes sorted, by value if all of them are integers.
+    tokens : "characters" or "words"
+        What a text is cut into; words are in lower case, without punctuation.
+    min_count, max_vocabulary : int, optional
+        Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
+    name : str
+        The name of the data set.
+
+    Raises
+    ------
+    InputError
+        Which entry is wrong, what was expected, what it is.
+
+    Examples
+    --------
+    >>> data = from_texts(["Good food", "bad"], ["yes", "no"], tokens="words")
+    >>> data.vocabulary, data.classes, data.labels
+    (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
+    """
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
+    if isinstance(texts, str) or not hasattr(texts, "__iter__"):
+        raise DTypeError("texts", expected="a list of texts", got=repr(texts)[:80])
+    texts = list(texts)
+    values = [None] * len(texts)
+    if labels is not None:
+        values = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+        if len(values) != len(texts):
+            raise InputError("labels", expected=f"{len(texts)}, one a text", got=len(values))
+    pairs = enumerate(zip(texts, values, strict=True))
+    records = [Record(text, label, f"texts, entry {n}", f"labels, entry {n}") for n, (text, label) in pairs]
+    return dataset_of(records, name, labelled=labels is not None, **options)
+
+
+def read_jsonl(
+    path,
+    sequence="text",
+    label="label",
+    *,
+    tokens="characters",
+    vocabulary=None,
+    classes=None,
+    min_count=1,
+    max_vocabulary=None,
+):
+    """Return the data set of a JSON Lines file: one object a line.
+
+    Parameters
+    ----------
+    path : path
+    sequence : str
+        The field that holds the sequence: a string, a list of strings, a list of numbers (float32 rows of one
+        feature) or a list of equally long lists of numbers (float32 rows); the same kind on every line.
+    label : str or None
+        The field that holds the label, a string, an integer or a boolean; None if there is none.
+    tokens, vocabulary, classes, min_count, max_vocabulary
+        As `from_texts` has them.
+
+    Raises
+    ------
+    InputError
+        File, line and field, what was expected there, what it is.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "walks.jsonl")
+    >>> _ = path.write_text('{"x": [[0, 1], [2, 3]], "label": "up"}\\n{"x": [[4, 5]], "label": "down"}\\n')
+    >>> read_jsonl(path, "x")
+    Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
+    """
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
+    records = []
+    # Not splitlines, which cuts at separators that JSON strings may contain.
+    for number, line in enumerate(_read(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(where, expected="a JSON object", got=f"{line[:60]!r}: {error}") from error
+        if not isinstance(value, dict):
+            raise DTypeError(where, expected='a JSON object, {"field": value ...}', got=line.strip()[:80])
+        records.append(_record(value, sequence, label, where))
+    _check_any(records, path)
+    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
+
+
+def read_csv(
+    path,
+    sequence="text",
+    label="label",
+    *,
+    tokens="characters",
+    vocabulary=None,
+    classes=None,
+    min_count=1,
+    max_vocabulary=None,
+    delimiter=",",
+):
+    """Return the data set of a CSV file whose first line names the fields.
+
+    Parameters
+    ----------
+    path : path
+    sequence : str
+        The field that holds the sequence, a text.
+    label : str or None
+        The field that holds the label; None if there is none.
+    tokens : "characters", "words" or "list"
+        What a text is cut into; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
+    delimiter : str
+        The character between fields.
+    vocabulary, classes, min_count, max_vocabulary
+        As `from_texts` has them.
+
+    Raises
+    ------
+    InputError
+        File, line and field, what was expected there, what it is.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "reviews.csv")
+    >>> _ = path.write_text('text,label\\n"good, cheap",1\\nbad,0\\n')
+    >>> read_csv(path, tokens="words").labels
+    array([1, 0])
+    """
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
+    reader = csv.DictReader(io.StringIO(_read(path), newline=""), delimiter=delimiter, strict=True)
+    records = []
+    try:
+        for value in reader:
+            where = f"{path}, line {reader.line_num}"
+            if None in value:
+                got = len(reader.fieldnames) + len(value[None])
+                hint = "a text with the delimiter in it needs quotes"
+                raise InputError(where, expected=f"{len(reader.fieldnames)} fields", got=got, hint=hint)
+            # A line that ends early leaves None behind; it lacks the field.
+            value = {field: entry for field, entry in value.items() if entry is not None}
+            record = _record(value, sequence, label, where)
+            records.append(record._replace(sequence=_json_list(record)) if tokens == "list" else record)
+    except csv.Error as error:
+        hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
+        raise InputError(f"{path}, line {reader.line_num}", expected="CSV", got=error, hint=hint) from error
+    _check_any(records, path)
+    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
+
+
+def _options(tokens, vocabulary, classes, min_count, max_vocabulary):
+    if tokens not in _CHOICES:
+        raise InputError("tokens", expected=f"one of {_CHOICES}", got=repr(tokens))
+    return {
+        "tokens": tokens,
+        "vocabulary": vocabulary,
+        "classes": classes,
+        "min_count": min_count,
+        "max_vocabulary": max_vocabulary,
+    }
+
+
+def _read(path):
+    raw = pathlib.Path(path).read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}", expected="UTF-8", got=f"byte 0x{raw[error.start]:02x}") from error
+
+
+def _record(value, sequence, label, where):
+    for field in (sequence, label):
+        if field is not None and field not in value:
+            hint = "label=None reads sequences without labels" if field == label else None
+            got = f"only {', '.join(map(repr, value))}" if value else "no field"
+            raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
+    found = None if label is None else value[label]
+    return Record(value[sequence], found, f"{where}, field {sequence!r}", f"{where}, field {label!r}")
+
+
+def _json_list(record):
+    try:
+        value = json.loads(record.sequence)
+    except (ValueError, RecursionError) as error:
+        raise InputError(record.where, expected="a JSON list", got=repr(record.sequence)[:80]) from error
+    if not isinstance(value, list):
+        raise DTypeError(record.where, expected="a JSON list", got=repr(record.sequence)[:80])
+    return value
+
+
+def _check_any(records, path):
+    if not records:
+        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")

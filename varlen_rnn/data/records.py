@@ -1,0 +1,138 @@
+"""Records become a data set: what kind of sequence they hold, which numbers, which classes."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
+from varlen_rnn.errors import DTypeError, InputError, ShapeError
+
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+class Record(NamedTuple):
+    """A sequence and its label as they were read, and the words for where each of them stands."""
+
+    sequence: object
+    label: object
+    where: str
+    label_where: str
+
+
+def dataset_of(records, name, *, labelled, tokens, vocabulary, classes, min_count, max_vocabulary):
+    """Return the data set of records, which all hold the same kind of sequence.
+
+    Examples
+    --------
+    >>> records = [Record([1, 2.5], "a", "line 1", "line 1"), Record([], "b", "line 2", "line 2")]
+    >>> options = dict(tokens="list", vocabulary=None, classes=None, min_count=1, max_vocabulary=None)
+    >>> dataset_of(records, "two", labelled=True, **options).sequences
+    [array([[1. ], [2.5]], dtype=float32), array([], shape=(0, 1), dtype=float32)]
+    """
+    kind = _common_kind(records, tokens)
+    if kind == "numbers":
+        if vocabulary is not None:
+            raise InputError("vocabulary", expected="none for sequences of numbers", got=f"{len(vocabulary)} tokens")
+        sequences, vocabulary, tokens = _rows(records), [], "list"
+    else:
+        tokens = "list" if kind == "tokens" else tokens
+        cut = [item.sequence if tokens == "list" else split_text(item.sequence, tokens) for item in records]
+        if vocabulary is None:
+            vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
+        vocabulary = check_vocabulary(vocabulary)
+        sequences = encode_all(cut, vocabulary)
+    labels, classes = _labels(records, classes) if labelled else (None, list(classes or []))
+    return Dataset(name, sequences, labels, vocabulary, classes, tokens)
+
+
+def _common_kind(records, tokens):
+    """Return the kind of all sequences: "text", "tokens" or "numbers"; an empty list is of any kind but text."""
+    common = None
+    for item in records:
+        kind = _kind(item)
+        if kind == "empty":
+            continue
+        if common is not None and kind != common[0]:
+            expected = f"{common[0]}, as in {common[1]}"
+            raise DTypeError(item.where, expected=expected, got=f"{kind}: {repr(item.sequence)[:60]}")
+        common = common or (kind, item.where)
+    lists = [item for item in records if isinstance(item.sequence, list)]
+    if common is None:
+        return "tokens" if lists or tokens == "list" else "text"
+    if common[0] == "text" and (lists or tokens == "list"):
+        where = lists[0].where if lists else common[1]
+        got = "an empty list" if lists else "a text"
+        raise DTypeError(where, expected="text" if lists else "a list", got=got)
+    return common[0]
+
+
+def _kind(item):
+    value = item.sequence
+    if isinstance(value, str):
+        return "text"
+    expected = "a text, a list of strings, a list of numbers, or a list of equally long lists of numbers"
+    if not isinstance(value, (list, tuple)):
+        raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+    types = set(map(type, value))
+    if not types:
+        return "empty"
+    if types == {str}:
+        return "tokens"
+    # Booleans are integers to isinstance, but no measurements.
+    if types <= {int, float} or types == {list}:
+        return "numbers"
+    raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+
+
+def _rows(records):
+    """Return float32 rows, one array a record, all with the same number of features."""
+    width, found = None, []
+    for item in records:
+        rows = [row if isinstance(row, list) else [row] for row in item.sequence]
+        for number, row in enumerate(rows):
+            if width is None:
+                width = (len(row), item.where)
+            if len(row) != width[0]:
+                expected = f"{width[0]} numbers, as in {width[1]}"
+                raise ShapeError(f"{item.where}, row {number}", expected=expected, got=len(row))
+            if not set(map(type, row)) <= {int, float}:
+                raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=repr(row)[:80])
+        found.append((item.where, rows))
+    return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
+
+
+def _float32(rows, width, where):
+    try:
+        array = np.array(rows, np.float64).reshape(len(rows), width)
+    except OverflowError:
+        array = np.full((1, 1), np.inf)
+    # NaN compares as false; JSON has no name for either, but Python reads both.
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise InputError(where, expected="finite numbers that fit float32", got="NaN, infinity or a larger number")
+    return array.astype(np.float32)
+
+
+def _labels(records, classes):
+    names, common = [], None
+    for item in records:
+        kind = type(item.label)
+        if kind not in (str, int, bool):
+            raise DTypeError(item.label_where, expected="a string or an integer", got=repr(item.label)[:80])
+        if common is not None and kind is not common[0]:
+            expected = f"type {common[0].__name__}, as in {common[1]}"
+            raise DTypeError(item.label_where, expected=expected, got=repr(item.label)[:80])
+        common = common or (kind, item.label_where)
+        names.append(str(item.label).lower() if kind is bool else str(item.label))
+    if classes is None:
+        distinct = set(names)
+        by_value = all(map(_INTEGER.fullmatch, distinct))
+        classes = sorted(distinct, key=lambda name: (int(name), name)) if by_value else sorted(distinct)
+    classes = list(map(str, classes))
+    ids = {name: number for number, name in enumerate(classes)}
+    for item, name in zip(records, names, strict=True):
+        if name not in ids:
+            expected = f"one of the {len(classes)} classes"
+            raise InputError(item.label_where, expected=expected, got=repr(name)[:80])
+    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)), classes

@@ -1,0 +1,105 @@
+"""Tokens and their ids: texts cut into tokens, a vocabulary of the frequent ones, and ids for all."""
+
+import collections
+import itertools
+import re
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, check_int
+
+# Id 0: tokens that the vocabulary does not have, and whatever padding a baseline needs.
+UNKNOWN = "<unk>"
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+
+class TokenIds(dict):
+    """The id of each token of a vocabulary; 0 for every other token.
+
+    Examples
+    --------
+    >>> ids = TokenIds(["<unk>", "a", "b"])
+    >>> ids["b"], ids["z"]
+    (2, 0)
+    """
+
+    def __init__(self, vocabulary):
+        super().__init__((token, number) for number, token in enumerate(vocabulary))
+
+    def __missing__(self, token):
+        return 0
+
+
+def split_text(text, tokens):
+    """Return the tokens of a text: its characters, or its words in lower case without punctuation.
+
+    Examples
+    --------
+    >>> split_text("Don't panic, v2!", "words")
+    ["don't", 'panic', 'v2']
+    >>> list(split_text("Ab", "characters"))
+    ['A', 'b']
+    """
+    # A string is the sequence of its characters already.
+    return _WORD.findall(text.lower()) if tokens == "words" else text
+
+
+def build_vocabulary(sequences, min_count=1, max_vocabulary=None):
+    """Return the tokens of these sequences after "<unk>", frequent ones first, ties in the order of their characters.
+
+    Parameters
+    ----------
+    sequences : sequence of str or of lists of str
+    min_count : int
+        Leave out tokens that occur fewer times.
+    max_vocabulary : int, optional
+        Length of the vocabulary at most, "<unk>" included.
+
+    Examples
+    --------
+    >>> build_vocabulary(["abba", "b"])
+    ['<unk>', 'b', 'a']
+    """
+    min_count = check_int(min_count, "min_count", 1)
+    counts = collections.Counter(itertools.chain.from_iterable(sequences))
+    counts.pop(UNKNOWN, None)
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    found = [UNKNOWN, *(token for token, count in ranked if count >= min_count)]
+    return found if max_vocabulary is None else found[: check_int(max_vocabulary, "max_vocabulary", 1)]
+
+
+def check_vocabulary(vocabulary):
+    """Return a vocabulary as a list, or raise what is wrong with it.
+
+    Examples
+    --------
+    >>> check_vocabulary(["a", "b"])
+    Traceback (most recent call last):
+    varlen_rnn.errors.InputError: vocabulary, entry 0: expected '<unk>', got 'a' (id 0 is that of unknown tokens)
+    """
+    vocabulary = list(vocabulary)
+    for number, token in enumerate(vocabulary):
+        if not isinstance(token, str):
+            raise DTypeError(f"vocabulary, entry {number}", expected="a string", got=type(token).__name__)
+    if not vocabulary or vocabulary[0] != UNKNOWN:
+        got = repr(vocabulary[0]) if vocabulary else "nothing"
+        raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint="id 0 is that of unknown tokens")
+    twice = [token for token, count in collections.Counter(vocabulary).items() if count > 1]
+    if twice:
+        raise InputError("vocabulary", expected="every token once", got=f"{twice[0]!r} again")
+    return vocabulary
+
+
+def encode_all(sequences, vocabulary):
+    """Return the int64 ids of each sequence of tokens: views of one array.
+
+    Examples
+    --------
+    >>> encode_all(["ab", "", "bz"], ["<unk>", "a", "b"])
+    [array([1, 2]), array([], dtype=int64), array([2, 0])]
+    """
+    ids = TokenIds(vocabulary)
+    bounds = [0, *itertools.accumulate(map(len, sequences))]
+    flat = np.fromiter(map(ids.__getitem__, itertools.chain.from_iterable(sequences)), np.int64, bounds[-1])
+    return [flat[a:b] for a, b in itertools.pairwise(bounds)]

@@ -1,0 +1,151 @@
+"""The SIMD register tile: the only LLVM IR in the house, and the only place that knows the width of a vector.
+
+`C[r, :] (+)= sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of `panel_width`
+columns.  All of C stays in registers while k runs, so a product runs at the rate of the fused multiply-add units at
+three rows as at three hundred.  Rows of A are given by their offsets, so they need not be adjacent; the step between
+neighbours in k is free, so A may be read transposed.
+
+Each element of C is one chain of multiply-adds in the order of k, whatever the number of rows: a row's result never
+depends on the rows beside it, to the bit.
+"""
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from varlen_rnn.jit import cpu_kernel
+
+_FEATURES = llvm.get_host_cpu_features()
+_WIDE = bool(_FEATURES.get("avx512f"))
+_MANY_REGISTERS = _WIDE or llvm.get_process_triple().startswith("aarch64")
+_VECTOR_BYTES = 64 if _WIDE else 32 if _FEATURES.get("avx") else 16
+_VECTORS = 4 if _MANY_REGISTERS else 2  # of accumulators a row: 24 of 32 registers, or 12 of 16
+
+TILE_ROWS = 6
+
+
+def panel_width(dtype):
+    """Return the columns of a panel, which depend on the host's vectors.
+
+    Examples
+    --------
+    >>> panel_width(np.float32) == 2 * panel_width(np.float64)
+    True
+    """
+    return _VECTORS * _VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+def _make_tile(rows):
+    """Return the tile of exactly `rows` rows as a function for compiled code.
+
+    Its arguments are array `a`, `a_rows[first + r]` (the offset in elements of row r in `a`), `a_step` (elements
+    from k to k + 1), array `panels` and the offset of the panel in it, the depth `k`, array `c`, the offset of its
+    first row, its row stride, and whether to add to what `c` holds.
+    """
+
+    @intrinsic
+    def tile(typing, a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate):
+        number = types.intp
+        signature = types.void(a, a_rows, number, number, panels, number, number, c, number, number, types.boolean)
+        lanes = _VECTOR_BYTES // (a.dtype.bitwidth // 8)
+
+        def codegen(context, builder, signature, arguments):
+            a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate = arguments
+            scalar = context.get_value_type(signature.args[0].dtype)
+            vector = ir.VectorType(scalar, lanes)
+            index = ir.IntType(64)
+
+            def data(position, value):
+                return context.make_array(signature.args[position])(context, builder, value=value).data
+
+            def vectors_at(pointer):
+                return [
+                    builder.bitcast(builder.gep(pointer, [ir.Constant(index, v * lanes)]), vector.as_pointer())
+                    for v in range(_VECTORS)
+                ]
+
+            def load(pointer):
+                value = builder.load(pointer)
+                value.align = scalar_bytes
+                return value
+
+            scalar_bytes = signature.args[0].dtype.bitwidth // 8
+            offsets = builder.gep(data(1, a_rows), [first])
+            a_row = [
+                builder.gep(data(0, a), [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
+                for r in range(rows)
+            ]
+            c_start = builder.gep(data(7, c), [c_first])
+            c_row = [
+                vectors_at(builder.gep(c_start, [builder.mul(c_stride, ir.Constant(index, r))])) for r in range(rows)
+            ]
+            panel_start = builder.gep(data(4, panels), [panel])
+            sums = [[cgutils.alloca_once(builder, vector) for _ in range(_VECTORS)] for _ in range(rows)]
+            with builder.if_else(accumulate) as (add, fresh):
+                with add:
+                    for r in range(rows):
+                        for v in range(_VECTORS):
+                            builder.store(load(c_row[r][v]), sums[r][v])
+                with fresh:
+                    for r in range(rows):
+                        for v in range(_VECTORS):
+                            builder.store(ir.Constant(vector, None), sums[r][v])
+            name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
+            multiply_add = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(vector, [vector] * 3), name
+            )
+            undefined = ir.Constant(vector, ir.Undefined)
+            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+            with cgutils.for_range(builder, depth, intp=index) as loop:
+                width = ir.Constant(index, _VECTORS * lanes)
+                step = [
+                    load(pointer)
+                    for pointer in vectors_at(builder.gep(panel_start, [builder.mul(loop.index, width)]))
+                ]
+                offset = builder.mul(loop.index, a_step)
+                for r in range(rows):
+                    one = builder.load(builder.gep(a_row[r], [offset]))
+                    first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
+                    spread = builder.shuffle_vector(first_lane, undefined, everywhere)
+                    for v in range(_VECTORS):
+                        total = builder.call(multiply_add, [spread, step[v], builder.load(sums[r][v])])
+                        builder.store(total, sums[r][v])
+            for r in range(rows):
+                for v in range(_VECTORS):
+                    builder.store(builder.load(sums[r][v]), c_row[r][v]).align = scalar_bytes
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return tile
+
+
+_one, _two, _three, _four, _five, _six = (_make_tile(rows) for rows in range(1, TILE_ROWS + 1))
+
+
+@cpu_kernel
+def tile(rows, a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate):
+    """Run the tile of `rows` rows, 1 to `TILE_ROWS`; the arguments are those of `_make_tile`."""
+    if rows == 6:
+        _six(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+    elif rows == 5:
+        _five(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+    elif rows == 4:
+        _four(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+    elif rows == 3:
+        _three(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+    elif rows == 2:
+        _two(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+    else:
+        _one(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+
+
+@cpu_kernel
+def rows_of_tile(left):
+    """Return how many of the `left` rows the next tile takes: six, but never leaving one or two for the last."""
+    if left > 8 or left == 6:
+        return 6
+    return left if left < 6 else 4

@@ -1,0 +1,149 @@
+"""The recurrence over a shrinking batch, straight over LoD rows, for any cell, on the device where the rows live.
+
+A layer is one big product for the projected inputs, the loop over steps, and big products for the gradients of the
+weights.  Nothing is padded, packed to time-major order, or gathered.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.device import empty, on_device, to_device, zeros
+from varlen_rnn.kernels.gemm import product, row_product, row_sum
+from varlen_rnn.recurrence import cpu, cuda
+
+
+class Direction(NamedTuple):
+    """The weights of one direction of a layer, in PyTorch's shapes: gates stand one below the other.
+
+    `weight_ih` (gates * hidden, input), `weight_hh` (gates * hidden, hidden), both biases (gates * hidden,).
+    """
+
+    weight_ih: np.ndarray
+    weight_hh: np.ndarray
+    bias_ih: np.ndarray
+    bias_hh: np.ndarray
+
+
+class Residual(NamedTuple):
+    """What one direction keeps for its gradient: `slots` (rows, slots * hidden) and `states` (states - 1, rows, hidden).
+
+    The gradient overwrites `slots`.
+    """
+
+    slots: np.ndarray
+    states: np.ndarray
+
+
+def forward(cell, x, directions, initial, plan, keep=True):
+    """Return the outputs, last states and residuals of one layer.
+
+    Parameters
+    ----------
+    cell : Cell
+    x : (rows, input) C-contiguous, float32 or float64
+    directions : list of Direction
+        One, or two: the second runs each sequence from its last row to its first.
+    initial : (states, directions, sequences, hidden), or None for zeros; in the caller's order
+    plan : SortedSeqs
+    keep : bool
+        Whether to keep residuals; without, inference keeps nothing but its outputs.
+
+    Returns
+    -------
+    y : (rows, directions * hidden)
+    last : (states, directions, sequences, hidden), in the caller's order; of an empty sequence, its initial states
+    residuals : list of Residual, one a direction; empty unless `keep`
+    """
+    hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
+    shape = (num_states, plan.num_sequences, hidden)
+    y = empty((x.shape[0], len(directions) * hidden), x)
+    last, residuals = [], []
+    engine = cuda if on_device(x) else cpu
+    for number, direction in enumerate(directions):
+        slots = empty((x.shape[0], len(cell.slots) * hidden), x)
+        states = empty((num_states - 1, x.shape[0], hidden), x)
+        column = cell.x_slot * hidden
+        product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
+        start = zeros(shape, x) if initial is None else _of_direction(initial, number)
+        end = empty(shape, x)
+        engine.forward(
+            cell, slots, y, number * hidden, states, direction, start, initial is not None, end, plan, number == 1, keep,
+        )  # fmt: skip
+        last.append(end)
+        if keep:
+            residuals.append(Residual(slots, states))
+    return y, _stack_directions(last), residuals
+
+
+def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need_x=True):
+    """Return the gradients of one layer's inputs, weights and initial states; consumes the residuals.
+
+    Parameters
+    ----------
+    d_y : (rows, directions * hidden)
+    d_last : (states, directions, sequences, hidden)
+    need_x : bool
+        Whether the gradient of `x` is wanted.
+
+    Returns
+    -------
+    d_x : (rows, input), or None
+    d_directions : list of Direction
+    d_initial : (states, directions, sequences, hidden)
+    """
+    hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
+    num_gates = len(cell.gates) * hidden
+    shape = (num_states, plan.num_sequences, hidden)
+    d_x = empty(x.shape, x) if need_x else None
+    d_directions, d_initial = [], []
+    engine = cuda if on_device(x) else cpu
+    for number, (direction, residual) in enumerate(zip(directions, residuals, strict=True)):
+        start = zeros(shape, x) if initial is None else _of_direction(initial, number)
+        d_start = empty(shape, x)
+        slots, column, reverse = residual.slots, number * hidden, number == 1
+        weight = _reorder(direction.weight_hh, cell.h_gates)
+        engine.backward(
+            cell, slots, y, column, residual.states, weight, start, d_y, _of_direction(d_last, number), d_start, plan,
+            reverse,
+        )  # fmt: skip
+        previous = plan.previous_rows(reverse)
+        x_column = cell.x_slot * hidden
+        if need_x:
+            product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
+        d_h = row_product(slots, 0, num_gates, y, start[0], previous, b_column=column, b_columns=hidden)
+        sums = row_sum(slots)
+        inverse = np.argsort(cell.h_gates)
+        d_directions.append(
+            Direction(
+                row_product(slots, x_column, num_gates, x),
+                _reorder(d_h, inverse),
+                sums[x_column : x_column + num_gates],
+                _reorder(sums[:num_gates], inverse),
+            )
+        )
+        d_initial.append(d_start)
+    return d_x, d_directions, _stack_directions(d_initial)
+
+
+def _of_direction(states, number):
+    """Return the states of one direction, (states, sequences, hidden), C-contiguous."""
+    if on_device(states):
+        return to_device(states.copy_to_host()[:, number])
+    return np.ascontiguousarray(states[:, number])
+
+
+def _stack_directions(states):
+    """Return (states, directions, sequences, hidden) from one array a direction."""
+    if on_device(states[0]):
+        return to_device(np.stack([part.copy_to_host() for part in states], axis=1))
+    return np.stack(states, axis=1)
+
+
+def _reorder(gates, order):
+    """Return the blocks of rows of `gates`, one a gate, in another order."""
+    if list(order) == list(range(len(order))):
+        return gates
+    host = gates.copy_to_host() if on_device(gates) else gates
+    blocks = np.concatenate([np.split(host, len(order))[gate] for gate in order])
+    return to_device(blocks) if on_device(gates) else blocks

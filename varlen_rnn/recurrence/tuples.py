@@ -1,0 +1,44 @@
+"""Bodies that move a tuple of scalars between an array and a cell's equations, for any number of gates or states."""
+
+import functools
+
+from varlen_rnn.jit import body
+
+
+@functools.cache
+def take(count):
+    """Return `load(a, start, stride)`: the tuple of `a[start]`, `a[start + stride]`, ... , `count` of them."""
+    if count == 1:
+
+        @body
+        def load(a, start, stride):
+            return (a[start],)
+
+        return load
+    head, last = take(count - 1), count - 1
+
+    @body
+    def load_more(a, start, stride):
+        return head(a, start, stride) + (a[start + last * stride],)
+
+    return load_more
+
+
+@functools.cache
+def put(count):
+    """Return `store(a, start, stride, values)`, which writes `count` values `stride` apart."""
+    if count == 1:
+
+        @body
+        def store(a, start, stride, values):
+            a[start] = values[0]
+
+        return store
+    head, last = put(count - 1), count - 1
+
+    @body
+    def store_more(a, start, stride, values):
+        head(a, start, stride, values)
+        a[start + last * stride] = values[last]
+
+    return store_more
