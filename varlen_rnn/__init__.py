@@ -1,5 +1,22 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
+from varlen_rnn import data, nn, ops, optim
+from varlen_rnn.checkpoint import load, save
+from varlen_rnn.errors import (
+    CheckpointError,
+    DTypeError,
+    InputError,
+    LoDError,
+    OutOfRangeError,
+    ProgramError,
+    ShapeError,
+)
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
+from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool
+from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs, sort_by_seq_len
+from varlen_rnn.program.block import Variable, backward, grad_enabled, no_grad
+from varlen_rnn.random import manual_seed
+from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"

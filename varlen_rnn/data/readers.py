@@ -9,6 +9,8 @@ import io
 import json
 import pathlib
 
+import numpy as np
+
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.errors import DTypeError, InputError
 
@@ -61,7 +63,7 @@ def from_texts(
     texts = list(texts)
     values = [None] * len(texts)
     if labels is not None:
-        values = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+        values = [value.item() if isinstance(value, np.generic) else value for value in labels]
         if len(values) != len(texts):
             raise InputError("labels", expected=f"{len(texts)}, one a text", got=len(values))
     pairs = enumerate(zip(texts, values, strict=True))
@@ -80,7 +82,7 @@ def read_jsonl(
     min_count=1,
     max_vocabulary=None,
 ):
-    """Return the data set of a JSON Lines file: one object a line.
+    r"""Return the data set of a JSON Lines file: one object a line.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def read_jsonl(
     --------
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "walks.jsonl")
-    >>> _ = path.write_text('{"x": [[0, 1], [2, 3]], "label": "up"}\\n{"x": [[4, 5]], "label": "down"}\\n')
+    >>> _ = path.write_text('{"x": [[0, 1], [2, 3]], "label": "up"}\n{"x": [[4, 5]], "label": "down"}\n')
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
@@ -136,7 +138,7 @@ def read_csv(
     max_vocabulary=None,
     delimiter=",",
 ):
-    """Return the data set of a CSV file whose first line names the fields.
+    r"""Return the data set of a CSV file whose first line names the fields.
 
     Parameters
     ----------
@@ -161,7 +163,7 @@ def read_csv(
     --------
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "reviews.csv")
-    >>> _ = path.write_text('text,label\\n"good, cheap",1\\nbad,0\\n')
+    >>> _ = path.write_text('text,label\n"good, cheap",1\nbad,0\n')
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
@@ -169,6 +171,7 @@ def read_csv(
     reader = csv.DictReader(io.StringIO(_read(path), newline=""), delimiter=delimiter, strict=True)
     records = []
     try:
+        _check_fields(reader.fieldnames or (), sequence, label, f"{path}, line 1")
         for value in reader:
             where = f"{path}, line {reader.line_num}"
             if None in value:
@@ -181,7 +184,8 @@ def read_csv(
             records.append(record._replace(sequence=_json_list(record)) if tokens == "list" else record)
     except csv.Error as error:
         hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
-        raise InputError(f"{path}, line {reader.line_num}", expected="CSV", got=error, hint=hint) from error
+        # The inner reader has counted the line that it failed on; DictReader has not yet.
+        raise InputError(f"{path}, line {reader.reader.line_num}", expected="CSV", got=error, hint=hint) from error
     _check_any(records, path)
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
 
@@ -207,12 +211,16 @@ def _read(path):
         raise InputError(f"{path}, line {line}", expected="UTF-8", got=f"byte 0x{raw[error.start]:02x}") from error
 
 
-def _record(value, sequence, label, where):
+def _check_fields(fields, sequence, label, where):
     for field in (sequence, label):
-        if field is not None and field not in value:
+        if field is not None and field not in fields:
             hint = "label=None reads sequences without labels" if field == label else None
-            got = f"only {', '.join(map(repr, value))}" if value else "no field"
+            got = f"only {', '.join(map(repr, fields))}" if fields else "no field"
             raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
+
+
+def _record(value, sequence, label, where):
+    _check_fields(value, sequence, label, where)
     found = None if label is None else value[label]
     return Record(value[sequence], found, f"{where}, field {sequence!r}", f"{where}, field {label!r}")
 

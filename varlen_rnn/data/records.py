@@ -58,7 +58,7 @@ def _common_kind(records, tokens):
             expected = f"{common[0]}, as in {common[1]}"
             raise DTypeError(item.where, expected=expected, got=f"{kind}: {repr(item.sequence)[:60]}")
         common = common or (kind, item.where)
-    lists = [item for item in records if isinstance(item.sequence, list)]
+    lists = [item for item in records if isinstance(item.sequence, (list, tuple))]
     if common is None:
         return "tokens" if lists or tokens == "list" else "text"
     if common[0] == "text" and (lists or tokens == "list"):

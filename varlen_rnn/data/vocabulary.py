@@ -11,7 +11,7 @@ from varlen_rnn.errors import DTypeError, InputError, check_int
 # Id 0: tokens that the vocabulary does not have, and whatever padding a baseline needs.
 UNKNOWN = "<unk>"
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 class TokenIds(dict):

@@ -94,16 +94,13 @@ def _make_tile(rows):
                         for v in range(_VECTORS):
                             builder.store(ir.Constant(vector, None), sums[r][v])
             name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
-            multiply_add = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(vector, [vector] * 3), name
-            )
+            multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
             undefined = ir.Constant(vector, ir.Undefined)
             everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
             with cgutils.for_range(builder, depth, intp=index) as loop:
                 width = ir.Constant(index, _VECTORS * lanes)
                 step = [
-                    load(pointer)
-                    for pointer in vectors_at(builder.gep(panel_start, [builder.mul(loop.index, width)]))
+                    load(pointer) for pointer in vectors_at(builder.gep(panel_start, [builder.mul(loop.index, width)]))
                 ]
                 offset = builder.mul(loop.index, a_step)
                 for r in range(rows):

@@ -1,0 +1,100 @@
+"""Kernels in plain NumPy: one row, one sequence, one element at a time.  Imports nothing of ours."""
+
+import numpy as np
+
+
+def segment_inputs(x, starts, t, out):
+    for k in range(len(out)):
+        out[k] = x[starts[k] + t]
+
+
+def concat_outputs(step, starts, t, out):
+    for k in range(len(step)):
+        out[starts[k] + t] = step[k]
+
+
+def init_memories(boot, sorted_indices, out):
+    for k, i in enumerate(sorted_indices):
+        out[k] = boot[i]
+
+
+def init_memories_grad(d_out, sorted_indices, d_boot):
+    for k, i in enumerate(sorted_indices):
+        d_boot[i] = d_out[k]
+
+
+def gather_rows(table, ids, out):
+    for k, row in enumerate(ids):
+        out[k] = table[row]
+
+
+def scatter_add_rows(values, ids, out):
+    for k, row in enumerate(ids):
+        out[row] += values[k]
+
+
+def pool_sum(x, offsets, scale, out):
+    for i in range(len(out)):
+        out[i] = scale[i] * x[offsets[i] : offsets[i + 1]].sum(axis=0)
+
+
+def pool_sum_grad(d_out, offsets, scale, d_x):
+    for i in range(len(d_out)):
+        d_x[offsets[i] : offsets[i + 1]] = scale[i] * d_out[i]
+
+
+def pool_max(x, offsets, out, index):
+    out[:], index[:] = 0, -1
+    for i in range(len(out)):
+        rows = x[offsets[i] : offsets[i + 1]]
+        if len(rows):
+            out[i] = rows.max(axis=0)
+            index[i] = offsets[i] + rows.argmax(axis=0)
+
+
+def pick_rows(x, index, out):
+    for i, j in np.ndindex(index.shape):
+        out[i, j] = x[index[i, j], j] if index[i, j] >= 0 else 0
+
+
+def pick_rows_grad(d_out, index, d_x):
+    d_x[:] = 0
+    for i, j in np.ndindex(index.shape):
+        if index[i, j] >= 0:
+            d_x[index[i, j], j] += d_out[i, j]
+
+
+def sgd(rows, grad, lr, param):
+    for g, r in zip(grad, rows, strict=True):
+        param[r] -= lr * g
+
+
+def momentum(rows, grad, lr, mu, nesterov, velocity, param):
+    for g, r in zip(grad, rows, strict=True):
+        velocity[r] = mu * velocity[r] + g
+        param[r] -= lr * (g + mu * velocity[r] if nesterov else velocity[r])
+
+
+def adagrad(rows, grad, lr, epsilon, moment, param):
+    for g, r in zip(grad, rows, strict=True):
+        moment[r] += g**2
+        param[r] -= lr * g / (np.sqrt(moment[r]) + epsilon)
+
+
+def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
+    for g, r in zip(grad, rows, strict=True):
+        moment1[r] = beta1 * moment1[r] + (1 - beta1) * g
+        moment2[r] = beta2 * moment2[r] + (1 - beta2) * g**2
+        param[r] -= lr * moment1[r] / (np.sqrt(moment2[r]) + epsilon)
+
+
+def product(a, weight, c, transposed, bias, accumulate):
+    result = a @ (weight.T if transposed else weight) + (0 if bias is None else bias)
+    c[:] = c + result if accumulate else result
+
+
+def row_product(a, b, b_first, b_rows):
+    total = np.zeros((a.shape[1], b.shape[1]))
+    for k, row in enumerate(b_rows):
+        total += np.outer(a[k], b[row] if row >= 0 else b_first[-1 - row])
+    return total

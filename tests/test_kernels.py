@@ -1,0 +1,293 @@
+"""Movement, pooling, updates and products: each equals its oracle on every device and changes nothing else."""
+
+import numba
+import numpy as np
+import pytest
+from oracles import kernels as oracle
+
+from varlen_rnn.kernels import gemm, pool, rows, segment, updates
+
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
+NUMBERS = [np.float64, np.float32]
+ANY = [np.float64, np.float32, np.int64, np.int32]
+FEATURES = [0, 3] if SIMULATOR else [0, 1, 37]
+pytestmark = pytest.mark.twins
+
+TROUBLES = {
+    "no sequences": [0],
+    "an empty sequence": [0, 0],
+    "empty ones everywhere": [0, 0, 3, 3, 4, 6, 6],
+    "one step": [0, 1, 2],
+    "equal": [0, 2, 4],
+}
+by_trouble = pytest.mark.parametrize("offsets", TROUBLES.values(), ids=TROUBLES)
+by_number = pytest.mark.parametrize("dtype", NUMBERS)
+by_any = pytest.mark.parametrize("dtype", ANY)
+by_features = pytest.mark.parametrize("features", FEATURES)
+
+
+def values(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(-9, 9, shape).astype(dtype) if np.dtype(dtype).kind == "i" else rng.normal(size=shape).astype(dtype)
+
+
+def wide(argument):
+    """Return a copy that the oracle may write: floating-point numbers in float64."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    return argument.astype(np.float64) if argument.dtype.kind == "f" else argument.copy()
+
+
+def check(device, front, reference, *arguments, exact=True):
+    """Assert that `front` leaves in every array what `reference` does: in its inputs, what they held."""
+    expected = [wide(argument) for argument in arguments]
+    reference(*expected)
+    # Indices stay on the host, as callers pass them.
+    moved = [
+        device.put(a) if isinstance(a, np.ndarray) and (a.dtype != np.int64 or a.ndim > 1) else a for a in arguments
+    ]
+    front(*moved)
+    for before, after, right in zip(arguments, moved, expected, strict=True):
+        if isinstance(before, np.ndarray):
+            close(device.get(after), right, exact)
+
+
+def close(got, right, exact=False):
+    if exact or got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, right.astype(got.dtype))
+        return
+    relative = 1e-12 if got.dtype == np.float64 else 2e-6
+    np.testing.assert_allclose(got, right, rtol=0, atol=relative * max(1.0, np.abs(right).max(initial=0)))
+
+
+@by_any
+@by_features
+def test_rows_move_between_steps_and_ranks(device, dtype, features):
+    x, starts = values((7, features), dtype), np.array([2, 0, 6])
+    for t, alive in [(0, 3), (1, 2), (0, 0)]:
+        step = values((alive, features), dtype, 1)
+        check(device, segment.segment_inputs, oracle.segment_inputs, x, starts, t, step)
+        check(device, segment.concat_outputs, oracle.concat_outputs, step, starts, t, x)
+    order, boot, out = np.array([2, 0, 1]), values((3, features), dtype), values((3, features), dtype, 1)
+    check(device, segment.init_memories, oracle.init_memories, boot, order, out)
+    check(device, segment.init_memories_grad, oracle.init_memories_grad, boot, order, out)
+
+
+@by_any
+@by_features
+def test_rows_are_gathered_and_added(device, dtype, features):
+    table = values((5, features), dtype)
+    for ids in (np.array([4, 0, 4, 2, 4]), np.empty(0, np.int64)):
+        out = values((len(ids), features), dtype, 1)
+        check(device, rows.gather_rows, oracle.gather_rows, table, ids, out)
+        check(device, rows.scatter_add_rows, oracle.scatter_add_rows, out, ids, table, exact=False)
+
+
+def test_repeated_rows_add_in_the_order_of_appearance(device):
+    out = device.put(np.zeros((1, 2), np.float32))
+    rows.scatter_add_rows(device.put(np.array([[1e8, 1], [1, 1e8], [-1e8, -1e8]], np.float32)), np.zeros(3, np.int64), out)
+    assert device.get(out).tolist() == [[0, 0]]  # 1 is lost beside 1e8; another order would keep it
+
+
+@by_number
+@by_features
+@by_trouble
+def test_pool_sum(device, dtype, features, offsets):
+    offsets = np.array(offsets)
+    x, scale = values((offsets[-1], features), dtype), values(len(offsets) - 1, dtype, 1)
+    out = values((len(scale), features), dtype, 2)
+    check(device, pool.pool_sum, oracle.pool_sum, x, offsets, scale, out, exact=False)
+    check(device, pool.pool_sum_grad, oracle.pool_sum_grad, out, offsets, scale, x, exact=False)
+
+
+@by_any
+@by_features
+@by_trouble
+def test_pool_max_and_picked_rows(device, dtype, features, offsets):
+    offsets = np.array(offsets)
+    x = values((offsets[-1], features), dtype).round()  # many ties
+    out, index = values((len(offsets) - 1, features), dtype, 2), np.full((len(offsets) - 1, features), 7)
+    check(device, pool.pool_max, oracle.pool_max, x, offsets, out, index)
+    oracle.pool_max(wide(x), offsets, wide(out), index)
+    check(device, pool.pick_rows, oracle.pick_rows, x, index, out)
+    check(device, pool.pick_rows_grad, oracle.pick_rows_grad, out, index, x)
+
+
+def test_nan_wins_a_maximum_and_the_first_stays(device):
+    x = device.put(np.array([[1.0, np.nan], [np.nan, 5.0], [np.nan, np.nan], [9.0, -np.inf]]))
+    out, index = device.put(np.zeros((1, 2))), device.put(np.zeros((1, 2), np.int64))
+    pool.pool_max(x, np.array([0, 4]), out, index)
+    assert np.isnan(device.get(out)).all()
+    assert device.get(index).tolist() == [[1, 0]]
+
+
+def test_a_row_picked_twice_gets_both_gradients(device):
+    d_x = device.put(np.full((3, 1), 7.0))
+    pool.pick_rows_grad(device.put(np.array([[1.0], [2.0], [4.0]])), np.array([[2], [2], [-1]]), d_x)
+    assert device.get(d_x).ravel().tolist() == [0, 0, 3]
+
+
+UPDATES = {
+    "sgd": (updates.sgd, oracle.sgd, (0.1,), 0),
+    "momentum": (updates.momentum, oracle.momentum, (0.1, 0.9, False), 1),
+    "nesterov": (updates.momentum, oracle.momentum, (0.1, 0.9, True), 1),
+    "adagrad": (updates.adagrad, oracle.adagrad, (0.1, 1e-6), 1),
+    "adam": (updates.adam, oracle.adam, (0.1, 0.9, 0.999, 1e-8), 2),
+}
+
+
+@by_number
+@by_features
+@pytest.mark.parametrize("listed", [[4, 0, 2], [], [1]])
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_change_the_listed_rows(device, name, listed, features, dtype):
+    front, reference, scalars, num_moments = UPDATES[name]
+    listed = np.array(listed, np.int64)
+    grad, param = values((len(listed), features), dtype), values((5, features), dtype, 1)
+    moments = [np.abs(values((5, features), dtype, 2 + m)) for m in range(num_moments)]
+    check(device, front, reference, listed, grad, *scalars, *moments, param, exact=False)
+
+
+@by_number
+def test_sgd_applies_repeated_rows_one_after_another(device, dtype):
+    arguments = np.array([1, 1, 0]), values((3, 4), dtype), 0.5, values((2, 4), dtype, 1)
+    check(device, updates.sgd, oracle.sgd, *arguments, exact=False)
+
+
+@by_number
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_dense_update_is_one_of_a_single_row(device, name, dtype):
+    front, reference, scalars, num_moments = UPDATES[name]
+    arrays = [np.abs(values((3, 4), dtype, seed)).reshape(1, 12) for seed in range(num_moments + 2)]
+    check(device, front, reference, np.array([0]), arrays[0], *scalars, *arrays[1:], exact=False)
+
+
+SIZES = [(5, 3, 4), (0, 2, 3), (3, 0, 2)] if SIMULATOR else [(1, 1, 1), (7, 10, 70), (100, 70, 33), (0, 5, 6), (5, 0, 6)]
+
+
+@by_number
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_product_on_windows(device, size, transposed, dtype):
+    num_rows, depth, columns = size
+    a, c = values((num_rows, depth + 3), dtype), values((num_rows, columns + 4), dtype, 1)
+    weight = values((columns, depth) if transposed else (depth, columns), dtype, 2)
+    bias = values(columns, dtype, 3)
+
+    def ours(a, weight, c, bias, accumulate):
+        windows = {"a_column": 2, "c_column": 3, "bias": bias, "accumulate": accumulate, "transposed": transposed}
+        gemm.product(a, weight, c, **windows)
+
+    def plain(a, weight, c, bias, accumulate):
+        oracle.product(a[:, 2:-1], weight, c[:, 3:-1], transposed, bias, accumulate)
+
+    for used, accumulate in [(bias, False), (None, True), (bias, True), (None, False)]:
+        check(device, ours, plain, a, weight, c, used, accumulate, exact=False)
+
+
+@by_number
+@pytest.mark.parametrize("size", [*SIZES, *([] if SIMULATOR else [(300, 10, 70)])])
+def test_row_product_and_row_sum(device, size, dtype):
+    num_rows, depth, columns = size
+    a, b, first = values((num_rows, depth + 2), dtype), values((num_rows, columns + 3), dtype, 1), values((2, columns), dtype, 2)
+    at = np.random.default_rng(3).integers(-2, max(num_rows, 1), num_rows)
+    on = [device.put(array) for array in (a, b, first)]
+    plain = gemm.row_product(on[0], 1, depth, on[1], b_column=2, b_columns=columns)
+    wide_a, wide_b = wide(a)[:, 1:-1], wide(b)[:, 2:-1]
+    close(device.get(plain), wide_a.T @ wide_b)
+    chosen = gemm.row_product(on[0], 1, depth, on[1], on[2], at, b_column=2, b_columns=columns)
+    close(device.get(chosen), oracle.row_product(wide_a, wide_b, wide(first), at))
+    close(device.get(gemm.row_sum(on[1])), wide(b).sum(axis=0))
+    for array, before in zip(on, (a, b, first), strict=True):
+        close(device.get(array), before, exact=True)
+
+
+OFFSETS = np.array([0, 0, 3, 4, 4])
+INDEX = np.array([[2, 0], [-1, 3], [2, 1]])
+ORDER, STARTS = np.array([1, 2, 0]), np.array([0, 3])
+SCALE = np.array([1.0, 0.3, 2.0, 1.0])
+WEIGHT = values((2, 3), np.float64, 9)
+
+
+def _max_grad(device, d, x, d_x):
+    out, index = device.put(np.zeros((4, 2))), device.put(np.zeros((4, 2), np.int64))
+    pool.pool_max(device.put(x), OFFSETS, out, index)
+    pool.pick_rows_grad(d, index, d_x)
+
+
+def _product(device, x, out):
+    gemm.product(x, device.put(WEIGHT), out)
+
+
+def _product_grad(device, d, x, d_x):
+    gemm.product(d, device.put(WEIGHT), d_x, transposed=True)
+
+
+# name: shapes of the input and the output, the kernel, and its gradient; both write into their last argument
+GRADIENTS = {
+    "segment_inputs": (
+        (4, 2), (2, 2),
+        lambda device, x, out: segment.segment_inputs(x, STARTS, 0, out),
+        lambda device, d, x, d_x: segment.concat_outputs(d, STARTS, 0, d_x),
+    ),
+    "concat_outputs": (
+        (2, 2), (4, 2),
+        lambda device, x, out: segment.concat_outputs(x, STARTS, 0, out),
+        lambda device, d, x, d_x: segment.segment_inputs(d, STARTS, 0, d_x),
+    ),
+    "init_memories": (
+        (3, 2), (3, 2),
+        lambda device, x, out: segment.init_memories(x, ORDER, out),
+        lambda device, d, x, d_x: segment.init_memories_grad(d, ORDER, d_x),
+    ),
+    "gather_rows": (
+        (4, 2), (3, 2),
+        lambda device, x, out: rows.gather_rows(x, np.array([3, 1, 3]), out),
+        lambda device, d, x, d_x: rows.scatter_add_rows(d, np.array([3, 1, 3]), d_x),
+    ),
+    "pool_sum": (
+        (4, 2), (4, 2),
+        lambda device, x, out: pool.pool_sum(x, OFFSETS, device.put(SCALE), out),
+        lambda device, d, x, d_x: pool.pool_sum_grad(d, OFFSETS, device.put(SCALE), d_x),
+    ),
+    "pool_max": (
+        (4, 2), (4, 2),
+        lambda device, x, out: pool.pool_max(x, OFFSETS, out, device.put(np.zeros((4, 2), np.int64))),
+        _max_grad,
+    ),
+    "pick_rows": (
+        (4, 2), (3, 2),
+        lambda device, x, out: pool.pick_rows(x, INDEX, out),
+        lambda device, d, x, d_x: pool.pick_rows_grad(d, INDEX, d_x),
+    ),
+    "product": ((4, 2), (4, 3), _product, _product_grad),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_equal_a_central_difference(device, name):
+    shape, out_shape, kernel, gradient = GRADIENTS[name]
+    x, direction, d = values(shape, np.float64), values(shape, np.float64, 1), values(out_shape, np.float64, 2)
+
+    def loss(x):
+        out = device.put(np.zeros(out_shape))
+        kernel(device, device.put(x), out)
+        return (device.get(out) * d).sum()
+
+    d_x = device.put(np.zeros(shape))
+    gradient(device, device.put(d), x, d_x)
+    step = 1e-6
+    difference = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
+    np.testing.assert_allclose((device.get(d_x) * direction).sum(), difference, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.skipif(SIMULATOR, reason="compiled code only")
+def test_compiled_callers_may_pass_python_numbers_and_float32_stays():
+    @numba.njit
+    def caller(listed, grad, moment, param):
+        updates.adam_cpu(listed, grad, 0.1, 0.9, 0.999, 1e-8, moment, moment.copy(), param)
+
+    grad, moment, param = (values((1, 64), np.float32, seed) ** 2 for seed in range(3))
+    caller(np.array([0]), grad, moment, param)
+    for signature, assembly in updates.adam_cpu.inspect_asm().items():
+        assert signature[1].dtype != numba.float32 or "ps2pd" not in assembly  # no widening to float64

@@ -1,0 +1,102 @@
+"""Saving arrays by name to one safetensors file, atomically; nothing is pickled, and loading is untrusted input.
+
+A model, an optimizer and the random state go into one file as named groups, so that a run that was stopped and
+resumed continues bit for bit.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from varlen_rnn.errors import CheckpointError
+
+_FORMAT = "varlen_rnn checkpoint 1"
+
+
+def save(path, **groups):
+    """Write groups of arrays, and values that JSON can hold, to one file; it appears whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        An existing file is replaced.
+    **groups
+        A dict of str to array (a `state_dict()`), or any value that JSON can hold.
+
+    Examples
+    --------
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> save(path, model={"weight": np.ones(2)}, epoch=3)
+    >>> load(path)
+    {'epoch': 3, 'model': {'weight': array([1., 1.])}}
+    """
+    arrays, values = {}, {}
+    for group, content in groups.items():
+        if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
+            # safetensors writes strided arrays wrongly, so every array is made contiguous.
+            shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
+            arrays |= shaped
+            values[group] = {"arrays": sorted(content)}
+        else:
+            values[group] = {"value": content}
+    try:
+        metadata = {"format": _FORMAT, "groups": json.dumps(values)}
+    except (TypeError, ValueError) as error:
+        raise CheckpointError("save", expected="arrays, or values that JSON can hold", got=str(error)) from error
+    _write(Path(path), safetensors.numpy.save(arrays, metadata))
+
+
+def _write(path, payload):
+    """Write a file beside `path` and move it there, so that a crash leaves the old file."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load(path):
+    """Return what `save` wrote, as a dict of groups.
+
+    Raises
+    ------
+    CheckpointError
+        The file is damaged, or was not written by `save`.
+    """
+    try:
+        with safetensors.safe_open(str(path), "numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error
+    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=repr(metadata.get("format"))[:80])
+    try:
+        groups = json.loads(metadata["groups"])
+        return {
+            group: {name: arrays[f"{group}/{name}"] for name in entry["arrays"]}
+            if "arrays" in entry
+            else entry["value"]
+            for group, entry in groups.items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}", expected="the groups that it lists", got=repr(error)[:80]) from error

@@ -1,0 +1,264 @@
+"""One row from each sequence: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
+
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums run in the order of rows on every device.
+
+Source of the pooling types: Fluid's `sequence_pool`.
+"""
+
+from numba import cuda
+
+from varlen_rnn.device import launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.rows import beside
+
+
+@cpu_kernel
+def pool_sum_cpu(x, offsets, scale, out):
+    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = 0
+        for row in range(offsets[i], offsets[i + 1]):
+            for j in range(out.shape[1]):
+                out[i, j] += x[row, j]
+        for j in range(out.shape[1]):
+            out[i, j] *= scale[i]
+
+
+@cuda_kernel
+def pool_sum_cuda(x, offsets, scale, out):
+    """Twin of `pool_sum_cpu`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        i, j = thread // out.shape[1], thread % out.shape[1]
+        total = out.dtype.type(0)
+        for row in range(offsets[i], offsets[i + 1]):
+            total += x[row, j]
+        out[i, j] = total * scale[i]
+
+
+def pool_sum(x, offsets, scale, out):
+    """Compute `out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; 0 for an empty sequence.
+
+    Its gradient is `pool_sum_grad`.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    scale : (num_sequences,) the data type of `x`
+        1 for the sum, 1 / length for the average, 1 / sqrt(length) for sqrt pooling; finite, even for an empty one.
+    out : (num_sequences, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 1)); x = np.array([[1.0], [3.0], [5.0]])
+    >>> pool_sum(x, np.array([0, 2, 3]), np.array([0.5, 1.0]), out); out.ravel()
+    array([2., 5.])
+    """
+    if on_device(out):
+        launch(pool_sum_cuda, out.size, x, beside(offsets, out), beside(scale, out), out)
+    else:
+        pool_sum_cpu(x, offsets, scale, out)
+
+
+@cpu_kernel
+def pool_sum_grad_cpu(d_out, offsets, scale, d_x):
+    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i."""
+    for i in range(d_out.shape[0]):
+        for row in range(offsets[i], offsets[i + 1]):
+            for j in range(d_out.shape[1]):
+                d_x[row, j] = scale[i] * d_out[i, j]
+
+
+@cuda_kernel
+def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
+    """Twin of `pool_sum_grad_cpu`; a thread an element of `d_out`."""
+    thread = cuda.grid(1)
+    if thread < d_out.size:
+        i, j = thread // d_out.shape[1], thread % d_out.shape[1]
+        for row in range(offsets[i], offsets[i + 1]):
+            d_x[row, j] = scale[i] * d_out[i, j]
+
+
+def pool_sum_grad(d_out, offsets, scale, d_x):
+    """Compute `d_x[row] = scale[i] * d_out[i]` for the rows of every sequence i.
+
+    Parameters
+    ----------
+    d_out : (num_sequences, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    scale : (num_sequences,) the data type of `d_out`
+    d_x : (rows, features) C-contiguous, the data type of `d_out`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> d_x = np.empty((3, 1)); d_out = np.array([[2.0], [5.0]])
+    >>> pool_sum_grad(d_out, np.array([0, 2, 3]), np.array([0.5, 1.0]), d_x); d_x.ravel()
+    array([1., 1., 5.])
+    """
+    if on_device(d_x):
+        launch(pool_sum_grad_cuda, d_out.size, d_out, beside(offsets, d_x), beside(scale, d_x), d_x)
+    else:
+        pool_sum_grad_cpu(d_out, offsets, scale, d_x)
+
+
+@body
+def exceeds(value, best):
+    """Return whether `value` replaces the maximum so far: the first of equals stays, and the first NaN for good."""
+    return (value > best) | ((value != value) & (best == best))
+
+
+@cpu_kernel
+def pool_max_cpu(x, offsets, out, index):
+    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row."""
+    for i in range(out.shape[0]):
+        first, end = offsets[i], offsets[i + 1]
+        for j in range(out.shape[1]):
+            out[i, j] = x[first, j] if first < end else 0
+            index[i, j] = first if first < end else -1
+        for row in range(first + 1, end):
+            for j in range(out.shape[1]):
+                # Everything is loaded and stored, whatever the comparison says: only so does the loop vectorise.
+                value, best, best_row = x[row, j], out[i, j], index[i, j]
+                new = exceeds(value, best)
+                out[i, j] = value if new else best
+                index[i, j] = row if new else best_row
+
+
+@cuda_kernel
+def pool_max_cuda(x, offsets, out, index):
+    """Twin of `pool_max_cpu`; a thread an element of `out`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        i, j = thread // out.shape[1], thread % out.shape[1]
+        first, end = offsets[i], offsets[i + 1]
+        best, best_row = out.dtype.type(0), -1
+        if first < end:
+            best, best_row = x[first, j], first
+        for row in range(first + 1, end):
+            if exceeds(x[row, j], best):
+                best, best_row = x[row, j], row
+        out[i, j] = best
+        index[i, j] = best_row
+
+
+def pool_max(x, offsets, out, index):
+    """Compute the maximum of every column over the rows of each sequence, and the first row that holds it.
+
+    NaN wins, as in `np.max`.  An empty sequence gives 0 and row -1.  The gradient is `pick_rows_grad` with `index`.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    offsets : (num_sequences + 1,) int64, in rows
+    out : (num_sequences, features) C-contiguous, the data type of `x`; written
+    index : (num_sequences, features) C-contiguous int64; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out, index = np.empty((2, 1)), np.empty((2, 1), np.int64)
+    >>> pool_max(np.array([[1.0], [3.0], [3.0]]), np.array([0, 3, 3]), out, index); out.ravel(), index.ravel()
+    (array([3., 0.]), array([ 1, -1]))
+    """
+    if on_device(out):
+        launch(pool_max_cuda, out.size, x, beside(offsets, out), out, index)
+    else:
+        pool_max_cpu(x, offsets, out, index)
+
+
+@cpu_kernel
+def pick_rows_cpu(x, index, out):
+    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            row = index[i, j]
+            out[i, j] = x[row, j] if row >= 0 else 0
+
+
+@cuda_kernel
+def pick_rows_cuda(x, index, out):
+    """Twin of `pick_rows_cpu`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        i, j = thread // out.shape[1], thread % out.shape[1]
+        row = index[i, j]
+        out[i, j] = x[row, j] if row >= 0 else 0
+
+
+def pick_rows(x, index, out):
+    """Compute `out[i, j] = x[index[i, j], j]`, and 0 where `index` is -1.  Its gradient is `pick_rows_grad`.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    index : (n, features) C-contiguous int64, `-1 <= index < rows`
+    out : (n, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 2)); x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> pick_rows(x, np.array([[1, 0], [-1, 1]]), out); out
+    array([[3., 2.],
+           [0., 4.]])
+    """
+    if on_device(out):
+        launch(pick_rows_cuda, out.size, x, beside(index, out), out)
+    else:
+        pick_rows_cpu(x, index, out)
+
+
+@cpu_kernel
+def pick_rows_grad_cpu(d_out, index, d_x):
+    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i."""
+    d_x[:] = 0
+    for i in range(d_out.shape[0]):
+        for j in range(d_out.shape[1]):
+            row = index[i, j]
+            if row >= 0:
+                d_x[row, j] += d_out[i, j]
+
+
+@cuda_kernel
+def clear_cuda(out):
+    """`out = 0`."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i // out.shape[1], i % out.shape[1]] = 0
+
+
+@cuda_kernel
+def pick_rows_grad_cuda(d_out, index, d_x):
+    """Twin of `pick_rows_grad_cpu` after `clear_cuda`; a thread a column, so that sums keep their order."""
+    j = cuda.grid(1)
+    if j < d_x.shape[1]:
+        for i in range(d_out.shape[0]):
+            row = index[i, j]
+            if row >= 0:
+                d_x[row, j] += d_out[i, j]
+
+
+def pick_rows_grad(d_out, index, d_x):
+    """Compute `d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where `index` is not -1, in the order of i.
+
+    Parameters
+    ----------
+    d_out : (n, features) C-contiguous, any data type
+    index : (n, features) C-contiguous int64, `-1 <= index < rows`; may repeat
+    d_x : (rows, features) C-contiguous, the data type of `d_out`; written whole
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> d_x = np.empty((3, 1)); pick_rows_grad(np.array([[5.0], [6.0]]), np.array([[1], [-1]]), d_x); d_x.ravel()
+    array([0., 5., 0.])
+    """
+    if on_device(d_x):
+        launch(clear_cuda, d_x.size, d_x)
+        launch(pick_rows_grad_cuda, d_x.shape[1], d_out, beside(index, d_x), d_x)
+    else:
+        pick_rows_grad_cpu(d_out, index, d_x)

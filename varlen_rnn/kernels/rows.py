@@ -1,0 +1,95 @@
+"""Rows by index: gathering, and its gradient, which adds where rows repeat.  An embedding is nothing else.
+
+Kernels trust their indices: callers check that `0 <= ids < height` once, where they come from.
+"""
+
+from numba import cuda
+
+from varlen_rnn.device import launch, on_device, to_device
+from varlen_rnn.jit import cpu_kernel, cuda_kernel
+
+
+def beside(index, array):
+    """Return an array of indices where `array` lives: moved to the device if it is still on the host."""
+    return to_device(index) if on_device(array) and not on_device(index) else index
+
+
+@cpu_kernel
+def gather_rows_cpu(table, ids, out):
+    """`out[k] = table[ids[k]]`."""
+    for k in range(out.shape[0]):
+        row = ids[k]
+        for j in range(out.shape[1]):
+            out[k, j] = table[row, j]
+
+
+@cuda_kernel
+def gather_rows_cuda(table, ids, out):
+    """Twin of `gather_rows_cpu`."""
+    i = cuda.grid(1)
+    if i < out.size:
+        k, j = i // out.shape[1], i % out.shape[1]
+        out[k, j] = table[ids[k], j]
+
+
+def gather_rows(table, ids, out):
+    """Compute `out[k] = table[ids[k]]`; the gradient of `table` is `scatter_add_rows`.
+
+    Parameters
+    ----------
+    table : (height, features) C-contiguous, any data type
+    ids : (n,) int64, `0 <= ids < height`; may repeat
+    out : (n, features) C-contiguous, the data type of `table`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((3, 2)); gather_rows(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]), out); out
+    array([[3., 4.],
+           [1., 2.],
+           [3., 4.]])
+    """
+    if on_device(out):
+        launch(gather_rows_cuda, out.size, table, beside(ids, out), out)
+    else:
+        gather_rows_cpu(table, ids, out)
+
+
+@cpu_kernel
+def scatter_add_rows_cpu(values, ids, out):
+    """`out[ids[k]] += values[k]`, in the order of k."""
+    for k in range(values.shape[0]):
+        row = ids[k]
+        for j in range(values.shape[1]):
+            out[row, j] += values[k, j]
+
+
+@cuda_kernel
+def scatter_add_rows_cuda(values, ids, out):
+    """Twin of `scatter_add_rows_cpu`; a thread a column, so that sums need no atomics and keep their order."""
+    j = cuda.grid(1)
+    if j < out.shape[1]:
+        for k in range(values.shape[0]):
+            out[ids[k], j] += values[k, j]
+
+
+def scatter_add_rows(values, ids, out):
+    """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
+
+    Parameters
+    ----------
+    values : (n, features) C-contiguous, any data type
+    ids : (n,) int64, `0 <= ids < height`; may repeat
+    out : (height, features) C-contiguous, the data type of `values`; added to
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.zeros((2, 1)); scatter_add_rows(np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 1]), out); out
+    array([[2.],
+           [5.]])
+    """
+    if on_device(out):
+        launch(scatter_add_rows_cuda, out.shape[1], values, beside(ids, out), out)
+    else:
+        scatter_add_rows_cpu(values, ids, out)

@@ -1,0 +1,162 @@
+"""Rows of one time step, in the order of a plan: for step-by-step users and custom steps.
+
+The row of the sequence of rank k at step t is `starts[k] + t`.  The fused recurrence does the same arithmetic in place
+and never calls these.  `segment_inputs` and `concat_outputs` are each other's gradient: a row is in one step only.
+"""
+
+from numba import cuda
+
+from varlen_rnn.device import launch, on_device
+from varlen_rnn.jit import cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.rows import beside, gather_rows
+
+
+@cpu_kernel
+def segment_inputs_cpu(x, starts, t, out):
+    """`out[k] = x[starts[k] + t]`."""
+    for k in range(out.shape[0]):
+        row = starts[k] + t
+        for j in range(out.shape[1]):
+            out[k, j] = x[row, j]
+
+
+@cuda_kernel
+def segment_inputs_cuda(x, starts, t, out):
+    """Twin of `segment_inputs_cpu`."""
+    i = cuda.grid(1)
+    if i < out.size:
+        k, j = i // out.shape[1], i % out.shape[1]
+        out[k, j] = x[starts[k] + t, j]
+
+
+def segment_inputs(x, starts, t, out):
+    """Compute `out[k] = x[starts[k] + t]`: the rows of step `t`, longest sequence first.
+
+    Its gradient is `concat_outputs`, into zeros.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    starts : (num_sequences,) int64
+        First row of each rank, as in a plan.
+    t : int
+        Step; the sequences of the first `alive` ranks are longer than `t`.
+    out : (alive, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[0.0], [1.0], [2.0], [3.0]])  # sequences of 1 and 3 rows
+    >>> out = np.empty((2, 1)); segment_inputs(x, np.array([1, 0]), 0, out); out.ravel()
+    array([1., 0.])
+    """
+    if on_device(out):
+        launch(segment_inputs_cuda, out.size, x, beside(starts, out), t, out)
+    else:
+        segment_inputs_cpu(x, starts, t, out)
+
+
+@cpu_kernel
+def concat_outputs_cpu(step, starts, t, out):
+    """`out[starts[k] + t] = step[k]`."""
+    for k in range(step.shape[0]):
+        row = starts[k] + t
+        for j in range(step.shape[1]):
+            out[row, j] = step[k, j]
+
+
+@cuda_kernel
+def concat_outputs_cuda(step, starts, t, out):
+    """Twin of `concat_outputs_cpu`; a thread an element of `step`."""
+    i = cuda.grid(1)
+    if i < step.size:
+        k, j = i // step.shape[1], i % step.shape[1]
+        out[starts[k] + t, j] = step[k, j]
+
+
+def concat_outputs(step, starts, t, out):
+    """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
+
+    Its gradient is `segment_inputs`.  Called once a step, it fills every row of `out`.
+
+    Parameters
+    ----------
+    step : (alive, features) C-contiguous, any data type
+    starts : (num_sequences,) int64
+        First row of each rank, as in a plan.
+    t : int
+        Step; the sequences of the first `alive` ranks are longer than `t`.
+    out : (rows, features) C-contiguous, the data type of `step`; only the rows of step `t` are written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.zeros((4, 1)); concat_outputs(np.array([[5.0], [6.0]]), np.array([1, 0]), 0, out); out.ravel()
+    array([6., 5., 0., 0.])
+    """
+    if on_device(out):
+        launch(concat_outputs_cuda, step.size, step, beside(starts, out), t, out)
+    else:
+        concat_outputs_cpu(step, starts, t, out)
+
+
+def init_memories(boot, sorted_indices, out):
+    """Compute `out[k] = boot[sorted_indices[k]]`: initial states in the order of a plan.
+
+    Its gradient is `init_memories_grad`.
+
+    Parameters
+    ----------
+    boot : (num_sequences, features) C-contiguous, any data type; in the caller's order
+    sorted_indices : (num_sequences,) int64
+        The caller's index of each rank.
+    out : (num_sequences, features) C-contiguous, the data type of `boot`; written, longest sequence first
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 1)); init_memories(np.array([[7.0], [8.0]]), np.array([1, 0]), out); out.ravel()
+    array([8., 7.])
+    """
+    gather_rows(boot, sorted_indices, out)
+
+
+@cpu_kernel
+def init_memories_grad_cpu(d_out, sorted_indices, d_boot):
+    """`d_boot[sorted_indices[k]] = d_out[k]`."""
+    for k in range(d_out.shape[0]):
+        row = sorted_indices[k]
+        for j in range(d_out.shape[1]):
+            d_boot[row, j] = d_out[k, j]
+
+
+@cuda_kernel
+def init_memories_grad_cuda(d_out, sorted_indices, d_boot):
+    """Twin of `init_memories_grad_cpu`."""
+    i = cuda.grid(1)
+    if i < d_out.size:
+        k, j = i // d_out.shape[1], i % d_out.shape[1]
+        d_boot[sorted_indices[k], j] = d_out[k, j]
+
+
+def init_memories_grad(d_out, sorted_indices, d_boot):
+    """Compute `d_boot[sorted_indices[k]] = d_out[k]`: states of ranks back in the caller's order.
+
+    Parameters
+    ----------
+    d_out : (num_sequences, features) C-contiguous, any data type; longest sequence first
+    sorted_indices : (num_sequences,) int64
+        The caller's index of each rank: a permutation, so every row is written once.
+    d_boot : (num_sequences, features) C-contiguous, the data type of `d_out`; written, in the caller's order
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> d_boot = np.empty((3, 1)); d_out = np.array([[1.0], [2.0], [3.0]])
+    >>> init_memories_grad(d_out, np.array([2, 0, 1]), d_boot); d_boot.ravel()
+    array([2., 3., 1.])
+    """
+    if on_device(d_boot):
+        launch(init_memories_grad_cuda, d_out.size, d_out, beside(sorted_indices, d_boot), d_boot)
+    else:
+        init_memories_grad_cpu(d_out, sorted_indices, d_boot)

@@ -1,0 +1,141 @@
+"""Functions of Variables without parameters: activations, dropout, pooling and losses."""
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.sequence import sequence_pool
+from varlen_rnn.program.block import Variable, apply, as_variable
+from varlen_rnn.random import generator
+
+
+def tanh(x):
+    """Return the hyperbolic tangent of every element."""
+    return apply("tanh", x)
+
+
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)) of every element."""
+    return apply("sigmoid", x)
+
+
+def relu(x):
+    """Return every element where it is positive, else 0."""
+    return apply("relu", x)
+
+
+def exp(x):
+    """Return e to the power of every element."""
+    return apply("exp", x)
+
+
+def log(x):
+    """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
+    return apply("log", x)
+
+
+def log_softmax(x):
+    """Return the logarithm of the softmax over the last axis."""
+    return apply("log_softmax", x)
+
+
+def softmax(x):
+    """Return the softmax over the last axis: positive, and 1 in sum.
+
+    Examples
+    --------
+    >>> np.asarray(softmax(np.zeros((1, 2))))
+    array([[0.5, 0.5]])
+    """
+    return exp(log_softmax(x))
+
+
+def concat(variables, axis=-1):
+    """Return Variables side by side along an axis; along any but the first, the LoD is kept.
+
+    Parameters
+    ----------
+    variables : list of Variables
+        At least one; of one LoD where they have any.
+    axis : int
+    """
+    if not variables:
+        raise ShapeError("concat", expected="at least one variable", got="none")
+    return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
+
+
+def dropout(x, p=0.5, training=True):
+    """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
+
+    The mask comes from the context's generator; see `manual_seed`.
+    """
+    check_probability(p)
+    x = as_variable(x)
+    if not training or p == 0:
+        return x
+    keep = generator().random(x.shape, np.float32) >= p
+    scale = x.dtype.type(1 / (1 - p)) if p < 1 else x.dtype.type(0)
+    return x * Variable(LoDTensor.wrap(keep * scale))
+
+
+def check_probability(p):
+    """Raise unless `p` is a probability."""
+    if not 0 <= p <= 1:
+        raise ShapeError("dropout, p", expected="0 <= p <= 1", got=p)
+
+
+def cross_entropy(logits, labels, reduction="mean", per="row"):
+    """Return minus the log-probability of the labels' classes.
+
+    Parameters
+    ----------
+    logits : Variable, shape `(rows, classes)`
+        Unnormalised; softmax is inside.
+    labels : integers, shape `(rows,)`
+        A LoD, if they have one, must be that of `logits`.
+    reduction : {"mean", "sum", "none"}
+        "none" returns the loss of each row, with the LoD of `logits`.
+    per : {"row", "sequence"}
+        What weighs the same: every row, or every sequence, whose loss is then the mean over its rows.
+
+    Examples
+    --------
+    >>> float(np.asarray(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 1])))).__round__(4)
+    0.6931
+    """
+    return reduce_loss(apply("cross_entropy", logits, labels)[0], reduction, per)
+
+
+def binary_cross_entropy_with_logits(logits, targets, reduction="mean", per="row"):
+    """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
+
+    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+    """
+    return reduce_loss(apply("binary_cross_entropy", logits, targets), reduction, per)
+
+
+def mse_loss(x, target, reduction="mean", per="row"):
+    """Return the squared difference of two Variables of the same shape.
+
+    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+    """
+    x, target = as_variable(x), as_variable(target)
+    if x.shape != target.shape:
+        raise ShapeError("mse_loss, target", expected=f"shape {x.shape}", got=f"shape {target.shape}")
+    difference = x - target
+    return reduce_loss(difference * difference, reduction, per)
+
+
+def reduce_loss(loss, reduction, per):
+    """Return the loss of elements reduced over rows or over sequences; 0 when there are none."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ShapeError("reduction", expected="'mean', 'sum' or 'none'", got=repr(reduction))
+    if per not in ("row", "sequence"):
+        raise ShapeError("per", expected="'row' or 'sequence'", got=repr(per))
+    if per == "sequence":
+        loss = sequence_pool(loss, "mean")
+    if reduction == "none":
+        return loss
+    total = loss.sum()
+    # Not a mean of nothing, which is NaN and would end a training run at an empty batch.
+    return total / max(1, loss.value.data.size) if reduction == "mean" else total

@@ -1,0 +1,160 @@
+"""Layers that work row by row, or pool sequences: Linear, Embedding, Dropout, SequencePool, Sequential."""
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError, check_int
+from varlen_rnn.nn import functional
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.program.block import apply
+from varlen_rnn.random import generator
+
+
+def uniform(shape, bound, dtype):
+    """Return a Parameter drawn uniformly from [-bound, bound]."""
+    return Parameter(generator().uniform(-bound, bound, shape).astype(dtype))
+
+
+class Linear(Module):
+    """`x W^T + b` of every row; the LoD is kept.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+    bias : bool
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (out_features, in_features)
+    bias : (out_features,), or None
+
+    Examples
+    --------
+    >>> Linear(3, 2)(np.zeros((4, 3), np.float32)).shape
+    (4, 2)
+
+    Source: the layer and the initialisation, uniform within 1 / sqrt(in_features), of `torch.nn.Linear`.
+    """
+
+    def __init__(self, in_features, out_features, bias=True, dtype=np.float32):
+        super().__init__()
+        self.in_features = check_int(in_features, "in_features", 1)
+        self.out_features = check_int(out_features, "out_features", 1)
+        bound, dtype = 1 / np.sqrt(in_features), check_dtype(dtype)
+        self.weight = uniform((out_features, in_features), bound, dtype)
+        self.bias = uniform((out_features,), bound, dtype) if bias else None
+
+    def forward(self, x):
+        """Return rows of `out_features`."""
+        return apply("matmul", x, self.weight, self.bias, transposed=True)
+
+    def extra_repr(self):
+        """Return the sizes."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class Embedding(Module):
+    """Rows of a table, looked up by ids; the LoD of the ids is kept.
+
+    Parameters
+    ----------
+    num_embeddings : int
+        Rows of the table.
+    embedding_dim : int
+        Features of a row.
+    padding_idx : int, optional
+        A row that is zero and never learns; negative counts from the end.
+    sparse : bool
+        Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (num_embeddings, embedding_dim)
+
+    Examples
+    --------
+    >>> Embedding(10, 3)(np.array([1, 4])).shape
+    (2, 3)
+
+    Source: the layer and the initialisation, standard normal, of `torch.nn.Embedding`.
+    """
+
+    def __init__(self, num_embeddings, embedding_dim, padding_idx=None, sparse=True, dtype=np.float32):
+        super().__init__()
+        self.num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
+        self.embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
+        if padding_idx is not None:
+            padding_idx = check_int(padding_idx, "padding_idx")
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise OutOfRangeError("padding_idx", expected=f"less than {num_embeddings}", got=padding_idx)
+            padding_idx %= num_embeddings
+        self.padding_idx, self.sparse = padding_idx, bool(sparse)
+        table = generator().standard_normal((num_embeddings, embedding_dim), np.float32).astype(check_dtype(dtype))
+        if padding_idx is not None:
+            table[padding_idx] = 0
+        self.weight = Parameter(table)
+
+    def forward(self, ids):
+        """Return the rows of `ids`, integers of any shape: `(*ids.shape, embedding_dim)`."""
+        return apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+
+    def extra_repr(self):
+        """Return the sizes."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, padding_idx={self.padding_idx}, sparse={self.sparse}"
+
+
+class Dropout(Module):
+    """Zero elements with probability `p` in training, and scale the others by 1 / (1 - p)."""
+
+    def __init__(self, p=0.5):
+        super().__init__()
+        functional.check_probability(p)
+        self.p = p
+
+    def forward(self, x):
+        """Return `x`, thinned in training mode."""
+        return functional.dropout(x, self.p, self.training)
+
+    def extra_repr(self):
+        """Return the probability."""
+        return f"p={self.p}"
+
+
+class SequencePool(Module):
+    """One row a sequence; see `sequence_pool`."""
+
+    def __init__(self, pool_type):
+        super().__init__()
+        self.pool_type = pool_type
+
+    def forward(self, x):
+        """Return the pooled rows, `(sequences, ...)`."""
+        return functional.sequence_pool(x, self.pool_type)
+
+    def extra_repr(self):
+        """Return the kind of pooling."""
+        return repr(self.pool_type)
+
+
+class Sequential(Module):
+    """Modules one after another.
+
+    Examples
+    --------
+    >>> Sequential(Linear(3, 4), Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    def __init__(self, *modules):
+        super().__init__()
+        for number, module in enumerate(modules):
+            setattr(self, str(number), module)
+
+    def forward(self, x):
+        """Return the last module's output."""
+        for _, module in self.children():
+            x = module(x)
+        return x

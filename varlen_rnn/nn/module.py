@@ -1,0 +1,148 @@
+"""Modules: parameters under names, and a forward pass."""
+
+import numpy as np
+
+from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
+from varlen_rnn.program.block import Variable
+
+
+class Parameter(Variable):
+    """A Variable that a module trains: it requires a gradient, and optimizers update it in place.
+
+    Parameters
+    ----------
+    array : array_like
+        float32 or float64; copied, so that an update never reaches the caller's array.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, array):
+        super().__init__(np.array(array, order="C"), requires_grad=True)
+
+    @property
+    def data(self):
+        """The array that optimizers update in place."""
+        return self.value.data
+
+    def assign(self, array):
+        """Overwrite the values, in place; the shape and the data type stay."""
+        self.value.data[...] = array
+        self.version += 1
+
+
+class Module:
+    """The base of layers and models: attributes that are Parameters or Modules are found by name.
+
+    A subclass sets them in `__init__` (after `super().__init__()`) and computes in `forward`.
+
+    Examples
+    --------
+    >>> class Scale(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.factor = Parameter([2.0])
+    ...
+    ...     def forward(self, x):
+    ...         return x * self.factor
+    >>> np.asarray(Scale()(Variable([1.0, 3.0])))
+    array([2., 6.])
+    """
+
+    def __init__(self):
+        self.training = True
+
+    def forward(self, *inputs):
+        """Compute the module's output; subclasses define it."""
+        raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
+
+    def __call__(self, *inputs, **named):
+        """Run `forward`."""
+        return self.forward(*inputs, **named)
+
+    def children(self):
+        """Return the modules that are attributes of this one, as (name, module) pairs."""
+        return [(name, value) for name, value in vars(self).items() if isinstance(value, Module)]
+
+    def named_parameters(self, prefix=""):
+        """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
+        found = {}
+        self._collect(prefix, found)
+        return [(name, parameter) for name, parameter in found.values()]
+
+    def _collect(self, prefix, found):
+        for name, value in vars(self).items():
+            if isinstance(value, Parameter):
+                found.setdefault(id(value), (prefix + name, value))
+        for name, child in self.children():
+            child._collect(f"{prefix}{name}.", found)
+
+    def parameters(self):
+        """Return the Parameters, in the order of `named_parameters`."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def train(self, mode=True):
+        """Set training mode here and below, or evaluation mode, which leaves dropout out; return the module."""
+        self.training = bool(mode)
+        for _, child in self.children():
+            child.train(mode)
+        return self
+
+    def eval(self):
+        """Set evaluation mode here and below; return the module."""
+        return self.train(False)
+
+    def state_dict(self):
+        """Return copies of the parameters' arrays by name, as `load_state_dict` and PyTorch take them."""
+        return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
+
+    def load_state_dict(self, state, strict=True):
+        """Overwrite the parameters with the arrays of `state`: all of them, or, on any error, none.
+
+        Parameters
+        ----------
+        state : dict of str to array
+        strict : bool
+            Whether names must match exactly.
+
+        Raises
+        ------
+        CheckpointError
+            Names that are missing or unexpected; the first array of the wrong shape or data type.
+        """
+        named = dict(self.named_parameters())
+        missing, unexpected = sorted(named.keys() - state.keys()), sorted(state.keys() - named.keys())
+        if strict and (missing or unexpected):
+            raise CheckpointError(
+                "state_dict",
+                expected=f"also {missing}" if missing else "no more names",
+                got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
+            )
+        arrays = {name: np.asarray(array) for name, array in state.items() if name in named}
+        for name, array in arrays.items():
+            have = named[name]
+            if array.shape != have.shape or array.dtype != have.dtype:
+                expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
+                raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
+        for name, array in arrays.items():
+            named[name].assign(array)
+
+    def __repr__(self):
+        inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
+        head = f"{type(self).__name__}({self.extra_repr()}"
+        return "\n".join([head, *inner, ")"]) if inner else head + ")"
+
+    def extra_repr(self):
+        """Return what `repr` shows between the parentheses: the sizes, in the order of the constructor."""
+        return ""
+
+
+def check_dtype(dtype):
+    """Return a parameter's data type, or raise: float32 or float64."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError as error:
+        raise DTypeError("dtype", expected="float32 or float64", got=repr(dtype)) from error
+    if dtype not in (np.float32, np.float64):
+        raise DTypeError("dtype", expected="float32 or float64", got=dtype)
+    return dtype

@@ -1,0 +1,195 @@
+"""Recurrent layers over rows: RNN, LSTM and GRU, any number of layers, one or two directions."""
+
+import numpy as np
+
+from varlen_rnn.cells import CELLS
+from varlen_rnn.errors import DTypeError, ShapeError, check_int
+from varlen_rnn.nn.functional import check_probability, concat, dropout
+from varlen_rnn.nn.layers import uniform
+from varlen_rnn.nn.module import Module, check_dtype
+from varlen_rnn.ops.recurrent import WEIGHTS
+from varlen_rnn.program.block import apply, as_variable
+
+
+class Recurrent(Module):
+    """A recurrent network of one kind of cell over rows with a LoD; the last level's sequences are its batch.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+        Features of a row, and units of a layer and direction.
+    num_layers : int
+    bias : bool
+    dropout : float
+        Probability of zeroing an element between layers, in training.
+    bidirectional : bool
+        Whether a second direction runs each sequence from its last row to its first.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or directions * hidden_size)
+    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size)
+    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
+    """
+
+    def __init__(self, cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype):
+        super().__init__()
+        self.cell = CELLS[cell]
+        self.input_size = check_int(input_size, "input_size", 1)
+        self.hidden_size = check_int(hidden_size, "hidden_size", 1)
+        self.num_layers = check_int(num_layers, "num_layers", 1)
+        check_probability(dropout)
+        self.dropout, self.bidirectional = dropout, bool(bidirectional)
+        self._dtype = check_dtype(dtype)
+        rows, bound = len(self.cell.gates) * hidden_size, 1 / np.sqrt(hidden_size)
+        for layer in range(num_layers):
+            width = hidden_size * self.num_directions if layer else input_size
+            shapes = [(rows, width), (rows, hidden_size), (rows,), (rows,)]
+            for suffix in self._suffixes(layer):
+                for name, shape in zip(WEIGHTS, shapes, strict=True):
+                    present = bias or not name.startswith("bias")
+                    setattr(self, name + suffix, uniform(shape, bound, self._dtype) if present else None)
+
+    @property
+    def num_directions(self):
+        """1, or 2 when bidirectional."""
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self, layer):
+        return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
+
+    def _run(self, x, states):
+        """Return the outputs and the last states of `x` from one initial value, or None, a state."""
+        x = as_variable(x)
+        states = [as_variable(state) for state in states]
+        self._check(x, states)
+        last = []
+        for layer in range(self.num_layers):
+            if layer:
+                x = dropout(x, self.dropout, self.training)
+            first = layer * self.num_directions
+            of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
+            weights = [getattr(self, name + suffix) for suffix in self._suffixes(layer) for name in WEIGHTS]
+            x, *outputs = apply("recurrent", x, *of_layer, *weights, cell=self.cell.name)
+            last.append(outputs[: len(states)])
+        return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True))
+
+    def _check(self, x, states):
+        if x.dtype != self._dtype:
+            hint = "data types are never mixed silently: use astype"
+            raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
+        shape = (self.num_layers * self.num_directions, x.value.num_elements(-1) if x.value.num_levels else -1)
+        for name, state in zip(self.cell.states, states, strict=True):
+            if state is not None and (state.shape != (*shape, self.hidden_size) or state.dtype != self._dtype):
+                raise ShapeError(
+                    f"{type(self).__name__}, {name}_0",
+                    expected=f"{(*shape, self.hidden_size)} {self._dtype}",
+                    got=f"{state.shape} {state.dtype}",
+                    hint="(num_layers * num_directions, num_sequences, hidden_size)",
+                )
+
+    def extra_repr(self):
+        """Return the sizes."""
+        text = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+        return text + f", dropout={self.dropout}, bidirectional={self.bidirectional}"
+
+
+class LSTM(Recurrent):
+    """Long short-term memory over rows; the parameters are those of `Recurrent`.
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+    >>> y, (h_n, c_n) = LSTM(3, 4)(x)
+    >>> y.shape, y.lod(), h_n.shape
+    ((5, 4), [[0, 2, 2, 5]], (1, 3, 4))
+
+    Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
+    """
+
+    def __init__(
+        self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
+    ):
+        super().__init__("lstm", input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+
+    def forward(self, x, states=None):
+        """Return `y, (h_n, c_n)`.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, shape `(rows, input_size)`
+        states : pair `(h_0, c_0)`, optional
+            Each `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.
+
+        Returns
+        -------
+        y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
+        h_n, c_n : Variables, shaped as the initial states; of an empty sequence, its initial states
+        """
+        if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
+            raise ShapeError("LSTM, states", expected="a pair (h_0, c_0)", got=type(states).__name__)
+        return self._run(x, (None, None) if states is None else states)
+
+
+class GRU(Recurrent):
+    """Gated recurrent units over rows, reset after the product; the parameters are those of `Recurrent`.
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> y, h_n = GRU(3, 4, bidirectional=True)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 8), (2, 2, 4))
+
+    Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
+    """
+
+    def __init__(
+        self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
+    ):
+        super().__init__("gru", input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+
+    def forward(self, x, h_0=None):
+        """Return `y, h_n`; shapes as those of `LSTM.forward`."""
+        y, (h_n,) = self._run(x, (h_0,))
+        return y, h_n
+
+
+class RNN(Recurrent):
+    """Elman's recurrent network over rows; the parameters are those of `Recurrent`.
+
+    And `nonlinearity`, "tanh" or "relu".
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> y, h_n = RNN(3, 4, nonlinearity="relu")(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 4), (1, 2, 4))
+
+    Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
+    """
+
+    def __init__(
+        self,
+        input_size,
+        hidden_size,
+        num_layers=1,
+        nonlinearity="tanh",
+        bias=True,
+        dropout=0.0,
+        bidirectional=False,
+        dtype=np.float32,
+    ):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ShapeError("nonlinearity", expected="'tanh' or 'relu'", got=repr(nonlinearity))
+        cell = f"rnn_{nonlinearity}"
+        super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+
+    def forward(self, x, h_0=None):
+        """Return `y, h_n`; shapes as those of `LSTM.forward`."""
+        y, (h_n,) = self._run(x, (h_0,))
+        return y, h_n

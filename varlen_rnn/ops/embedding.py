@@ -1,0 +1,60 @@
+"""Lookup of rows of a table, and its gradient: SelectedRows, or dense."""
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.checks import check_float, check_integer, check_rank
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.program.block import apply
+from varlen_rnn.program.desc import SELECTED_ROWS
+from varlen_rnn.program.registry import Op, register
+from varlen_rnn.selected_rows import SelectedRows
+
+
+def _infer(ids, table, padding_idx, sparse):
+    check_integer("embedding", ids=ids)
+    check_float("embedding", table=table)
+    check_rank("embedding", "table", table, 2)
+    return [table._replace(shape=(*ids.shape, table.shape[1]), lod_level=ids.lod_level)]
+
+
+def _check_ids(ids, height):
+    if ids.size and not (0 <= ids.min() and ids.max() < height):
+        entry = int(np.flatnonzero((ids < 0) | (ids >= height))[0])
+        expected = f"0 <= id < {height}, the rows of the table"
+        raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids[entry]))
+
+
+def _forward(ids, table, padding_idx, sparse):
+    flat = np.ascontiguousarray(ids.data.ravel(), np.int64)
+    _check_ids(flat, len(table.data))
+    out = np.empty((len(flat), table.shape[1]), table.dtype)
+    gather_rows(table.data, flat, out)
+    return [tensor_like(out.reshape(*ids.shape, table.shape[1]), ids)]
+
+
+def _grad(inputs, outputs, d_outputs, padding_idx, sparse):
+    return [None, apply("embedding_grad", *inputs, d_outputs[0], padding_idx=padding_idx, sparse=sparse)]
+
+
+def _infer_grad(ids, table, d_out, padding_idx, sparse):
+    return [table._replace(kind=SELECTED_ROWS) if sparse else table]
+
+
+def _forward_grad(ids, table, d_out, padding_idx, sparse):
+    flat = np.ascontiguousarray(ids.data.ravel(), np.int64)
+    values = np.ascontiguousarray(d_out.data).reshape(len(flat), table.shape[1])
+    if padding_idx is not None:  # the padding row never learns, in either form
+        kept = flat != padding_idx
+        flat, values = flat[kept], values[kept]
+    if sparse:
+        return [SelectedRows.wrap(flat, values, len(table.data))]
+    dense = np.zeros_like(table.data)
+    scatter_add_rows(values, flat, dense)
+    return [LoDTensor.wrap(dense)]
+
+
+register(Op("embedding", ("ids", "table"), _infer, _forward, _grad))
+register(Op("embedding_grad", ("ids", "table", "d_out"), _infer_grad, _forward_grad))

@@ -1,0 +1,76 @@
+"""Losses, one number a row: softmax cross entropy and binary cross entropy, from logits."""
+
+import numpy as np
+from scipy import special
+
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.ops.checks import check_float, check_integer, check_rank, check_shape, shared_lod
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.program.block import apply
+from varlen_rnn.program.registry import Op, register
+
+
+def _infer_softmax(logits, labels):
+    check_float("cross_entropy", logits=logits)
+    check_rank("cross_entropy", "logits", logits, 2)
+    check_integer("cross_entropy", labels=labels)
+    check_shape("cross_entropy", "labels", labels, logits.shape[:1], "one class a row of logits")
+    return [logits._replace(shape=logits.shape[:1]), logits]
+
+
+def _softmax(logits, labels):
+    classes = labels.data
+    num_classes = logits.shape[1]
+    wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
+    if len(wrong):
+        entry, expected = int(wrong[0]), f"0 <= class < {num_classes}"
+        raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
+    shared_lod("cross_entropy", ("logits", logits), ("labels", labels))
+    log_probabilities = special.log_softmax(logits.data, axis=-1)
+    loss = -log_probabilities[np.arange(len(classes)), classes]
+    return [tensor_like(loss, logits), tensor_like(log_probabilities, logits)]
+
+
+def _softmax_grad(inputs, outputs, d_outputs):
+    return [apply("cross_entropy_grad", inputs[1], outputs[1], d_outputs[0]), None]
+
+
+def _softmax_grad_forward(labels, log_probabilities, d_loss):
+    """Softmax minus the one-hot label, times the gradient of the row's loss."""
+    d = np.exp(log_probabilities.data)
+    d[np.arange(len(d)), labels.data] -= 1
+    d *= d_loss.data[:, None]
+    return [tensor_like(d, log_probabilities)]
+
+
+register(Op("cross_entropy", ("logits", "labels"), _infer_softmax, _softmax, _softmax_grad))
+register(
+    Op(
+        "cross_entropy_grad",
+        ("labels", "log_probabilities", "d_loss"),
+        lambda labels, log_probabilities, d_loss: [log_probabilities],
+        _softmax_grad_forward,
+    )
+)
+
+
+def _infer_binary(logits, targets):
+    check_float("binary_cross_entropy", logits=logits, targets=targets)
+    check_shape("binary_cross_entropy", "targets", targets, logits.shape, "one target a logit")
+    return [logits]
+
+
+def _binary(logits, targets):
+    shared_lod("binary_cross_entropy", ("logits", logits), ("targets", targets))
+    x, y = logits.data, targets.data
+    # log(1 + exp(-|x|)) + max(x, 0) - x y: no exponential of a large number.
+    return [tensor_like(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y, logits)]
+
+
+def _binary_grad(inputs, outputs, d_outputs):
+    logits, targets = inputs
+    d = (apply("sigmoid", logits) - targets) * d_outputs[0] if logits.requires_grad else None
+    return [d, -(logits * d_outputs[0]) if targets.requires_grad else None]
+
+
+register(Op("binary_cross_entropy", ("logits", "targets"), _infer_binary, _binary, _binary_grad))

@@ -1,0 +1,376 @@
+"""Arithmetic, activations, reductions and products of Variables; row-wise operators hand the LoD on.
+
+Elementwise work is NumPy's and SciPy's; products run on the register tile, so that a row of a result does not depend
+on the rows beside it, nor on the number of threads.
+"""
+
+import numpy as np
+from scipy import special
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.gemm import product, row_product, row_sum
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.checks import broadcast, check_float, check_rank, check_shape, shared_lod
+from varlen_rnn.program.block import apply
+from varlen_rnn.program.desc import LOD_TENSOR
+from varlen_rnn.program.registry import Op, register
+from varlen_rnn.selected_rows import SelectedRows
+
+
+def tensor_like(data, x):
+    """Return rows with the LoD of the tensor `x`."""
+    return LoDTensor.wrap(data, x.structure)
+
+
+# Elementwise, two operands: broadcast as NumPy does; the result has the LoD of the operand that has one.
+
+
+def _binary(name, function, grad):
+    def forward(x, y):
+        lod = shared_lod(name, ("x", x), ("y", y))
+        data = np.asarray(function(x.data, y.data))
+        if len(lod) and (data.ndim == 0 or len(data) != lod.num_rows):
+            got = f"shapes {x.shape} and {y.shape}"
+            raise ShapeError(name, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
+        return [LoDTensor.wrap(data, lod)]
+
+    register(Op(name, ("x", "y"), lambda x, y: [broadcast(name, x, y)], forward, grad))
+
+
+def _grad_like(gradient, variable):
+    """Return the gradient of an operand that was broadcast: summed to the operand's shape."""
+    return gradient if gradient.shape == variable.shape else apply("sum_to", gradient, variable)
+
+
+def _add_grad(inputs, outputs, d_outputs):
+    return [_grad_like(d_outputs[0], variable) for variable in inputs]
+
+
+def _sub_grad(inputs, outputs, d_outputs):
+    d = d_outputs[0]
+    return [_grad_like(d, inputs[0]), _grad_like(-d, inputs[1]) if inputs[1].requires_grad else None]
+
+
+def _mul_grad(inputs, outputs, d_outputs):
+    (x, y), d = inputs, d_outputs[0]
+    return [_grad_like(d * y, x) if x.requires_grad else None, _grad_like(d * x, y) if y.requires_grad else None]
+
+
+def _div_grad(inputs, outputs, d_outputs):
+    (x, y), d = inputs, d_outputs[0]
+    d_x = d / y
+    d_y = _grad_like(-(d_x * outputs[0]), y) if y.requires_grad else None
+    return [_grad_like(d_x, x) if x.requires_grad else None, d_y]
+
+
+def _quiet_divide(x, y):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x / y
+
+
+_binary("add", np.add, _add_grad)
+_binary("sub", np.subtract, _sub_grad)
+_binary("mul", np.multiply, _mul_grad)
+_binary("div", _quiet_divide, _div_grad)
+
+
+def _sum_to(x, like):
+    data, shape = x.data, like.shape
+    data = data.sum(axis=tuple(range(data.ndim - len(shape))))
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and data.shape[axis] != 1)
+    return [tensor_like(data.sum(axis=stretched, keepdims=True) if stretched else np.asarray(data), like)]
+
+
+register(Op("sum_to", ("x", "like"), lambda x, like: [like._replace(dtype=x.dtype)], _sum_to))
+
+
+# Elementwise, one operand: `grad(x, y, d)` in terms of the input, the output and the gradient of the output.
+
+
+def _same(op):
+    def infer(x, **attrs):
+        check_float(op, x=x)
+        return [x]
+
+    return infer
+
+
+def _unary(name, function, gradient):
+    def forward(x, **attrs):
+        return [tensor_like(np.asarray(function(x.data, **attrs)), x)]
+
+    def grad(inputs, outputs, d_outputs, **attrs):
+        return [apply(f"{name}_grad", inputs[0], outputs[0], d_outputs[0], **attrs)]
+
+    def grad_forward(x, y, d, **attrs):
+        return [tensor_like(np.asarray(gradient(x.data, y.data, d.data, **attrs)), x)]
+
+    register(Op(name, ("x",), _same(name), forward, grad))
+    register(Op(f"{name}_grad", ("x", "y", "d_y"), lambda x, y, d, **attrs: [x], grad_forward))
+
+
+def _log(x):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(x)
+
+
+def _log_grad(x, y, d):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return d / x
+
+
+def _pow_grad(x, y, d, exponent):
+    return d * x.dtype.type(exponent) * x ** (exponent - 1)
+
+
+_unary("neg", np.negative, lambda x, y, d: -d)
+_unary("tanh", np.tanh, lambda x, y, d: d * (1 - y * y))
+_unary("sigmoid", special.expit, lambda x, y, d: d * y * (1 - y))
+_unary("relu", lambda x: np.maximum(x, 0), lambda x, y, d: d * (x > 0))
+_unary("exp", np.exp, lambda x, y, d: d * y)
+_unary("log", _log, _log_grad)
+_unary("pow", lambda x, exponent: x**exponent, _pow_grad)
+_unary(
+    "log_softmax",
+    lambda x: special.log_softmax(x, axis=-1),
+    lambda x, y, d: d - np.exp(y) * d.sum(axis=-1, keepdims=True),
+)
+
+
+# Sum of gradients: dense, SelectedRows, or both; the one place where sparse meets dense.
+
+
+def _infer_sum(*descs):
+    for number, desc in enumerate(descs):
+        if desc.shape != descs[0].shape or desc.dtype != descs[0].dtype:
+            expected = f"{descs[0].shape} {descs[0].dtype}"
+            raise ShapeError(f"sum, x[{number}]", expected=expected, got=f"{desc.shape} {desc.dtype}")
+    dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
+    return [dense[0] if dense else descs[0]]
+
+
+def _sum(*values):
+    dense = [value for value in values if isinstance(value, LoDTensor)]
+    sparse = [value for value in values if isinstance(value, SelectedRows)]
+    if not dense:
+        total = sparse[0]
+        for value in sparse[1:]:
+            total = total + value
+        return [total]
+    data = dense[0].data
+    for value in dense[1:]:
+        data = data + value.data
+    for value in sparse:
+        data = value + data
+    lods = [value.structure for value in dense if value.num_levels]
+    return [LoDTensor.wrap(np.asarray(data), lods[0] if lods else NO_LOD)]
+
+
+register(Op("sum", ("*x",), _infer_sum, _sum))
+
+
+# Reductions and shapes.
+
+
+def _infer_reduce(x, axis, keepdims):
+    check_float("reduce", x=x)
+    if axis is not None and not (isinstance(axis, int) and -len(x.shape) <= axis < len(x.shape)):
+        raise ShapeError("reduce, axis", expected=f"an axis of shape {x.shape}, or None", got=axis)
+    return [_describe_reduced(x, axis, keepdims)]
+
+
+def _describe_reduced(x, axis, keepdims):
+    if axis is None:
+        return x._replace(shape=(1,) * len(x.shape) if keepdims else (), lod_level=0)
+    axis %= len(x.shape)
+    shape = x.shape[:axis] + ((1,) if keepdims else ()) + x.shape[axis + 1 :]
+    return x._replace(shape=shape, lod_level=x.lod_level if axis else 0)
+
+
+def _lod_after(x, axis):
+    return NO_LOD if axis is None or axis % x.data.ndim == 0 else x.structure
+
+
+def _reduce_sum(x, axis, keepdims):
+    return [LoDTensor.wrap(np.asarray(x.data.sum(axis=axis, keepdims=keepdims)), _lod_after(x, axis))]
+
+
+def _reduce_mean(x, axis, keepdims):
+    count = x.data.size if axis is None else x.data.shape[axis]
+    with np.errstate(invalid="ignore"):
+        data = x.data.sum(axis=axis, keepdims=keepdims) / x.dtype.type(count)
+    return [LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))]
+
+
+def _spread(x, d, axis, keepdims, scale):
+    data = d.data if keepdims or axis is None else np.expand_dims(d.data, axis)
+    factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
+    spread = np.broadcast_to(data if factor is None else data * factor, x.shape)
+    return [tensor_like(np.ascontiguousarray(spread), x)]
+
+
+def _reduce_grad(scale):
+    def grad(inputs, outputs, d_outputs, **attrs):
+        return [apply("reduce_grad", inputs[0], d_outputs[0], scale=scale, **attrs)]
+
+    return grad
+
+
+register(Op("reduce_sum", ("x",), _infer_reduce, _reduce_sum, _reduce_grad(False)))
+register(Op("reduce_mean", ("x",), _infer_reduce, _reduce_mean, _reduce_grad(True)))
+register(Op("reduce_grad", ("x", "d_y"), lambda x, d, **attrs: [x], _spread))
+
+
+def _reshape(x, shape):
+    try:
+        data = x.data.reshape(shape)
+    except (ValueError, TypeError) as error:
+        raise ShapeError("reshape", expected=f"a shape of {x.data.size} elements", got=shape) from error
+    keeps = x.num_levels and data.ndim and len(data) == len(x.data)
+    return [LoDTensor.wrap(data, x.structure if keeps else NO_LOD)]
+
+
+def _infer_reshape(x, shape):
+    known = [size for size in shape if size != -1]
+    keeps = len(shape) > 0 and shape[0] in (-1, x.shape[0]) and len(known) < len(shape) + 1
+    return [x._replace(shape=tuple(shape), lod_level=x.lod_level if keeps else 0)]
+
+
+def _like_grad(op):
+    def grad(inputs, outputs, d_outputs, **attrs):
+        return [apply(op, inputs[0], d_outputs[0], **attrs)]
+
+    return grad
+
+
+register(Op("reshape", ("x",), _infer_reshape, _reshape, _like_grad("reshape_grad")))
+register(
+    Op(
+        "reshape_grad",
+        ("x", "d_y"),
+        lambda x, d, shape: [x],
+        lambda x, d, shape: [tensor_like(d.data.reshape(x.shape), x)],
+    )
+)
+
+
+def _check_index(x, index):
+    try:
+        return np.empty(x.shape, np.bool_)[index]
+    except (IndexError, TypeError, ValueError) as error:
+        raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
+
+
+def _getitem(x, index):
+    _check_index(x, index)
+    keeps = isinstance(index, tuple) and index and isinstance(index[0], slice) and index[0] == slice(None)
+    return [LoDTensor.wrap(np.asarray(x.data[index]), x.structure if keeps else NO_LOD)]
+
+
+def _getitem_grad(x, d, index):
+    data = np.zeros_like(x.data)
+    np.add.at(data, index, d.data)
+    return [tensor_like(data, x)]
+
+
+register(Op("getitem", ("x",), lambda x, index: [x], _getitem, _like_grad("getitem_grad")))
+register(Op("getitem_grad", ("x", "d_y"), lambda x, d, index: [x], _getitem_grad))
+
+
+def _infer_concat(*descs, axis):
+    check_float("concat", **{f"x[{number}]": desc for number, desc in enumerate(descs)})
+    rank = len(descs[0].shape)
+    if not -rank <= axis < rank:
+        raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
+    axis %= rank
+    for number, desc in enumerate(descs):
+        shape = list(descs[0].shape)
+        shape[axis] = -1
+        check_shape("concat", f"x[{number}]", desc, shape)
+    return [descs[0]._replace(lod_level=max(desc.lod_level for desc in descs) if axis else 0)]
+
+
+def _concat(*tensors, axis):
+    named = [(f"x[{number}]", tensor) for number, tensor in enumerate(tensors)]
+    lod = shared_lod("concat", *named) if axis % tensors[0].data.ndim else NO_LOD
+    return [LoDTensor.wrap(np.concatenate([tensor.data for tensor in tensors], axis=axis), lod)]
+
+
+def _concat_grad(inputs, outputs, d_outputs, axis):
+    return apply_list("split_like", d_outputs[0], *inputs, axis=axis)
+
+
+def _split_like(d, *like, axis):
+    cuts = np.cumsum([tensor.shape[axis] for tensor in like])[:-1]
+    parts = np.split(d.data, cuts, axis=axis)
+    return [tensor_like(np.ascontiguousarray(part), tensor) for part, tensor in zip(parts, like, strict=True)]
+
+
+def apply_list(op, *inputs, **attrs):
+    """Return the outputs of an operator as a list, also when there is one."""
+    outputs = apply(op, *inputs, **attrs)
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+register(Op("concat", ("*x",), _infer_concat, _concat, _concat_grad))
+register(Op("split_like", ("d", "*like"), lambda d, *like, axis: list(like), _split_like))
+
+
+# Products: `x @ weight + bias`, with `weight` (inputs, outputs), or (outputs, inputs) when transposed.
+
+
+def _infer_matmul(x, weight, bias, transposed=False):
+    check_float("matmul", x=x, weight=weight, **({"bias": bias} if bias else {}))
+    check_rank("matmul", "weight", weight, 2)
+    depth, columns = weight.shape[::-1] if transposed else weight.shape
+    if not x.shape or x.shape[-1] not in (depth, -1):
+        raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
+    if bias:
+        check_shape("matmul", "bias", bias, (columns,))
+    return [x._replace(shape=(*x.shape[:-1], columns))]
+
+
+def _matmul(x, weight, bias, transposed=False):
+    columns = weight.shape[0 if transposed else 1]
+    rows = _rows(x.data)
+    out = np.empty((len(rows), columns), x.dtype)
+    bias = None if bias is None else np.ascontiguousarray(bias.data)
+    product(rows, np.ascontiguousarray(weight.data), out, transposed=transposed, bias=bias)
+    return [tensor_like(out.reshape(*x.shape[:-1], columns), x)]
+
+
+def _matmul_grad(inputs, outputs, d_outputs, transposed=False):
+    x, weight, bias = inputs
+    (d,) = d_outputs
+    d_x = apply("matmul", d, weight, None, transposed=not transposed) if x.requires_grad else None
+    d_weight = None
+    if weight.requires_grad:
+        d_weight = apply("row_product", d, x) if transposed else apply("row_product", x, d)
+    return [d_x, d_weight, apply("row_sum", d) if bias is not None and bias.requires_grad else None]
+
+
+def _rows(data):
+    return np.ascontiguousarray(data).reshape(int(np.prod(data.shape[:-1])), data.shape[-1])
+
+
+def _row_product(a, b):
+    return [LoDTensor.wrap(row_product(_rows(a.data), 0, a.shape[-1], _rows(b.data)))]
+
+
+register(Op("matmul", ("x", "weight", "bias"), _infer_matmul, _matmul, _matmul_grad))
+register(
+    Op(
+        "row_product",
+        ("a", "b"),
+        lambda a, b: [a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)],
+        _row_product,
+    )
+)
+register(
+    Op(
+        "row_sum",
+        ("a",),
+        lambda a: [a._replace(shape=a.shape[-1:], lod_level=0)],
+        lambda a: [LoDTensor.wrap(row_sum(_rows(a.data)))],
+    )
+)

@@ -1,0 +1,270 @@
+"""Sequence operators: pooling, and the steps of a hand-written recurrence over a plan."""
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int
+from varlen_rnn.kernels import pool, segment
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.ops.checks import check_float, check_lod_level
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.plan import check_plan
+from varlen_rnn.program.block import Variable, apply
+from varlen_rnn.program.desc import PLAN
+from varlen_rnn.program.registry import Op, register
+
+POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
+
+
+def _flat(data):
+    """Return rows of one dimension each, contiguous."""
+    return np.ascontiguousarray(data).reshape(len(data), int(np.prod(data.shape[1:])))
+
+
+# Pooling: the last level becomes one row a sequence; the level above it, if any, then counts those rows.
+
+
+def _infer_pool(x, pool_type):
+    check_float("sequence_pool", x=x)
+    check_lod_level("sequence_pool", "x", x)
+    if pool_type not in POOL_TYPES:
+        raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
+    index = x._replace(shape=(-1, *x.shape[1:]), dtype=np.dtype(np.int64), lod_level=0)
+    return [x._replace(shape=(-1, *x.shape[1:]), lod_level=x.lod_level - 1), index]
+
+
+def _scale(offsets, pool_type, dtype):
+    lengths = np.maximum(1, np.diff(offsets))
+    return {"sum": lengths**0, "mean": 1 / lengths, "sqrt": 1 / np.sqrt(lengths)}[pool_type].astype(dtype)
+
+
+def _ends(offsets, pool_type, width):
+    """Return the row of the first or last step of each sequence, -1 of an empty one; once a feature."""
+    begin, end = offsets[:-1], offsets[1:]
+    rows = np.where(begin == end, -1, begin if pool_type == "first" else end - 1)
+    return np.repeat(rows[:, None], width, axis=1)
+
+
+def _pool(x, pool_type):
+    offsets, rows = x.structure.levels[-1], _flat(x.data)
+    out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
+    index = np.empty((0, rows.shape[1]), np.int64)
+    if pool_type == "max":
+        index = np.empty(out.shape, np.int64)
+        pool.pool_max(rows, offsets, out, index)
+    elif pool_type in ("first", "last"):
+        index = _ends(offsets, pool_type, rows.shape[1])
+        pool.pick_rows(rows, index, out)
+    else:
+        pool.pool_sum(rows, offsets, _scale(offsets, pool_type, x.dtype), out)
+    upper = x.structure.levels[:-1]
+    lod = LoD(upper) if upper else NO_LOD
+    return [LoDTensor.wrap(out.reshape(-1, *x.shape[1:]), lod), LoDTensor.wrap(index)]
+
+
+def _pool_grad(inputs, outputs, d_outputs, pool_type):
+    return [apply("sequence_pool_grad", inputs[0], outputs[1], d_outputs[0], pool_type=pool_type)]
+
+
+def _pool_grad_forward(x, index, d_out, pool_type):
+    offsets, d_rows = x.structure.levels[-1], _flat(d_out.data)
+    d_x = np.empty((len(x.data), d_rows.shape[1]), x.dtype)
+    if pool_type in ("max", "first", "last"):
+        pool.pick_rows_grad(d_rows, index.data, d_x)
+    else:
+        pool.pool_sum_grad(d_rows, offsets, _scale(offsets, pool_type, x.dtype), d_x)
+    return [tensor_like(d_x.reshape(x.shape), x)]
+
+
+register(Op("sequence_pool", ("x",), _infer_pool, _pool, _pool_grad))
+register(Op("sequence_pool_grad", ("x", "index", "d_y"), lambda x, i, d, pool_type: [x], _pool_grad_forward))
+
+
+def sequence_pool(x, pool_type):
+    """Return one row a sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows with at least one level; the last level is pooled.
+    pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
+
+    Returns
+    -------
+    Variable of shape `(sequences, ...)`; zeros for an empty sequence.  With more levels, it keeps those above.
+
+    Examples
+    --------
+    >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 6.0]), [[0, 2, 5]])
+    >>> np.asarray(sequence_pool(x, "mean")), np.asarray(sequence_pool(x, "max"))
+    (array([2., 4.]), array([3., 6.]))
+
+    Source: the operator `sequence_pool` of PaddlePaddle Fluid.
+    """
+    return apply("sequence_pool", x, pool_type=pool_type)[0]
+
+
+# One step at a time: what the fused recurrence does without materialising it.
+
+
+def _segment_inputs(x, plan, t):
+    out = np.empty((plan.batch_sizes[t], *x.shape[1:]), x.dtype)
+    segment.segment_inputs(_flat(x.data), plan.starts, t, _flat(out))
+    return [LoDTensor.wrap(out)]
+
+
+def _segment_inputs_grad(x, plan, d_out, t):
+    d_x = np.zeros(x.shape, x.dtype)
+    segment.concat_outputs(_flat(d_out.data), plan.starts, t, _flat(d_x))
+    return [tensor_like(d_x, x)]
+
+
+def _plan_grad(op):
+    def grad(inputs, outputs, d_outputs, **attrs):
+        return [apply(op, *inputs, d_outputs[0], **attrs), None]
+
+    return grad
+
+
+def _rows_desc(x, plan, *rest, **attrs):
+    return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
+
+
+def _like_first(x, *rest, **attrs):
+    return [x]
+
+
+register(Op("segment_inputs", ("x", "sorted_seqs"), _rows_desc, _segment_inputs, _plan_grad("segment_inputs_grad")))
+register(Op("segment_inputs_grad", ("x", "sorted_seqs", "d_out"), _like_first, _segment_inputs_grad))
+
+
+def _init_memories(boot, plan):
+    out = np.empty(boot.shape, boot.dtype)
+    segment.init_memories(_flat(boot.data), plan.sorted_indices, _flat(out))
+    return [LoDTensor.wrap(out)]
+
+
+def _init_memories_grad(boot, plan, d_out):
+    d_boot = np.empty(boot.shape, boot.dtype)
+    segment.init_memories_grad(_flat(d_out.data), plan.sorted_indices, _flat(d_boot))
+    return [tensor_like(d_boot, boot)]
+
+
+register(Op("init_memories", ("boot", "sorted_seqs"), _rows_desc, _init_memories, _plan_grad("init_memories_grad")))
+register(Op("init_memories_grad", ("boot", "sorted_seqs", "d_out"), _like_first, _init_memories_grad))
+
+
+def _concat_outputs(plan, *steps):
+    element = steps[0].shape[1:] if steps else ()
+    out = np.empty((plan.total_len, *element), steps[0].dtype if steps else np.float32)
+    for t, step in enumerate(steps):
+        segment.concat_outputs(_flat(step.data), plan.starts, t, _flat(out))
+    return [LoDTensor.wrap(out, LoD([plan.offsets]))]
+
+
+def _concat_outputs_grad(inputs, outputs, d_outputs):
+    return [None, *(apply("segment_inputs", d_outputs[0], inputs[0], t=t) for t in range(len(inputs) - 1))]
+
+
+def _infer_concat_outputs(plan, *steps):
+    if not steps:
+        return [PLAN]
+    for t, step in enumerate(steps):
+        if step.shape[1:] != steps[0].shape[1:] or step.dtype != steps[0].dtype:
+            expected, got = f"rows of {steps[0].shape[1:]} {steps[0].dtype}", f"{step.shape[1:]} {step.dtype}"
+            raise ShapeError(f"concat_outputs, step {t}", expected=expected, got=got)
+    return [steps[0]._replace(shape=(-1, *steps[0].shape[1:]), lod_level=1)]
+
+
+register(Op("concat_outputs", ("sorted_seqs", "*steps"), _infer_concat_outputs, _concat_outputs, _concat_outputs_grad))
+
+
+def _result(variable, *inputs):
+    """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
+    if any(isinstance(value, Variable) for value in inputs):
+        return variable
+    return variable.value if variable.value.num_levels else variable.value.data
+
+
+def segment_inputs(x, sorted_seqs, t):
+    """Return the rows of step `t` of every sequence that is still alive, longest sequence first.
+
+    Parameters
+    ----------
+    x : Variable, LoDTensor or array, shape `(total_len, ...)`
+    sorted_seqs : SortedSeqs
+    t : int
+        In steps, `0 <= t < sorted_seqs.max_seq_len`.
+
+    Returns
+    -------
+    array, or Variable if `x` is one, of shape `(batch_sizes[t], ...)`
+
+    Examples
+    --------
+    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> segment_inputs(np.arange(4.0), sort_by_seq_len([0, 1, 4]), 0)
+    array([1., 0.])
+
+    Source: `SegmentInputs` of the design document "Variable-length supported RNN".
+    """
+    check_plan(sorted_seqs, len(np.asarray(getattr(x, "value", x))))
+    if not 0 <= check_int(t, "t") < sorted_seqs.max_seq_len:
+        raise OutOfRangeError("t", expected=f"0 <= t < {sorted_seqs.max_seq_len} steps", got=t)
+    return _result(apply("segment_inputs", x, sorted_seqs, t=t), x)
+
+
+def init_memories(boot, sorted_seqs):
+    """Return the boot memories in sorted order: row k is that of the sequence of rank k.
+
+    Parameters
+    ----------
+    boot : Variable or array, shape `(num_sequences, ...)`, in the caller's order
+    sorted_seqs : SortedSeqs
+
+    Examples
+    --------
+    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> init_memories(np.array([10.0, 20.0]), sort_by_seq_len([0, 1, 4]))
+    array([20., 10.])
+
+    Source: `InitMemories` of the design document "Variable-length supported RNN".
+    """
+    check_plan(sorted_seqs, sorted_seqs.total_len if hasattr(sorted_seqs, "total_len") else 0)
+    rows = len(np.asarray(getattr(boot, "value", boot)))
+    if rows != sorted_seqs.num_sequences:
+        expected = f"{sorted_seqs.num_sequences} rows, one a sequence"
+        raise ShapeError("init_memories, boot", expected=expected, got=f"{rows} rows")
+    return _result(apply("init_memories", boot, sorted_seqs), boot)
+
+
+def concat_outputs(steps, sorted_seqs):
+    """Return the outputs of all steps as rows in the caller's order, a LoDTensor.
+
+    Parameters
+    ----------
+    steps : list of Variables or arrays
+        `sorted_seqs.max_seq_len` of them; step t has shape `(batch_sizes[t], ...)`, longest sequence first.
+    sorted_seqs : SortedSeqs
+
+    Returns
+    -------
+    LoDTensor, or Variable if a step is one
+
+    Examples
+    --------
+    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> steps = [np.array([1.0, 0.0]), np.array([2.0]), np.array([3.0])]
+    >>> concat_outputs(steps, sort_by_seq_len([0, 1, 4])).data
+    array([0., 1., 2., 3.])
+
+    Source: `ConcatOutputs` of the design document "Variable-length supported RNN".
+    """
+    steps = list(steps)
+    check_plan(sorted_seqs, sorted_seqs.total_len if hasattr(sorted_seqs, "total_len") else 0)
+    if len(steps) != sorted_seqs.max_seq_len:
+        raise ShapeError("concat_outputs, steps", expected=f"{sorted_seqs.max_seq_len} steps", got=len(steps))
+    for t, (step, size) in enumerate(zip(steps, sorted_seqs.batch_sizes, strict=True)):
+        if len(np.asarray(getattr(step, "value", step))) != size:
+            got = len(np.asarray(getattr(step, "value", step)))
+            raise ShapeError(f"concat_outputs, step {t}", expected=f"{size} rows, batch_sizes[{t}]", got=got)
+    return _result(apply("concat_outputs", sorted_seqs, *steps), *steps)

@@ -1,0 +1,83 @@
+"""The optimizers' updates, each one operator that takes a dense or a SelectedRows gradient, in place on the parameter.
+
+A dense update is the update of all rows: the kernels see one row as long as the parameter.  Which rows a sparse
+gradient touches is Fluid's rule: `sgd` and `adagrad` only those listed, `momentum` and `adam` all of them, for
+momentum decays everywhere; `adam` with `lazy` only those listed.  An empty sparse gradient updates nothing.
+"""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.kernels import updates
+from varlen_rnn.program.registry import Op, register
+from varlen_rnn.selected_rows import SelectedRows
+
+_ONE_ROW = np.zeros(1, np.int64)
+
+
+def _infer(op):
+    def infer(parameter, gradient, *states, **attrs):
+        if gradient.dtype != parameter.dtype:
+            raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
+        if gradient.shape != parameter.shape:
+            raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+        return [parameter, *states]
+
+    return infer
+
+
+def _operands(gradient, listed_only, *tensors):
+    """Return `rows`, the gradient and views of the tensors that fit them; no rows where nothing is to be done."""
+    if isinstance(gradient, SelectedRows):
+        if len(gradient.rows) == 0:
+            return gradient.rows, [np.empty((0, 0), gradient.dtype)] * (1 + len(tensors))
+        if listed_only:
+            shape = (gradient.height, -1)
+            value = np.ascontiguousarray(gradient.value).reshape(len(gradient.rows), -1)
+            return gradient.rows, [value, *(tensor.data.reshape(shape) for tensor in tensors)]
+        gradient = gradient.to_dense()
+    else:
+        gradient = gradient.data
+    return _ONE_ROW, [np.ascontiguousarray(array).reshape(1, -1) for array in (gradient, *_data(tensors))]
+
+
+def _data(tensors):
+    return [tensor.data for tensor in tensors]
+
+
+def _sgd(parameter, gradient, lr):
+    rows, (value, p) = _operands(gradient, True, parameter)
+    updates.sgd(rows, value, lr.data.item(), p)
+    return [parameter, lr]
+
+
+def _momentum(parameter, gradient, lr, velocity, momentum, nesterov):
+    rows, (value, v, p) = _operands(gradient, False, velocity, parameter)
+    updates.momentum(rows, value, lr.data.item(), momentum, nesterov, v, p)
+    return [parameter, lr, velocity]
+
+
+def _merged(gradient):
+    return gradient.merge() if isinstance(gradient, SelectedRows) else gradient
+
+
+def _adagrad(parameter, gradient, lr, moment, epsilon):
+    rows, (value, m, p) = _operands(_merged(gradient), True, moment, parameter)
+    updates.adagrad(rows, value, lr.data.item(), epsilon, m, p)
+    return [parameter, lr, moment]
+
+
+def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon, lazy):
+    rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
+    if len(rows):
+        step.data += 1
+        t = int(step.data)
+        rate = lr.data.item() * np.sqrt(1 - beta2**t) / (1 - beta1**t)
+        updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
+    return [parameter, lr, step, moment1, moment2]
+
+
+register(Op("sgd", ("parameter", "gradient", "lr"), _infer("sgd"), _sgd))
+register(Op("momentum", ("parameter", "gradient", "lr", "velocity"), _infer("momentum"), _momentum))
+register(Op("adagrad", ("parameter", "gradient", "lr", "moment"), _infer("adagrad"), _adagrad))
+register(Op("adam", ("parameter", "gradient", "lr", "step", "moment1", "moment2"), _infer("adam"), _adam))

@@ -1,0 +1,4 @@
+"""Optimizers and clipping."""
+
+from varlen_rnn.optim.clip import clip_grad_norm_
+from varlen_rnn.optim.optimizers import SGD, Adagrad, Adam, Momentum, Optimizer

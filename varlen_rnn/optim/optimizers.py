@@ -1,0 +1,180 @@
+"""Optimizers: SGD, Momentum, Adagrad and Adam, each one operator that takes dense and SelectedRows gradients."""
+
+import numpy as np
+
+from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.program.block import Variable, apply, no_grad
+
+
+class Optimizer:
+    """The base of optimizers: parameters, their states by name, and the learning rate.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameters
+    lr : float
+        Learning rate; the attribute may be set between steps.
+    """
+
+    op: str
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, parameters, lr, **attrs):
+        self.parameters = list(parameters)
+        for number, parameter in enumerate(self.parameters):
+            if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
+                got = type(parameter).__name__
+                raise DTypeError(f"parameters, entry {number}", expected="a Parameter", got=got)
+        if not self.parameters:
+            raise ShapeError("parameters", expected="at least one Parameter", got="none")
+        self.lr = _check_positive("lr", lr)
+        self.attrs = attrs
+        self._states = [None] * len(self.parameters)
+
+    def step(self):
+        """Update every parameter that has a gradient, in place."""
+        with no_grad():
+            for number, parameter in enumerate(self.parameters):
+                if parameter.grad is None:
+                    continue
+                if self._states[number] is None:
+                    self._states[number] = self._initial_states(parameter)
+                lr = LoDTensor.wrap(np.asarray(self.lr, np.float64))
+                apply(self.op, parameter, parameter.grad, lr, *self._states[number], **self.attrs)
+                parameter.version += 1
+
+    def zero_grad(self):
+        """Drop the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def _initial_states(self, parameter):
+        return [LoDTensor.wrap(np.zeros_like(parameter.value.data)) for _ in self.state_names]
+
+    def state_dict(self):
+        """Return the learning rate and copies of the states, by the parameter's number and the state's name."""
+        state = {"lr": np.asarray(self.lr, np.float64)}
+        for number, states in enumerate(self._states):
+            for name, value in zip(self.state_names, states or (), strict=states is not None):
+                state[f"{number}.{name}"] = value.data.copy()
+        return state
+
+    def load_state_dict(self, state):
+        """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed.
+
+        Raises
+        ------
+        CheckpointError
+            A state that is missing or unexpected, or of the wrong shape or data type.
+        """
+        rest = {name: np.asarray(value) for name, value in state.items()}
+        if "lr" not in rest or rest["lr"].shape != () or rest["lr"].dtype.kind != "f":
+            raise CheckpointError("optimizer state", expected="'lr', a number", got=sorted(rest)[:8])
+        lr = float(rest.pop("lr"))
+        loaded = [self._load(number, parameter, rest) for number, parameter in enumerate(self.parameters)]
+        if rest:
+            raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
+        self.lr, self._states = _check_positive("lr", lr), loaded
+
+    def _load(self, number, parameter, rest):
+        names = [f"{number}.{name}" for name in self.state_names]
+        if not any(name in rest for name in names):
+            return None
+        values = []
+        for name, initial in zip(names, self._initial_states(parameter), strict=True):
+            value = rest.pop(name, None)
+            if value is None or value.shape != initial.shape or value.dtype != initial.dtype:
+                got = None if value is None else f"{value.shape} {value.dtype}"
+                raise CheckpointError(f"state {name!r}", expected=f"{initial.shape} {initial.dtype}", got=got)
+            values.append(LoDTensor.wrap(np.array(value, order="C")))
+        return values
+
+
+class SGD(Optimizer):
+    """`p -= lr g`; a sparse gradient touches only its rows.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> SGD([p], lr=0.25).step(); p.data
+    array([0.5])
+
+    Source: PaddlePaddle Fluid, operator `sgd`.
+    """
+
+    op = "sgd"
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+
+
+class Momentum(Optimizer):
+    """`v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`; all rows move.
+
+    Source: Polyak (1964), Nesterov (1983), in the form of PaddlePaddle Fluid's operator `momentum`.
+    """
+
+    op = "momentum"
+    state_names = ("velocity",)
+
+    def __init__(self, parameters, lr, momentum=0.9, nesterov=False):
+        _check_fraction("momentum", momentum)
+        super().__init__(parameters, lr, momentum=momentum, nesterov=bool(nesterov))
+
+
+class Adagrad(Optimizer):
+    """`m += g^2; p -= lr g / (sqrt(m) + epsilon)`; a sparse gradient touches only its rows, merged first.
+
+    Source: Duchi, Hazan and Singer (2011), in the form of PaddlePaddle Fluid's operator `adagrad`.
+    """
+
+    op = "adagrad"
+    state_names = ("moment",)
+
+    def __init__(self, parameters, lr=1e-2, epsilon=1e-6):
+        super().__init__(parameters, lr, epsilon=_check_positive("epsilon", epsilon))
+
+
+class Adam(Optimizer):
+    """Adaptive moments, corrected for their start at zero.
+
+    `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+    p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon)`
+
+    Parameters
+    ----------
+    parameters : iterable of Parameters
+    lr : float
+    betas : pair of float
+    epsilon : float
+        Added to the uncorrected root, as in the paper's section 2 and in Fluid.
+    lazy : bool
+        Whether a sparse gradient moves only its rows; otherwise moments decay and parameters move in all rows.
+
+    Source: Kingma and Ba (2015), in the form of PaddlePaddle Fluid's operator `adam`.
+    """
+
+    op = "adam"
+    state_names = ("step", "moment1", "moment2")
+
+    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), epsilon=1e-8, lazy=False):
+        beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
+        epsilon = _check_positive("epsilon", epsilon)
+        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
+
+    def _initial_states(self, parameter):
+        return [LoDTensor.wrap(np.zeros((), np.int64)), *super()._initial_states(parameter)[1:]]
+
+
+def _check_positive(name, value):
+    if not np.isfinite(value) or value < 0:
+        raise ShapeError(name, expected="a finite number of at least 0", got=value)
+    return float(value)
+
+
+def _check_fraction(name, value):
+    if not 0 <= value < 1:
+        raise ShapeError(name, expected="0 <= value < 1", got=value)
+    return float(value)

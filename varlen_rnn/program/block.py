@@ -1,0 +1,330 @@
+"""The one recorder: `apply` runs an operator and remembers it; `backward` applies the operators of its gradient.
+
+Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
+with them, so a loop that forgets `no_grad` leaks nothing.  `backward` releases the records that it has passed: their
+buffers are reused for gradients.
+"""
+
+import contextlib
+import contextvars
+import itertools
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.program.desc import describe
+from varlen_rnn.program.registry import find
+from varlen_rnn.selected_rows import SelectedRows
+
+_grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
+_numbers = itertools.count()
+
+
+def grad_enabled():
+    """Return whether operators of this context are recorded for a backward pass.
+
+    Examples
+    --------
+    >>> with no_grad(): grad_enabled()
+    False
+    """
+    return _grad_enabled.get()
+
+
+@contextlib.contextmanager
+def no_grad():
+    """Record nothing in this context: inference keeps nothing for a backward pass."""
+    token = _grad_enabled.set(False)
+    try:
+        yield
+    finally:
+        _grad_enabled.reset(token)
+
+
+class Record:
+    """One applied operator: what it took, what it gave, and its number in the order of application."""
+
+    __slots__ = ("attrs", "inputs", "number", "op", "outputs", "versions")
+
+    def __init__(self, op, inputs, values, attrs):
+        self.op, self.inputs, self.attrs = op, inputs, attrs
+        # Twins without a record: a record that held its own outputs would be a cycle, freed late.
+        self.outputs = [Variable(value) for value in values]
+        self.versions = [variable.version if variable is not None else 0 for variable in inputs]
+        self.number = next(_numbers)
+
+    def release(self):
+        """Let go of all values: the record cannot be passed again."""
+        self.inputs = self.outputs = None
+
+    def check(self):
+        """Raise if the values that the gradient needs are gone, or have changed since they were used."""
+        if self.inputs is None:
+            hint = "compute the loss again, or add the losses up and call backward once"
+            raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
+        for position, (variable, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
+            if variable is not None and variable.version != version:
+                raise ProgramError(
+                    f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
+                    expected="the value that the forward pass used",
+                    got="a value updated since",
+                    hint="call backward before the optimizer's step",
+                )
+
+
+class Variable:
+    """A value that remembers how it was computed.
+
+    Parameters
+    ----------
+    value : LoDTensor, array_like, or SelectedRows
+        Rows with their LoD, or an ordinary tensor.
+    requires_grad : bool
+        Whether `backward` leaves this variable's gradient in `grad`.
+    name : str, optional
+        For error messages.
+
+    Attributes
+    ----------
+    grad : array, LoDTensor, SelectedRows or None
+        The gradient, summed over calls of `backward`; set None to start again.
+
+    Examples
+    --------
+    >>> x = Variable(np.array([1.0, 2.0]), requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    array([2., 4.])
+    """
+
+    __slots__ = ("_slot", "grad", "name", "record", "requires_grad", "value", "version")
+
+    # NumPy arrays on the left leave `array * variable` to this class.
+    __array_ufunc__ = None
+
+    def __init__(self, value, requires_grad=False, name=None):
+        if isinstance(value, Variable):
+            value = value.value
+        self.value = value if isinstance(value, (LoDTensor, SelectedRows, SortedSeqs)) else LoDTensor(value)
+        if requires_grad and self.dtype.kind != "f":
+            raise DTypeError("requires_grad", expected="float32 or float64", got=self.dtype)
+        self.requires_grad = requires_grad
+        self.name = name
+        self.grad = None
+        self.record = None
+        self.version = 0
+        self._slot = 0
+
+    @property
+    def shape(self):
+        """The shape of the value: `(rows, ...)`."""
+        return self.value.shape
+
+    @property
+    def dtype(self):
+        """The data type of the value."""
+        return self.value.dtype
+
+    @property
+    def ndim(self):
+        """The rank of the value."""
+        return len(self.value.shape)
+
+    def lod(self):
+        """Return the offset form of the value's LoD."""
+        return self.value.lod()
+
+    def item(self):
+        """Return the value of a single number as a Python number."""
+        return self.value.data.item()
+
+    def detach(self):
+        """Return a Variable of the same value that remembers nothing."""
+        return Variable(self.value)
+
+    def backward(self, gradient=None):
+        """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
+        backward(self, gradient)
+
+    def sum(self, axis=None, keepdims=False):
+        """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
+        return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis=None, keepdims=False):
+        """Return the mean of all elements, or over an axis; NaN of nothing, as in NumPy."""
+        return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape):
+        """Return the elements in another shape; the LoD is kept if the number of rows is."""
+        return apply("reshape", self, shape=list(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
+
+    def __add__(self, other):
+        return apply("add", self, operand(other, self))
+
+    def __radd__(self, other):
+        return apply("add", operand(other, self), self)
+
+    def __sub__(self, other):
+        return apply("sub", self, operand(other, self))
+
+    def __rsub__(self, other):
+        return apply("sub", operand(other, self), self)
+
+    def __mul__(self, other):
+        return apply("mul", self, operand(other, self))
+
+    def __rmul__(self, other):
+        return apply("mul", operand(other, self), self)
+
+    def __truediv__(self, other):
+        return apply("div", self, operand(other, self))
+
+    def __rtruediv__(self, other):
+        return apply("div", operand(other, self), self)
+
+    def __neg__(self):
+        return apply("neg", self)
+
+    def __pow__(self, exponent):
+        return apply("pow", self, exponent=exponent)
+
+    def __matmul__(self, weight):
+        return apply("matmul", self, operand(weight, self), None)
+
+    def __getitem__(self, index):
+        return apply("getitem", self, index=index)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.value, dtype, copy=copy)
+
+    def __iter__(self):
+        return (self[index] for index in range(self.shape[0]))
+
+    def __len__(self):
+        return len(self.value)
+
+    def __repr__(self):
+        name = f" {self.name!r}" if self.name else ""
+        return f"Variable{name} of {self.value!r}"
+
+
+def as_variable(value):
+    """Return `value` as a Variable; None stays None."""
+    return value if value is None or isinstance(value, Variable) else Variable(value)
+
+
+def apply(op_type, *inputs, **attrs):
+    """Run an operator on Variables or values, and remember it if a gradient may be asked for.
+
+    Returns
+    -------
+    Variable, or a list of them if the operator has several outputs
+
+    Raises
+    ------
+    InputError
+        What does not fit, with the operator's and the input's name.
+    """
+    op = find(op_type)
+    inputs = [as_variable(value) for value in inputs]
+    op.infer(*[None if variable is None else describe(variable.value) for variable in inputs], **attrs)
+    values = op.forward(*[None if variable is None else variable.value for variable in inputs], **attrs)
+    outputs = [Variable(value) for value in values]
+    if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
+        record = Record(op, inputs, values, attrs)
+        for slot, output in enumerate(outputs):
+            output.record, output._slot = record, slot
+            output.requires_grad = True
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def backward(loss, gradient=None):
+    """Leave the gradient of `loss` in the `grad` of every leaf Variable that requires one, added to what is there.
+
+    Parameters
+    ----------
+    loss : Variable
+        A single number, unless `gradient` is given.
+    gradient : array_like, optional
+        The gradient of `loss`, of its shape; by default 1.
+
+    Raises
+    ------
+    ProgramError
+        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
+    """
+    if not loss.requires_grad:
+        hint = "no input requires a gradient, or it was computed under no_grad"
+        raise ProgramError("backward", expected="a variable computed from leaves that require gradients", hint=hint)
+    records = _reachable(loss)
+    for record in records:
+        record.check()
+    arrived = {}
+    with no_grad():
+        _send(arrived, loss, _first_gradient(loss, gradient))
+        for record in records:
+            _pass(record, arrived)
+
+
+def _first_gradient(loss, gradient):
+    if gradient is None:
+        if loss.value.data.size != 1:
+            hint = "reduce it with sum() or mean(), or give its gradient"
+            raise ShapeError("backward", expected="a single number", got=f"shape {loss.shape}", hint=hint)
+        return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
+    rows = np.asarray(gradient)
+    if rows.shape != loss.shape or rows.dtype != loss.dtype:
+        raise ShapeError("gradient", expected=f"{loss.shape} {loss.dtype}", got=f"{rows.shape} {rows.dtype}")
+    return Variable(LoDTensor.wrap(rows, loss.value.structure))
+
+
+def _reachable(loss):
+    """Return the records that led to `loss`, last first: each comes after all that used its outputs."""
+    found, stack = {}, [loss.record] if loss.record else []
+    while stack:
+        record = stack.pop()
+        if record.number not in found:
+            found[record.number] = record
+            stack.extend(v.record for v in record.inputs or () if v is not None and v.record is not None)
+    return [found[number] for number in sorted(found, reverse=True)]
+
+
+def _key(variable):
+    return (variable.record.number, variable._slot) if variable.record else (None, id(variable))
+
+
+def _send(arrived, variable, gradient):
+    """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
+    if variable.record is not None:
+        arrived.setdefault(_key(variable), []).append(gradient)
+        return
+    if variable.grad is not None:
+        gradient = apply("sum", variable.grad, gradient)
+    value = gradient.value
+    plain = isinstance(value, LoDTensor) and not value.num_levels
+    variable.grad = value.data if plain else value
+
+
+def _pass(record, arrived):
+    """Turn the gradients that arrived at a record's outputs into those of its inputs."""
+    gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.outputs))]
+    if any(gradients):
+        summed = [g and (g[0] if len(g) == 1 else apply("sum", *g)) for g in gradients]
+        given = record.op.grad(record.inputs, record.outputs, summed, **record.attrs)
+        for variable, gradient in zip(record.inputs, given, strict=True):
+            if gradient is not None and variable is not None and variable.requires_grad:
+                _send(arrived, variable, gradient)
+    record.release()
+
+
+def operand(value, like):
+    """Return what stands beside the Variable `like` in arithmetic: numbers and integers take its data type."""
+    if isinstance(value, (Variable, LoDTensor)):
+        return value
+    array = np.asarray(value)
+    is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
+    if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
+        array = array.astype(like.dtype)
+    return LoDTensor(array, NO_LOD)

@@ -1,0 +1,188 @@
+"""SelectedRows: some rows of a tall array, as the gradient of an embedding table has them.
+
+Rows may repeat and stand in any order; what repeats adds up.  The example of the design document, an array of which
+only rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
+
+Source: PaddlePaddle's design document "Selected Rows".
+"""
+
+import numpy as np
+import scipy.sparse
+
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
+
+
+class SelectedRows:
+    """Rows of an array of `height` rows; all others are 0.
+
+    Parameters
+    ----------
+    rows : (n,) array_like of int
+        The row that each entry of `value` adds to, at least 0 and less than `height`; may repeat, in any order.
+    value : (n, ...) array_like of float32 or float64
+    height : int
+        Rows of the dense array.
+
+    Raises
+    ------
+    DTypeError, ShapeError, OutOfRangeError
+        Which argument or entry is wrong, what was expected, and what came.
+
+    Examples
+    --------
+    >>> s = SelectedRows(rows=[73, 84], value=[[1.0, 2.0], [3.0, 4.0]], height=100)
+    >>> s
+    SelectedRows(height=100, 2 rows, 2 unique, value (2, 2) float64)
+    >>> s.shape, s.to_dense()[73]
+    ((100, 2), array([1., 2.]))
+    """
+
+    __slots__ = ("height", "rows", "value")
+
+    def __init__(self, rows, value, height):
+        self.height = check_int(height, "height", 0)
+        self.value = _as_value(value)
+        self.rows = _as_rows(rows)
+        if len(self.rows) != len(self.value):
+            raise ShapeError("rows", expected=f"{len(self.value)}, one a row of value", got=len(self.rows))
+        outside = np.flatnonzero((self.rows < 0) | (self.rows >= self.height))
+        if len(outside):
+            entry = int(outside[0])
+            expected = f"at least 0 and less than {self.height}, the height"
+            raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(self.rows[entry]))
+
+    @classmethod
+    def wrap(cls, rows, value, height):
+        """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
+
+        Examples
+        --------
+        >>> SelectedRows.wrap(np.array([1]), np.ones((1, 2), np.float32), 3).shape
+        (3, 2)
+        """
+        self = cls.__new__(cls)
+        self.rows, self.value, self.height = rows, value, height
+        return self
+
+    @property
+    def shape(self):
+        """The shape of the dense array."""
+        return (self.height, *self.value.shape[1:])
+
+    @property
+    def ndim(self):
+        """The number of dimensions of the dense array."""
+        return self.value.ndim
+
+    @property
+    def dtype(self):
+        """The data type of `value`."""
+        return self.value.dtype
+
+    def merge(self):
+        """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.
+
+        Examples
+        --------
+        >>> merged = SelectedRows([4, 0, 4], [[1.0], [2.0], [3.0]], height=5).merge()
+        >>> merged.rows, merged.value.ravel()
+        (array([0, 4]), array([2., 4.]))
+        """
+        rows, position = np.unique(self.rows, return_inverse=True)
+        if len(rows) == len(self.rows):  # nothing repeats: only the order may change
+            return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)
+        return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
+
+    def to_dense(self):
+        """Return the dense array; what repeats is summed in order of appearance.
+
+        Examples
+        --------
+        >>> SelectedRows([2, 0, 2], [1.0, 2.0, 3.0], height=4).to_dense()
+        array([2., 0., 4., 0.])
+        """
+        dense = np.zeros(self.shape, self.dtype)
+        merged = self.merge()
+        dense[merged.rows] = merged.value
+        return dense
+
+    def copy(self):
+        """Return a SelectedRows that shares nothing with this one."""
+        return SelectedRows.wrap(self.rows.copy(), self.value.copy(), self.height)
+
+    def __add__(self, other):
+        """Return the sum: another SelectedRows is appended without merging, an array makes the result dense.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Heights, the shapes of rows, or data types differ; they are never mixed or broadcast silently.
+
+        Examples
+        --------
+        >>> s = SelectedRows([1], [[2.0]], height=3)
+        >>> (s + s).rows, (s + np.ones((3, 1))).ravel()
+        (array([1, 1]), array([1., 3., 1.]))
+        """
+        if not isinstance(other, (SelectedRows, np.ndarray)):
+            return NotImplemented
+        if other.shape != self.shape:
+            raise ShapeError("SelectedRows, sum", expected=f"shape {self.shape}", got=other.shape)
+        if other.dtype != self.dtype:
+            raise DTypeError("SelectedRows, sum", expected=self.dtype, got=other.dtype)
+        if isinstance(other, SelectedRows):
+            rows, value = np.concatenate([self.rows, other.rows]), np.concatenate([self.value, other.value])
+            return SelectedRows.wrap(rows, value, self.height)
+        merged, dense = self.merge(), other.copy()
+        dense[merged.rows] += merged.value
+        return dense
+
+    __radd__ = __add__  # the sum of two numbers does not depend on their order
+    __array_ufunc__ = None  # so that `array + selected` comes here, not element by element to NumPy
+
+    def __array__(self, dtype=None, copy=None):
+        hint = "to_dense() returns all rows, .value the listed ones"
+        raise DTypeError("SelectedRows", expected="an explicit conversion", got="np.asarray", hint=hint)
+
+    def __repr__(self):
+        count, unique = len(self.rows), len(np.unique(self.rows))
+        noun = "row" if count == 1 else "rows"
+        value = f"value {self.value.shape} {self.dtype}"
+        return f"SelectedRows(height={self.height}, {count} {noun}, {unique} unique, {value})"
+
+
+def _sum_rows(value, position, count):
+    """Return `count` rows: each the sum, in order of appearance, of the rows of `value` at its position."""
+    flat = value.reshape(len(value), -1)
+    order = np.argsort(position, kind="stable")
+    ends = np.searchsorted(position[order], np.arange(count + 1))
+    # A row of this matrix lists the entries of one sum; SciPy multiplies them out one after another, in that order.
+    selector = scipy.sparse.csr_array((np.ones(len(order), value.dtype), order, ends), (count, len(order)))
+    return (selector @ flat).reshape(count, *value.shape[1:])
+
+
+def _as_value(value):
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ShapeError("value", expected="rows of one shape", got=type(value).__name__) from error
+    if array.dtype not in (np.float32, np.float64):
+        raise DTypeError("value", expected="float32 or float64", got=f"data type {array.dtype}")
+    if array.ndim == 0:
+        raise ShapeError("value", expected="at least one dimension", got="a single number")
+    return array
+
+
+def _as_rows(rows):
+    try:
+        array = np.asarray(rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShapeError("rows", expected="a flat list of integers", got=type(rows).__name__) from error
+    if array.ndim != 1:
+        raise ShapeError("rows", expected="a flat list of integers", got=f"an array of shape {array.shape}")
+    if array.size == 0 and not isinstance(rows, np.ndarray):  # an empty list has no type of its own
+        return np.empty(0, np.int64)
+    wide = array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max
+    if array.dtype.kind not in "iu" or wide:
+        raise DTypeError("rows", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
+    return array.astype(np.int64, copy=False)
