@@ -92,7 +92,12 @@ def test_bad_input_is_named(rows, value, height, error, message):
 
 def test_sums_refuse_what_does_not_fit():
     s = SelectedRows([0], np.ones((1, 2)), 3)
-    for other in (SelectedRows([0], np.ones((1, 2)), 4), SelectedRows([0], np.ones((1, 3)), 3), np.ones(2), np.ones((1, 2))):
+    for other in (
+        SelectedRows([0], np.ones((1, 2)), 4),
+        SelectedRows([0], np.ones((1, 3)), 3),
+        np.ones(2),
+        np.ones((1, 2)),
+    ):
         with pytest.raises(ShapeError, match="expected shape"):
             s + other
     for other in (SelectedRows([0], np.ones((1, 2), np.float32), 3), np.ones((3, 2), np.float32)):

@@ -33,7 +33,7 @@ def save(path, **groups):
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> save(path, model={"weight": np.ones(2)}, epoch=3)
     >>> load(path)
-    {'epoch': 3, 'model': {'weight': array([1., 1.])}}
+    {'model': {'weight': array([1., 1.])}, 'epoch': 3}
     """
     arrays, values = {}, {}
     for group, content in groups.items():

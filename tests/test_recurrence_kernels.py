@@ -1,0 +1,249 @@
+"""The shrinking batch, for every cell: equals the oracle, and keeps the laws of a batch to the bit."""
+
+import contextvars
+import itertools
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles.recurrence import layer
+
+from varlen_rnn import recurrence, threads
+from varlen_rnn.cells import CELLS
+from varlen_rnn.plan import sort_by_seq_len
+
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
+pytestmark = pytest.mark.twins
+
+TROUBLES = {
+    "empty ones everywhere": [0, 0, 2, 4, 4, 5, 5] if SIMULATOR else [0, 0, 3, 10, 11, 11, 15, 17, 19, 24, 30, 31, 31],
+    "no sequences": [0],
+    "an empty sequence": [0, 0],
+    "one step": [0, 1, 2, 3],
+    "equal": [0, 2, 4] if SIMULATOR else [0, 4, 8, 12],
+}
+# No multiple of a tile, and on the CPU one beyond a panel of units.
+SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70)]
+by_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+by_size = pytest.mark.parametrize("size", SIZES, ids=str)
+by_directions = pytest.mark.parametrize("num_directions", [1, 2])
+by_initial = pytest.mark.parametrize("with_initial", [False, True])
+
+
+class Case:
+    """One layer with its arguments, on the host in float64, and what a device makes of them."""
+
+    def __init__(self, cell, offsets, size, num_directions, with_initial, seed=0):
+        rng = np.random.default_rng(seed)
+        (inputs, hidden), gates = size, len(cell.gates)
+        shapes = (gates * hidden, inputs), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,)
+        self.cell, self.offsets, self.plan = cell, np.array(offsets), sort_by_seq_len(np.array(offsets))
+        states = (len(cell.states), num_directions, len(offsets) - 1, hidden)
+        self.x = rng.normal(size=(offsets[-1], inputs))
+        self.directions = [[rng.normal(size=s) * 1.5 / s[-1] ** 0.5 for s in shapes] for _ in range(num_directions)]
+        self.initial = rng.normal(size=states) if with_initial else None
+        self.zeros = np.zeros(states)
+        self.d_y, self.d_last = rng.normal(size=(offsets[-1], num_directions * hidden)), rng.normal(size=states)
+
+    def oracle(self, x=None, directions=None, initial=None):
+        start = self.initial if initial is None else initial
+        arguments = self.directions if directions is None else directions, self.zeros if start is None else start
+        return layer(self.cell.name, self.x if x is None else x, self.offsets, *arguments)
+
+    def loss(self, changed):
+        """Return the loss of changed arguments, and which units are positive: relu has a kink where that changes."""
+        y, last = self.oracle(**changed)
+        return (y * self.d_y).sum() + (last * self.d_last).sum(), y > 0
+
+    def run(self, device, dtype):
+        """Return (y, last) and (d_x, d_directions, d_initial); asserts that arguments stay as they were."""
+        host = [self.x, *(a for d in self.directions for a in d), self.d_y, self.d_last]
+        host = [a.astype(dtype) for a in (host if self.initial is None else [*host, self.initial])]
+        moved = [device.put(a) for a in host]
+        count = 4 * len(self.directions)
+        x, weights, (d_y, d_last) = moved[0], moved[1 : count + 1], moved[count + 1 : count + 3]
+        directions = [recurrence.Direction(*weights[i : i + 4]) for i in range(0, count, 4)]
+        initial = None if self.initial is None else moved[-1]
+        y, last, residuals = recurrence.forward(self.cell, x, directions, initial, self.plan)
+        outputs = device.get(y).copy(), device.get(last).copy()
+        arguments = self.cell, x, directions, initial, self.plan, y, residuals, d_y, d_last
+        d_x, d_directions, d_initial = recurrence.backward(*arguments)
+        for after, before in zip([*moved, y], [*host, outputs[0]], strict=True):
+            np.testing.assert_array_equal(device.get(after), before)
+        d_directions = [[device.get(a) for a in d] for d in d_directions]
+        return outputs, (device.get(d_x), d_directions, device.get(d_initial))
+
+
+class Host:
+    put, get = staticmethod(np.copy), staticmethod(np.asarray)
+
+
+def close(got, right, relative):
+    assert got.shape == right.shape
+    np.testing.assert_allclose(got, right, rtol=0, atol=relative * max(1.0, np.linalg.norm(right)))
+
+
+def check_gradient(case, gradients):
+    """Compare with central differences along one random direction for each argument."""
+    rng = np.random.default_rng(9)
+    d_x, d_directions, d_initial = gradients
+
+    def compare(gradient, shape, change):
+        v = rng.normal(size=shape)
+        for step in (1e-6, 1e-7, 1e-8):
+            (above, positive), (below, positive_below) = case.loss(change(step * v)), case.loss(change(-step * v))
+            smooth = case.cell.name != "rnn_relu" or (positive == positive_below).all()
+            if smooth:
+                break
+        assert smooth, "a kink of relu lies between the two points: take another seed"
+        difference = (above - below) / (2 * step)
+        # A shorter step rounds more: the loss itself is known to 1e-16 of its size.
+        rounding = 1e-15 * max(1.0, abs(above)) / step
+        np.testing.assert_allclose((gradient * v).sum(), difference, rtol=1e-7, atol=max(1e-7, rounding))
+
+    def changed(number, place, v):
+        directions = [list(d) for d in case.directions]
+        directions[number][place] = directions[number][place] + v
+        return {"directions": directions}
+
+    compare(d_x, case.x.shape, lambda v: {"x": case.x + v})
+    start = case.zeros if case.initial is None else case.initial
+    compare(d_initial, start.shape, lambda v: {"initial": start + v})
+    for number, direction in enumerate(d_directions):
+        for place, gradient in enumerate(direction):
+            compare(gradient, gradient.shape, lambda v, number=number, place=place: changed(number, place, v))
+
+
+@by_cell
+@by_size
+@by_directions
+@by_initial
+def test_equals_the_oracle_and_its_gradient_a_central_difference(device, cell, size, num_directions, with_initial):
+    case = Case(cell, TROUBLES["empty ones everywhere"], size, num_directions, with_initial)
+    outputs, gradients = case.run(device, np.float64)
+    for got, right in zip(outputs, case.oracle(), strict=True):
+        close(got, right, 1e-12)
+    check_gradient(case, gradients)
+
+
+@by_cell
+@by_size
+def test_float32_is_float64_rounded(device, cell, size):
+    case = Case(cell, TROUBLES["empty ones everywhere"], size, 2, True)
+    outputs, gradients = case.run(device, np.float32)
+    for got, right in zip(outputs, case.oracle(), strict=True):
+        assert got.dtype == np.float32
+        close(got, right, 1e-6)
+    _, right = case.run(Host, np.float64) if not SIMULATOR else case.run(device, np.float64)
+    for got, wide in zip((gradients[0], gradients[2]), (right[0], right[2]), strict=True):
+        assert got.dtype == np.float32
+        close(got, wide, 3e-6)
+    for got, wide in zip(itertools.chain(*gradients[1]), itertools.chain(*right[1]), strict=True):
+        assert got.dtype == np.float32
+        close(got, wide, 3e-6)
+
+
+@pytest.mark.parametrize("cell", [CELLS["lstm"], CELLS["gru"]], ids=["lstm", "gru"])
+@pytest.mark.parametrize("offsets", list(TROUBLES.values())[1:], ids=list(TROUBLES)[1:])
+def test_troubles(device, cell, offsets):
+    case = Case(cell, offsets, SIZES[0], 2, True)
+    outputs, gradients = case.run(device, np.float64)
+    for got, right in zip(outputs, case.oracle(), strict=True):
+        close(got, right, 1e-12)
+    check_gradient(case, gradients)
+
+
+def test_an_empty_sequence_hands_on_its_state_and_its_gradient(device):
+    case = Case(CELLS["lstm"], [0, 0], SIZES[0], 1, True)
+    (_, last), (_, _, d_initial) = case.run(device, np.float64)
+    np.testing.assert_array_equal(last, case.initial)
+    np.testing.assert_array_equal(d_initial, case.d_last)
+
+
+def subset(case, sequences):
+    """Return the case of these sequences alone, in this order."""
+    lengths = np.diff(case.offsets)[sequences]
+    other = Case(case.cell, [0, *np.cumsum(lengths).tolist()], (case.x.shape[1], case.zeros.shape[3]), 1, True)
+    at = rows_of(case, sequences)
+    other.directions = case.directions
+    other.x, other.d_y = case.x[at], case.d_y[at]
+    other.initial, other.d_last = case.initial[:, :, sequences], case.d_last[:, :, sequences]
+    return other
+
+
+def rows_of(case, sequences):
+    return np.concatenate([np.arange(0), *(np.arange(*case.offsets[i : i + 2]) for i in sequences)])
+
+
+batches = st.lists(st.integers(0, 9), min_size=1, max_size=15)
+cpu_only = pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
+
+
+def rowwise(case, dtype):
+    (y, last), (d_x, _, d_initial) = case.run(Host, dtype)
+    return y, d_x, last, d_initial
+
+
+def assert_same_bits(whole, part, sequences, at):
+    (y, d_x, last, d_initial), (own_y, own_d_x, own_last, own_d_initial) = whole, part
+    np.testing.assert_array_equal(y[at], own_y)
+    np.testing.assert_array_equal(d_x[at], own_d_x)
+    np.testing.assert_array_equal(last[:, :, sequences], own_last)
+    np.testing.assert_array_equal(d_initial[:, :, sequences], own_d_initial)
+
+
+@cpu_only
+@by_cell
+@settings(deadline=None, max_examples=10)
+@given(lengths=batches, hidden=st.sampled_from([3, 40, 70]), dtype=st.sampled_from([np.float32, np.float64]))
+def test_a_batch_equals_its_sequences_one_by_one(cell, lengths, hidden, dtype):
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (3, hidden), 1, True)
+    whole = rowwise(case, dtype)
+    for i in range(len(lengths)):
+        assert_same_bits(whole, rowwise(subset(case, [i]), dtype), [i], rows_of(case, [i]))
+
+
+@cpu_only
+@by_cell
+@settings(deadline=None, max_examples=10)
+@given(data=st.data(), lengths=batches)
+def test_permuted_sequences_permute_the_outputs(cell, data, lengths):
+    order = data.draw(st.permutations(range(len(lengths))))
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (3, 40), 1, True)
+    parts = rowwise(subset(case, order), np.float32)
+    assert_same_bits(rowwise(case, np.float32), parts, order, rows_of(case, order))
+
+
+@cpu_only
+@by_cell
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype):
+    used = set()
+    for_each_shard = threads.for_each_shard
+
+    def counting(kernel, shard, num_shards, *arguments):
+        used.add(num_shards)
+        return kernel(shard, num_shards, *arguments)
+
+    def spy(kernel, *arguments, **sizes):
+        for_each_shard(lambda *rest: counting(kernel, *rest), *arguments, **sizes)
+
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    for module in (recurrence.cpu, recurrence.product.__globals__):
+        target = module if isinstance(module, dict) else vars(module)
+        monkeypatch.setitem(target, "for_each_shard", spy)
+    lengths = np.random.default_rng(1).integers(0, 30, 23)
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, True)
+
+    def flat(num_threads):
+        threads.set_num_threads(num_threads)
+        (y, last), (d_x, d_directions, d_initial) = case.run(Host, dtype)
+        return [y, last, d_x, d_initial, *(a for d in d_directions for a in d)]
+
+    one, *others = [contextvars.copy_context().run(flat, n) for n in (1, 2, 5)]
+    assert used >= {1, 2, 5}
+    for results in others:
+        for right, got in zip(one, results, strict=True):
+            np.testing.assert_array_equal(got, right)
