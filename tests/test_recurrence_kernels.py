@@ -162,6 +162,24 @@ def test_an_empty_sequence_hands_on_its_state_and_its_gradient(device):
     np.testing.assert_array_equal(d_initial, case.d_last)
 
 
+@by_cell
+def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
+    case = Case(cell, TROUBLES["empty ones everywhere"], SIZES[0], 1, False)
+    directions = [recurrence.Direction(*map(device.put, case.directions[0]))]
+    x, d_y, d_last = device.put(case.x), device.put(case.d_y), device.put(case.d_last)
+    y, last, nothing = recurrence.forward(cell, x, directions, None, case.plan, keep=False)
+    (kept_y, kept_last), (_, (right, *_), _) = case.run(device, np.float64)
+    assert nothing == []
+    np.testing.assert_array_equal(device.get(y), kept_y)
+    np.testing.assert_array_equal(device.get(last), kept_last)
+    y, _, residuals = recurrence.forward(cell, x, directions, None, case.plan)
+    arguments = cell, x, directions, None, case.plan, y, residuals, d_y, d_last
+    d_x, (direction,), _ = recurrence.backward(*arguments, need_x=False)
+    assert d_x is None
+    for got, whole in zip(direction, right, strict=True):
+        np.testing.assert_array_equal(device.get(got), whole)
+
+
 def subset(case, sequences):
     """Return the case of these sequences alone, in this order."""
     lengths = np.diff(case.offsets)[sequences]

@@ -24,15 +24,17 @@ from varlen_rnn.threads import for_each_shard
 @cpu_kernel
 def copy_run(source, source_start, target, target_start, count):
     """Copy `count` neighbours from one flat array to another."""
+    here, there = source[source_start : source_start + count], target[target_start : target_start + count]
     for j in range(count):
-        target[target_start + j] = source[source_start + j]
+        there[j] = here[j]
 
 
 @cpu_kernel
 def add_run(source, source_start, target, target_start, count):
     """Add `count` neighbours of one flat array to those of another."""
+    here, there = source[source_start : source_start + count], target[target_start : target_start + count]
     for j in range(count):
-        target[target_start + j] += source[source_start + j]
+        there[j] += here[j]
 
 
 @cpu_kernel
@@ -54,14 +56,13 @@ def forward_kernel(cell, width):
     row_size = kept + num_slots * width
 
     @cpu_kernel
-    def equations(scratch, base):
+    def equations(scratch):
         for j in range(width):
-            at = base + j
-            x = take_gates(scratch, at, width)
-            h = take_gates(scratch, at + products, width)
-            states, slots = step(x, h, take_states(scratch, at + previous, width))
-            put_states(scratch, at + new, width, states)
-            put_slots(scratch, at + kept, width, slots)
+            x = take_gates(scratch, j, width)
+            h = take_gates(scratch, j + products, width)
+            states, slots = step(x, h, take_states(scratch, j + previous, width))
+            put_states(scratch, j + new, width, states)
+            put_slots(scratch, j + kept, width, slots)
 
     @cpu_kernel
     def forward(
@@ -118,7 +119,7 @@ def forward_kernel(cell, width):
                             tile(m, source, before, r0, 1, panels, panel, hidden, scratch, at, row_size, True)
                     for r in range(m):
                         base, row = r * row_size, rows[r0 + r]
-                        equations(scratch, base)
+                        equations(scratch[base : base + row_size])
                         copy_run(scratch, base + new, y, row * y_stride + y_column + unit, valid)
                         for s in range(1, num_states):
                             at = s * carry_plane + (r0 + r) * hidden + unit
@@ -160,15 +161,14 @@ def backward_kernel(cell, width):
     row_size = d_previous + num_states * width
 
     @cpu_kernel
-    def equations(scratch, base):
+    def equations(scratch):
         for j in range(width):
-            at = base + j
-            kept = take_slots(scratch, at, width)
-            prev = take_states(scratch, at + previous, width)
-            states = take_states(scratch, at + new, width)
-            d_slots, d_prev = step_grad(kept, prev, states, take_states(scratch, at + d_new, width))
-            put_slots(scratch, at + d_kept, width, d_slots)
-            put_states(scratch, at + d_previous, width, d_prev)
+            kept = take_slots(scratch, j, width)
+            prev = take_states(scratch, j + previous, width)
+            states = take_states(scratch, j + new, width)
+            d_slots, d_prev = step_grad(kept, prev, states, take_states(scratch, j + d_new, width))
+            put_slots(scratch, j + d_kept, width, d_slots)
+            put_states(scratch, j + d_previous, width, d_prev)
 
     @cpu_kernel
     def backward(
@@ -229,7 +229,7 @@ def backward_kernel(cell, width):
                                 copy_run(states, at, scratch, new + s * width, valid)
                             copy_run(d_carry, s * d_plane + at_carry, scratch, d_new + s * width, valid)
                         add_run(d_y, at_y, scratch, d_new, valid)
-                        equations(scratch, 0)
+                        equations(scratch[:row_size])
                         for k in range(num_slots):
                             copy_run(scratch, d_kept + k * width, slots, gates[r0 + r] + k * hidden + unit, valid)
                         for s in range(num_states):
