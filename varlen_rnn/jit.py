@@ -118,10 +118,11 @@ class _DiskCache(caching._Cache):
 
 @functools.cache
 def _environment():
-    """Return the digest of this package's sources, and the versions that generated code depends on."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+    """Return the digest of the sources of compiled code, and the versions that it depends on."""
+    digest, here = hashlib.sha256(Path(__file__).read_bytes()), Path(__file__).parent
+    for folder in ("kernels", "cells", "recurrence"):
+        for path in sorted((here / folder).glob("*.py")):
+            digest.update(path.read_bytes())
     return f"{digest.hexdigest()} {numba.__version__} {np.__version__} {sys.version}"
 
 
@@ -131,14 +132,24 @@ def _fingerprint(value, seen=()):
     if isinstance(function, types.FunctionType):
         if function in seen:
             return "recursive"
-        code, seen = function.__code__, (*seen, function)
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        used = [function.__globals__.get(name) for name in code.co_names]
-        inner = [_fingerprint(item, seen) for item in (*cells, *used)]
-        constants = [_fingerprint(item, seen) for item in code.co_consts]
-        return f"{function.__module__}.{function.__qualname__} {code.co_code.hex()} {constants} {inner}"
+        parts = [function.__code__, *cells, *_used_globals(function)]
+        inner = [_fingerprint(part, (*seen, function)) for part in parts]
+        return f"{function.__module__}.{function.__qualname__} {inner}"
+    if isinstance(value, types.CodeType):
+        return f"{value.co_code.hex()} {value.co_names} {[_fingerprint(item, seen) for item in value.co_consts]}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, (int, float, str, bytes, np.generic, np.dtype, type(None))):
         return repr(value)
     if isinstance(value, tuple):
         return str([_fingerprint(item, seen) for item in value])
-    return type(value).__name__  # modules and the like: covered by the versions
+    return type(value).__name__  # covered by the versions
+
+
+def _used_globals(function):
+    """Return the globals that a function names, and what it may name in modules among them."""
+    names = function.__code__.co_names
+    used = [function.__globals__[name] for name in names if name in function.__globals__]
+    modules = [value for value in used if isinstance(value, types.ModuleType)]
+    return used + [getattr(module, name) for module in modules for name in names if hasattr(module, name)]

@@ -17,6 +17,7 @@ from varlen_rnn.jit import body
 
 _EXP_LOW, _EXP_HIGH = np.float32(-87.33654), np.float32(88.72283)
 _LOG2_E = np.float32(1.44269504088896341)
+_ROUND = np.float32(12582912)  # 1.5 * 2**23: adding and subtracting it rounds to an integer, also in CUDA's types
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _E0, _E1, _E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _E3, _E4, _E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
@@ -34,7 +35,7 @@ def exp_float32(x):
     """Return e**x of a float32, within 1 unit in the last place; clamped where float32 ends, NaN stays NaN."""
     x = _EXP_HIGH if x > _EXP_HIGH else x
     x = _EXP_LOW if x < _EXP_LOW else x
-    n = np.rint(x * _LOG2_E)
+    n = (x * _LOG2_E + _ROUND) - _ROUND
     r = x - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_E0 * r + _E1) * r + _E2) * r + _E3) * r + _E4) * r + _E5
     power = np.int32((np.int32(n) + np.int32(127)) << np.int32(23))
@@ -57,7 +58,7 @@ def exp(x):
 
 
 def tanh(x):
-    """Return tanh(x); compiled code takes the rational approximation for float32."""
+    """Return the hyperbolic tangent of x; compiled code takes the rational approximation for float32."""
     return tanh_float32(x) if isinstance(x, np.float32) else math.tanh(x)
 
 

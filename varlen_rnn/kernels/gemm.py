@@ -7,7 +7,7 @@ the number of threads.  CUDA twins are plain: a thread an element of the result.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import empty, launch, on_device, to_device
+from varlen_rnn.device import beside, empty, launch, on_device
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.tile import TILE_ROWS, panel_width, rows_of_tile, tile
 from varlen_rnn.threads import for_each_shard
@@ -195,7 +195,7 @@ def row_product(a, a_column, depth, b, b_first=None, b_rows=ALL_ROWS, b_column=0
     b_first = empty((0, columns), a) if b_first is None else b_first
     if on_device(a):
         c = empty((depth, columns), a)
-        launch(row_product_cuda, depth * columns, a, a_column, b, b_column, b_first, to_device(b_rows), c)
+        launch(row_product_cuda, depth * columns, a, a_column, b, b_column, b_first, beside(b_rows, a), c)
         return c
     width = panel_width(a.dtype)
     panels = np.empty((-(-columns // width), depth, width), a.dtype)

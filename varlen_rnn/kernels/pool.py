@@ -7,9 +7,8 @@ Source of the pooling types: Fluid's `sequence_pool`.
 
 from numba import cuda
 
-from varlen_rnn.device import launch, on_device
+from varlen_rnn.device import beside, launch, on_device
 from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.rows import beside
 
 
 @cpu_kernel
@@ -117,7 +116,7 @@ def pool_max_cpu(x, offsets, out, index):
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         for j in range(out.shape[1]):
-            out[i, j] = x[first, j] if first < end else 0
+            out[i, j] = x[first, j] if first < end else out.dtype.type(0)
             index[i, j] = first if first < end else -1
         for row in range(first + 1, end):
             for j in range(out.shape[1]):
@@ -176,7 +175,7 @@ def pick_rows_cpu(x, index, out):
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             row = index[i, j]
-            out[i, j] = x[row, j] if row >= 0 else 0
+            out[i, j] = x[row, j] if row >= 0 else out.dtype.type(0)
 
 
 @cuda_kernel
@@ -186,7 +185,7 @@ def pick_rows_cuda(x, index, out):
     if thread < out.size:
         i, j = thread // out.shape[1], thread % out.shape[1]
         row = index[i, j]
-        out[i, j] = x[row, j] if row >= 0 else 0
+        out[i, j] = x[row, j] if row >= 0 else out.dtype.type(0)
 
 
 def pick_rows(x, index, out):

@@ -5,13 +5,8 @@ Kernels trust their indices: callers check that `0 <= ids < height` once, where 
 
 from numba import cuda
 
-from varlen_rnn.device import launch, on_device, to_device
+from varlen_rnn.device import beside, launch, on_device
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
-
-
-def beside(index, array):
-    """Return an array of indices where `array` lives: moved to the device if it is still on the host."""
-    return to_device(index) if on_device(array) and not on_device(index) else index
 
 
 @cpu_kernel

@@ -6,9 +6,9 @@ and never calls these.  `segment_inputs` and `concat_outputs` are each other's g
 
 from numba import cuda
 
-from varlen_rnn.device import launch, on_device
+from varlen_rnn.device import beside, launch, on_device
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.rows import beside, gather_rows
+from varlen_rnn.kernels.rows import gather_rows
 
 
 @cpu_kernel

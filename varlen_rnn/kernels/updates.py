@@ -11,9 +11,8 @@ import math
 
 from numba import cuda
 
-from varlen_rnn.device import launch, on_device
+from varlen_rnn.device import beside, launch, on_device
 from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.rows import beside
 
 
 def _typed(param, *scalars):

@@ -26,9 +26,9 @@ class Direction(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """What one direction keeps for its gradient: `slots` (rows, slots * hidden) and `states` (states - 1, rows, hidden).
+    """What one direction keeps for its gradient, which overwrites `slots`.
 
-    The gradient overwrites `slots`.
+    `slots` (rows, slots * hidden), and `states` other than the output (states - 1, rows, hidden).
     """
 
     slots: np.ndarray
@@ -68,7 +68,8 @@ def forward(cell, x, directions, initial, plan, keep=True):
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         end = empty(shape, x)
         engine.forward(
-            cell, slots, y, number * hidden, states, direction, start, initial is not None, end, plan, number == 1, keep,
+            cell, slots, y, number * hidden, states, direction, start, initial is not None, end, plan, number == 1,
+            keep,
         )  # fmt: skip
         last.append(end)
         if keep:

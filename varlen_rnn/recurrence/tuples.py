@@ -19,7 +19,7 @@ def take(count):
 
     @body
     def load_more(a, start, stride):
-        return head(a, start, stride) + (a[start + last * stride],)
+        return head(a, start, stride) + (a[start + last * stride],)  # noqa: RUF005 - Numba joins tuples by + alone
 
     return load_more
 

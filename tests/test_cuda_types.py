@@ -1,0 +1,72 @@
+"""Every CUDA kernel compiles for a real GPU, without one; the simulator knows no types.
+
+float32 kernels must not compute in float64 anywhere: one literal without a type does that, silently.
+"""
+
+import inspect
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import config, types
+from numba.cuda import compiler, dispatcher
+
+from varlen_rnn.cells import CELLS
+from varlen_rnn.kernels import gemm, pool, rows, segment, updates
+from varlen_rnn.recurrence import cuda as recurrence
+
+pytestmark = pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the simulator does not compile")
+
+NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column"}
+FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller"}
+VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows"}
+RATES = {"lr", "mu", "epsilon", "beta1", "beta2"}
+STATES = {"initial", "states", "state", "d_state"}
+
+
+def kernels():
+    found = {
+        f"{module.__name__.rpartition('.')[2]}.{name}": kernel
+        for module in (segment, rows, pool, updates, gemm)
+        for name, kernel in vars(module).items()
+        if name.endswith("_cuda")
+    }
+    for name in ("load_states", "recurrent_product", "transposed_product", "permute_states"):
+        found[name] = getattr(recurrence, name)
+    for cell in CELLS.values():
+        names = (f"{cell.name}.forward_step", f"{cell.name}.backward_step")
+        found |= dict(zip(names, recurrence.step_kernels(cell), strict=True))
+    return found
+
+
+def argument(kernel, name, real):
+    deep = name in STATES or kernel == "permute_states" and name in ("source", "out")
+    deep = deep or (kernel == "load_states" and name == "out")
+    deep = deep or (kernel.endswith("backward_step") and name in ("previous", "new"))
+    if name in FLAGS:
+        return types.boolean
+    if name in NUMBERS:
+        return types.int64
+    if name in VECTORS:
+        return types.int64[::1]
+    if name == "index":
+        return types.int64[:, ::1]
+    if name in RATES:
+        return real
+    if name in ("scale", "bias") or (kernel == "gemm.row_sum_cuda" and name == "out"):
+        return real[::1]
+    return real[:, :, ::1] if deep else real[:, ::1]
+
+
+@pytest.mark.parametrize("real", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", kernels())
+def test_compiles_for_sm_90(name, real, monkeypatch):
+    # The compiler asks for a device only to learn its compute capability.
+    device = SimpleNamespace(compute_capability=(9, 0))
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
+    function = kernels()[name].py_func
+    number = types.float32 if real is np.float32 else types.float64
+    arguments = tuple(argument(name, parameter, number) for parameter in inspect.signature(function).parameters)
+    compiled = compiler.compile_cuda(function, types.void, arguments, cc=(9, 0))
+    if real is np.float32:
+        assert "double" not in compiled.library.get_llvm_str()
