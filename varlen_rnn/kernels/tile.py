@@ -140,6 +140,66 @@ def tile(rows, a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_str
         _one(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
 
 
+def _make_move(add):
+    """Return a function that copies, or adds, one panel's width of neighbours from one flat array to another."""
+
+    @intrinsic
+    def move(typing, source, source_start, target, target_start):
+        signature = types.void(source, types.intp, target, types.intp)
+        scalar_bytes = source.dtype.bitwidth // 8
+        lanes = _VECTOR_BYTES // scalar_bytes
+
+        def codegen(context, builder, signature, arguments):
+            source, source_start, target, target_start = arguments
+            vector = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes)
+
+            def pointers(position, value, start):
+                data = context.make_array(signature.args[position])(context, builder, value=value).data
+                first = builder.gep(data, [start])
+                steps = [ir.Constant(ir.IntType(64), v * lanes) for v in range(_VECTORS)]
+                return [builder.bitcast(builder.gep(first, [step]), vector.as_pointer()) for step in steps]
+
+            def load(pointer):
+                value = builder.load(pointer)
+                value.align = scalar_bytes
+                return value
+
+            there = pointers(2, target, target_start)
+            values = [load(pointer) for pointer in pointers(0, source, source_start)]
+            if add:
+                values = [builder.fadd(load(pointer), value) for pointer, value in zip(there, values, strict=True)]
+            for pointer, value in zip(there, values, strict=True):
+                builder.store(value, pointer).align = scalar_bytes
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return move
+
+
+_copy_panel, _add_panel = _make_move(add=False), _make_move(add=True)
+
+
+@cpu_kernel
+def copy_run(source, source_start, target, target_start, count, width):
+    """Copy `count` neighbours, at most `width`, the panel's, from one flat array to another."""
+    if count == width:
+        _copy_panel(source, source_start, target, target_start)
+    else:
+        for j in range(count):
+            target[target_start + j] = source[source_start + j]
+
+
+@cpu_kernel
+def add_run(source, source_start, target, target_start, count, width):
+    """Add `count` neighbours, at most `width`, the panel's, of one flat array to those of another."""
+    if count == width:
+        _add_panel(source, source_start, target, target_start)
+    else:
+        for j in range(count):
+            target[target_start + j] += source[source_start + j]
+
+
 @cpu_kernel
 def rows_of_tile(left):
     """Return how many of the `left` rows the next tile takes: six, but never leaving one or two for the last."""

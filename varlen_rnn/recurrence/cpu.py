@@ -16,25 +16,17 @@ import numpy as np
 
 from varlen_rnn.jit import cpu_kernel
 from varlen_rnn.kernels.gemm import pack_columns, packed
-from varlen_rnn.kernels.tile import TILE_ROWS, panel_width, rows_of_tile, tile
+from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, panel_width, rows_of_tile, tile
 from varlen_rnn.recurrence.tuples import put, take
 from varlen_rnn.threads import for_each_shard
 
 
 @cpu_kernel
-def copy_run(source, source_start, target, target_start, count):
+def copy_row(source, source_start, target, target_start, count):
     """Copy `count` neighbours from one flat array to another."""
     here, there = source[source_start : source_start + count], target[target_start : target_start + count]
     for j in range(count):
         there[j] = here[j]
-
-
-@cpu_kernel
-def add_run(source, source_start, target, target_start, count):
-    """Add `count` neighbours of one flat array to those of another."""
-    here, there = source[source_start : source_start + count], target[target_start : target_start + count]
-    for j in range(count):
-        there[j] += here[j]
 
 
 @cpu_kernel
@@ -84,7 +76,7 @@ def forward_kernel(cell, width):
         for r in range(num_sequences):
             for s in range(num_states):
                 at = s * carry_plane + r * hidden
-                copy_run(initial, s * plane + order[shard + r * num_shards] * hidden, carry, at, hidden)
+                copy_row(initial, s * plane + order[shard + r * num_shards] * hidden, carry, at, hidden)
         alive = num_sequences
         for t in range(seq_lens[shard]):
             while seq_lens[shard + (alive - 1) * num_shards] <= t:
@@ -106,12 +98,12 @@ def forward_kernel(cell, width):
                         base, row = r * row_size, rows[r0 + r]
                         for g in range(num_gates):
                             at = row * slots_stride + (x_slot + g) * hidden + unit
-                            copy_run(slots, at, scratch, base + g * width, valid)
-                            copy_run(bias, g * hidden + unit, scratch, base + products + g * width, valid)
-                        copy_run(source, before[r0 + r] + unit, scratch, base + previous, valid)
+                            copy_run(slots, at, scratch, base + g * width, valid, width)
+                            copy_run(bias, g * hidden + unit, scratch, base + products + g * width, valid, width)
+                        copy_run(source, before[r0 + r] + unit, scratch, base + previous, valid, width)
                         for s in range(1, num_states):
                             at = s * carry_plane + (r0 + r) * hidden + unit
-                            copy_run(carry, at, scratch, base + previous + s * width, valid)
+                            copy_run(carry, at, scratch, base + previous + s * width, valid, width)
                     if t > 0 or given:
                         for g in range(num_gates):
                             panel = (unit_block * num_gates + g) * hidden * width
@@ -120,28 +112,28 @@ def forward_kernel(cell, width):
                     for r in range(m):
                         base, row = r * row_size, rows[r0 + r]
                         equations(scratch[base : base + row_size])
-                        copy_run(scratch, base + new, y, row * y_stride + y_column + unit, valid)
+                        copy_run(scratch, base + new, y, row * y_stride + y_column + unit, valid, width)
                         for s in range(1, num_states):
                             at = s * carry_plane + (r0 + r) * hidden + unit
-                            copy_run(scratch, base + new + s * width, carry, at, valid)
+                            copy_run(scratch, base + new + s * width, carry, at, valid, width)
                         if keep:
                             for s in range(1, num_states):
                                 at = ((s - 1) * num_rows + row) * hidden + unit
-                                copy_run(scratch, base + new + s * width, states, at, valid)
+                                copy_run(scratch, base + new + s * width, states, at, valid, width)
                             for k in range(num_slots):
                                 at = row * slots_stride + k * hidden + unit
-                                copy_run(scratch, base + kept + k * width, slots, at, valid)
+                                copy_run(scratch, base + kept + k * width, slots, at, valid, width)
                     r0 += m
         for r in range(num_sequences):
             rank = shard + r * num_shards
             at = order[rank] * hidden
             for s in range(1, num_states):
-                copy_run(carry, s * carry_plane + r * hidden, last, s * plane + at, hidden)
+                copy_row(carry, s * carry_plane + r * hidden, last, s * plane + at, hidden)
             if seq_lens[rank] > 0:
                 row = row_of_step(starts[rank], seq_lens[rank], seq_lens[rank] - 1, reverse)
-                copy_run(y, row * y_stride + y_column, last, at, hidden)
+                copy_row(y, row * y_stride + y_column, last, at, hidden)
             else:
-                copy_run(initial, at, last, at, hidden)
+                copy_row(initial, at, last, at, hidden)
 
     return forward
 
@@ -192,7 +184,7 @@ def backward_kernel(cell, width):
         for r in range(num_sequences):
             for s in range(num_states):
                 at = s * plane + order[shard + r * num_shards] * hidden
-                copy_run(d_last, at, d_carry, s * d_plane + r * padded, hidden)
+                copy_row(d_last, at, d_carry, s * d_plane + r * padded, hidden)
         alive = 0
         for t in range(seq_lens[shard] - 1, -1, -1):
             while alive < num_sequences and seq_lens[shard + alive * num_shards] > t:
@@ -213,27 +205,29 @@ def backward_kernel(cell, width):
                         at_y = row * y_stride + y_column + unit
                         before = row_of_step(starts[rank], seq_lens[rank], t - 1, reverse)
                         for k in range(num_slots):
-                            copy_run(slots, gates[r0 + r] + k * hidden + unit, scratch, k * width, valid)
-                        copy_run(y, at_y, scratch, new, valid)
+                            copy_run(slots, gates[r0 + r] + k * hidden + unit, scratch, k * width, valid, width)
+                        copy_run(y, at_y, scratch, new, valid, width)
                         for s in range(num_states):
                             if t == 0:
                                 at = s * plane + order[rank] * hidden + unit
-                                copy_run(initial, at, scratch, previous + s * width, valid)
+                                copy_run(initial, at, scratch, previous + s * width, valid, width)
                             elif s == 0:
-                                copy_run(y, before * y_stride + y_column + unit, scratch, previous, valid)
+                                copy_run(y, before * y_stride + y_column + unit, scratch, previous, valid, width)
                             else:
                                 at = ((s - 1) * num_rows + before) * hidden + unit
-                                copy_run(states, at, scratch, previous + s * width, valid)
+                                copy_run(states, at, scratch, previous + s * width, valid, width)
                             if s > 0:
                                 at = ((s - 1) * num_rows + row) * hidden + unit
-                                copy_run(states, at, scratch, new + s * width, valid)
-                            copy_run(d_carry, s * d_plane + at_carry, scratch, d_new + s * width, valid)
-                        add_run(d_y, at_y, scratch, d_new, valid)
+                                copy_run(states, at, scratch, new + s * width, valid, width)
+                            copy_run(d_carry, s * d_plane + at_carry, scratch, d_new + s * width, valid, width)
+                        add_run(d_y, at_y, scratch, d_new, valid, width)
                         equations(scratch[:row_size])
                         for k in range(num_slots):
-                            copy_run(scratch, d_kept + k * width, slots, gates[r0 + r] + k * hidden + unit, valid)
+                            copy_run(
+                                scratch, d_kept + k * width, slots, gates[r0 + r] + k * hidden + unit, valid, width
+                            )
                         for s in range(num_states):
-                            copy_run(scratch, d_previous + s * width, d_carry, s * d_plane + at_carry, valid)
+                            copy_run(scratch, d_previous + s * width, d_carry, s * d_plane + at_carry, valid, width)
                 for p in range(panels.shape[0]):
                     panel, at = p * panels.shape[1] * width, r0 * padded + p * width
                     tile(m, slots, gates, r0, 1, panels, panel, panels.shape[1], d_carry, at, padded, True)
@@ -241,7 +235,7 @@ def backward_kernel(cell, width):
         for r in range(num_sequences):
             for s in range(num_states):
                 at = s * plane + order[shard + r * num_shards] * hidden
-                copy_run(d_carry, s * d_plane + r * padded, d_initial, at, hidden)
+                copy_row(d_carry, s * d_plane + r * padded, d_initial, at, hidden)
 
     return backward
 
