@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.jit import cpu_inlined, cpu_kernel
 
 _FEATURES = llvm.get_host_cpu_features()
 _WIDE = bool(_FEATURES.get("avx512f"))
@@ -180,7 +180,7 @@ def _make_move(add):
 _copy_panel, _add_panel = _make_move(add=False), _make_move(add=True)
 
 
-@cpu_kernel
+@cpu_inlined
 def copy_run(source, source_start, target, target_start, count, width):
     """Copy `count` neighbours, at most `width`, the panel's, from one flat array to another."""
     if count == width:
@@ -190,7 +190,7 @@ def copy_run(source, source_start, target, target_start, count, width):
             target[target_start + j] = source[source_start + j]
 
 
-@cpu_kernel
+@cpu_inlined
 def add_run(source, source_start, target, target_start, count, width):
     """Add `count` neighbours, at most `width`, the panel's, of one flat array to those of another."""
     if count == width:
@@ -200,7 +200,7 @@ def add_run(source, source_start, target, target_start, count, width):
             target[target_start + j] += source[source_start + j]
 
 
-@cpu_kernel
+@cpu_inlined
 def rows_of_tile(left):
     """Return how many of the `left` rows the next tile takes: six, but never leaving one or two for the last."""
     if left > 8 or left == 6:

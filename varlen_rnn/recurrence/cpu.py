@@ -14,7 +14,7 @@ import functools
 
 import numpy as np
 
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.gemm import pack_columns, packed
 from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, panel_width, rows_of_tile, tile
 from varlen_rnn.recurrence.tuples import put, take
@@ -29,7 +29,7 @@ def copy_row(source, source_start, target, target_start, count):
         there[j] = here[j]
 
 
-@cpu_kernel
+@cpu_inlined
 def row_of_step(start, length, t, reverse):
     """Return the row of step `t` of a sequence, which runs backwards when `reverse`."""
     return start + length - 1 - t if reverse else start + t
@@ -47,7 +47,7 @@ def forward_kernel(cell, width):
     kept = new + num_states * width
     row_size = kept + num_slots * width
 
-    @cpu_kernel
+    @cpu_inlined
     def equations(scratch):
         for j in range(width):
             x = take_gates(scratch, j, width)
@@ -152,7 +152,7 @@ def backward_kernel(cell, width):
     d_previous = d_kept + num_slots * width
     row_size = d_previous + num_states * width
 
-    @cpu_kernel
+    @cpu_inlined
     def equations(scratch):
         for j in range(width):
             kept = take_slots(scratch, j, width)
