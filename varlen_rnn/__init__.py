@@ -1,6 +1,6 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
-from varlen_rnn import data, nn, ops, optim
+from varlen_rnn import baselines, data, nn, ops, optim
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (
     CheckpointError,

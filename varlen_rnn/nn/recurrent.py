@@ -47,7 +47,7 @@ class Recurrent(Module):
         for layer in range(num_layers):
             width = hidden_size * self.num_directions if layer else input_size
             shapes = [(rows, width), (rows, hidden_size), (rows,), (rows,)]
-            for suffix in self._suffixes(layer):
+            for suffix in self.suffixes(layer):
                 for name, shape in zip(WEIGHTS, shapes, strict=True):
                     present = bias or not name.startswith("bias")
                     setattr(self, name + suffix, uniform(shape, bound, self._dtype) if present else None)
@@ -57,26 +57,28 @@ class Recurrent(Module):
         """1, or 2 when bidirectional."""
         return 2 if self.bidirectional else 1
 
-    def _suffixes(self, layer):
+    def suffixes(self, layer):
+        """Return the endings of the names of a layer's parameters, one a direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
 
     def _run(self, x, states):
         """Return the outputs and the last states of `x` from one initial value, or None, a state."""
         x = as_variable(x)
         states = [as_variable(state) for state in states]
-        self._check(x, states)
+        self.check(x, states)
         last = []
         for layer in range(self.num_layers):
             if layer:
                 x = dropout(x, self.dropout, self.training)
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
-            weights = [getattr(self, name + suffix) for suffix in self._suffixes(layer) for name in WEIGHTS]
+            weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in WEIGHTS]
             x, *outputs = apply("recurrent", x, *of_layer, *weights, cell=self.cell.name)
             last.append(outputs[: len(states)])
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True))
 
-    def _check(self, x, states):
+    def check(self, x, states):
+        """Raise unless the rows and the initial states, None or Variables, fit this layer."""
         if x.dtype != self._dtype:
             hint = "data types are never mixed silently: use astype"
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)

@@ -1,0 +1,3 @@
+"""Padded twins of the recurrent layers, for honest comparison."""
+
+from varlen_rnn.baselines.padded import Padded

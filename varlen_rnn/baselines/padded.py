@@ -1,0 +1,138 @@
+"""The padded, masked twin of a recurrent layer: the same parameters and kernels, on a batch with padding.
+
+Every sequence is padded with zero rows to the longest, all rows of the rectangle pass through the kernels, and the
+valid rows are taken back: what a masked implementation computes and pays.  A second direction reverses each sequence
+within its own length first, so padding stands at the end there too and reaches no valid row.
+"""
+
+import numpy as np
+
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.nn.functional import concat, dropout
+from varlen_rnn.nn.module import Module
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.ops.recurrent import WEIGHTS
+from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.program.block import apply, as_variable
+from varlen_rnn.program.registry import Op, register
+
+
+def _take_rows(x, index):
+    rows, places = np.ascontiguousarray(x.data), index.data
+    out = np.zeros((len(places), x.shape[1]), x.dtype)
+    if len(rows):
+        gather_rows(rows, np.maximum(places, 0), out)
+        out[places < 0] = 0
+    return [tensor_like(out, index)]
+
+
+def _take_rows_grad(x, index, d_out):
+    d_x = np.zeros(x.shape, x.dtype)
+    taken = index.data >= 0
+    scatter_add_rows(np.ascontiguousarray(d_out.data[taken]), index.data[taken], d_x)
+    return [tensor_like(d_x, x)]
+
+
+def _grad(inputs, outputs, d_outputs):
+    return [apply("take_rows_grad", *inputs, d_outputs[0]), None]
+
+
+# `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
+register(
+    Op(
+        "take_rows",
+        ("x", "index"),
+        lambda x, index: [x._replace(shape=(index.shape[0], *x.shape[1:]), lod_level=index.lod_level)],
+        _take_rows,
+        _grad,
+    )
+)
+register(Op("take_rows_grad", ("x", "index", "d_out"), lambda x, index, d_out: [x], _take_rows_grad))
+
+
+class _Rectangle:
+    """Where rows go in a padded batch and where they come back from, for one direction."""
+
+    def __init__(self, lod, reverse):
+        offsets = lod.levels[-1]
+        lengths = np.diff(offsets)
+        num_sequences, steps = len(lengths), int(lengths.max(initial=0))
+        grid = np.arange(steps)[None, :]
+        inside = grid < lengths[:, None]
+        rows = offsets[:-1, None] + (lengths[:, None] - 1 - grid if reverse else grid)
+        places = np.flatnonzero(inside)
+        back = np.empty(int(offsets[-1]), np.int64)
+        back[rows[inside]] = places
+        rectangle = LoD([np.arange(num_sequences + 1) * steps])
+        last = np.arange(num_sequences) * steps + lengths - 1
+        self.pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), rectangle)
+        self.unpad = LoDTensor.wrap(back, lod)
+        self.last = LoDTensor.wrap(np.where(lengths > 0, last, -1))
+        self.is_empty = LoDTensor.wrap((lengths == 0)[:, None])
+
+
+class Padded(Module):
+    """Run a recurrent layer on a padded batch; outputs and gradients equal the layer's, to rounding.
+
+    Parameters
+    ----------
+    layer : nn.RNN, nn.LSTM or nn.GRU
+        Its Parameters are used, not copied.
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.nn import GRU
+    >>> x = create_lod_tensor(np.ones((5, 3), np.float32), [[1, 4]])
+    >>> layer = GRU(3, 4)
+    >>> y, h_n = Padded(layer)(x)
+    >>> bool(np.allclose(y, layer(x)[0])), Padded.rows(x)
+    (True, 8)
+    """
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    @staticmethod
+    def rows(x):
+        """Return the rows of the padded batch of `x`: sequences times the longest."""
+        return sort_by_seq_len(x).padding().padded_rows
+
+    def forward(self, x, states=None):
+        """Return `y, h_n`, as the layer does; of an LSTM, `c_n` is not returned: padding has overwritten it.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, shape `(rows, input_size)`
+        states : initial states as the layer takes them, optional
+        """
+        layer, x = self.layer, as_variable(x)
+        num_states = len(layer.cell.states)
+        states = (None,) * num_states if states is None else states if num_states > 1 else (states,)
+        states = [as_variable(state) for state in states]
+        layer.check(x, states)
+        directions = [_Rectangle(x.value.structure, reverse) for reverse in range(layer.num_directions)]
+        last = []
+        for number in range(layer.num_layers):
+            if number:
+                x = dropout(x, layer.dropout, layer.training)
+            outputs = []
+            for direction, suffix in zip(directions, layer.suffixes(number), strict=True):
+                initial = [None if s is None else s[len(last) : len(last) + 1] for s in states]
+                weights = [getattr(layer, name + suffix) for name in WEIGHTS]
+                padded = apply("take_rows", x, direction.pad)
+                y, *_ = apply("recurrent", padded, *initial, *weights, cell=layer.cell.name)
+                outputs.append(apply("take_rows", y, direction.unpad))
+                last.append(_last_state(y, initial[0], direction))
+            x = concat(outputs)
+        return x, concat(last, axis=0)
+
+
+def _last_state(y, initial, direction):
+    """Return (1, sequences, hidden): the output of each last step; of an empty sequence, its initial state."""
+    h = apply("take_rows", y, direction.last)
+    if initial is not None:
+        h = h + initial.reshape(h.shape) * direction.is_empty.data
+    return h.reshape(1, *h.shape)
