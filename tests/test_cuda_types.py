@@ -40,7 +40,7 @@ def kernels():
 
 
 def argument(kernel, name, real):
-    deep = name in STATES or kernel == "permute_states" and name in ("source", "out")
+    deep = name in STATES or (kernel == "permute_states" and name in ("source", "out"))
     deep = deep or (kernel == "load_states" and name == "out")
     deep = deep or (kernel.endswith("backward_step") and name in ("previous", "new"))
     if name in FLAGS:
