@@ -201,7 +201,9 @@ class LoDTensor:
         """
         if not isinstance(sequences, (list, tuple)):
             raise LoDError("sequences", expected="a list", got=type(sequences).__name__)
-        depth = 1 if not sequences else _depth(sequences) if num_levels is None else num_levels
+        depth = num_levels
+        if depth is None:
+            depth = _depth(sequences) if sequences else 1
         if check_int(depth, "num_levels") < 1:
             raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
         level, lengths = [sequences], []

@@ -1,0 +1,106 @@
+"""The house keeps its order: imports go down, oracles stand alone, names of the contract exist, ruff is content."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import varlen_rnn as vr
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "varlen_rnn"
+
+# A module may import from the floors below its own, and from its own folder.
+FLOORS = [
+    ["errors", "jit"],
+    ["random", "threads", "device"],
+    ["lod", "checkpoint"],
+    ["plan", "selected_rows"],
+    ["kernels", "program"],
+    ["cells"],
+    ["recurrence"],
+    ["ops"],
+    ["nn", "optim"],
+    ["data", "baselines"],
+    ["__init__"],
+]
+NUMBA_ALLOWED = {"jit", "device", "kernels", "recurrence"}
+LONG_MODULES = {"lod.py"}  # one thought: a structure, the rows that carry it, and how both are read from user input
+
+
+def part_of(path):
+    """Return the module or folder of the top level that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Return the full names of all modules that a file imports, wherever in it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_the_floors(path):
+    floor = {part: number for number, parts in enumerate(FLOORS) for part in parts}
+    part = part_of(path)
+    for name in imports(path):
+        if name.startswith("varlen_rnn."):
+            target = name.split(".")[1]
+            target = target if target in floor else "__init__"
+            assert target == part or floor[target] < floor[part], f"{part} imports {name}"
+            if part == "program":
+                assert target != "kernels", "the program knows no kernels"
+            if part == "cells" and target != "cells":
+                assert name.startswith(("varlen_rnn.jit", "varlen_rnn.kernels.activations")), name
+        top = name.split(".")[0]
+        if top == "numba":
+            assert part in NUMBA_ALLOWED, f"{part} imports {name}"
+        if top == "llvmlite":
+            assert path.name == "tile.py", "LLVM IR lives in kernels/tile.py"
+        if top == "pickle":
+            assert path.name == "jit.py", "no pickle"
+
+
+def test_oracles_import_nothing_of_ours():
+    for path in (ROOT / "tests" / "oracles").glob("*.py"):
+        assert not [name for name in imports(path) if name.startswith("varlen_rnn")], path
+
+
+def test_modules_stay_short():
+    long = {path.name for path in FILES if len(path.read_text().splitlines()) > 400}
+    assert long <= LONG_MODULES
+
+
+def test_names_of_the_contract():
+    names = """create_lod_tensor LoDTensor sort_by_seq_len segment_inputs init_memories concat_outputs SelectedRows
+    Variable no_grad grad_enabled set_num_threads manual_seed LoDError nn.LSTM nn.GRU nn.RNN nn.Module nn.Embedding
+    nn.Linear nn.Dropout nn.Sequential optim.SGD optim.Momentum optim.Adagrad optim.Adam data.batches save load"""
+    for name in names.split():
+        value = vr
+        for part in name.split("."):
+            value = getattr(value, part)
+
+
+def test_errors_are_value_errors():
+    for name in ("LoDError", "ShapeError", "DTypeError", "OutOfRangeError", "ProgramError", "CheckpointError"):
+        assert issubclass(getattr(vr, name), ValueError)
+
+
+@pytest.mark.skipif(shutil.which("ruff", path=str(Path(sys.executable).parent)) is None, reason="ruff is not installed")
+@pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=["check", "format"])
+def test_ruff(arguments):
+    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent))
+    folders = ["varlen_rnn", "tests", "examples"]
+    result = subprocess.run([ruff, *arguments, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

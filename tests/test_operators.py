@@ -1,0 +1,251 @@
+"""Every operator's gradient against a central difference; the LoD rules; the rules of the recorder."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+from varlen_rnn.program import registry
+from varlen_rnn.program.block import apply
+
+RNG = np.random.default_rng(0)
+LENGTHS = [2, 0, 3, 1]
+PLAN = vr.sort_by_seq_len(vr.LoD.from_lengths([LENGTHS]))
+
+
+def rows(*element, positive=False):
+    data = RNG.standard_normal((6, *element))
+    return vr.create_lod_tensor(np.abs(data) + 0.5 if positive else data, [LENGTHS])
+
+
+def dense(*shape):
+    return RNG.standard_normal(shape)
+
+
+def cells(num_gates, num_states, directions=2, hidden=4):
+    """Initial states and weights of a recurrent layer with three features."""
+    shapes = [(num_gates * hidden, 3), (num_gates * hidden, hidden), (num_gates * hidden,), (num_gates * hidden,)]
+    return [dense(directions, 4, hidden) for _ in range(num_states)] + [
+        dense(*s) for _ in range(directions) for s in shapes
+    ]
+
+
+# name: (function of Variables, their values); every floating value gets a gradient.
+CASES = {
+    "add": (lambda x, y: x + y, [rows(3), dense(3)]),
+    "add rows": (lambda x, y: x + y, [rows(3), dense(6, 1)]),
+    "add scalar": (lambda x, y: y + x, [rows(3), dense()]),
+    "sub": (lambda x, y: x - y, [rows(3), rows(3)]),
+    "sub reflected": (lambda x: 2.0 - x, [rows(3)]),
+    "mul": (lambda x, y: x * y, [rows(3), dense(1, 3)]),
+    "div": (lambda x, y: x / y, [rows(3), rows(3, positive=True)]),
+    "neg": (lambda x: -x, [rows(3)]),
+    "tanh": (F.tanh, [rows(3)]),
+    "sigmoid": (F.sigmoid, [rows(3)]),
+    "relu": (F.relu, [rows(3)]),
+    "exp": (F.exp, [rows(3)]),
+    "log": (F.log, [rows(3, positive=True)]),
+    "pow": (lambda x: x**3, [rows(3)]),
+    "log_softmax": (F.log_softmax, [rows(3)]),
+    "reduce_sum": (lambda x: x.sum(axis=1), [rows(3)]),
+    "reduce_sum all": (lambda x: x.sum(), [rows(3)]),
+    "reduce_mean": (lambda x: x.mean(axis=0, keepdims=True), [rows(3)]),
+    "reshape": (lambda x: x.reshape(3, 6), [rows(3)]),
+    "getitem": (lambda x: x[1:4], [dense(5, 3)]),
+    "concat": (lambda x, y: F.concat([x, y]), [rows(3), rows(2)]),
+    "concat rows": (lambda x, y: F.concat([x, y], axis=0), [dense(2, 3), dense(1, 3)]),
+    "matmul": (lambda x, w: x @ w, [rows(3), dense(3, 2)]),
+    "matmul bias": (lambda x, w, b: apply("matmul", x, w, b, transposed=True), [rows(3), dense(2, 3), dense(2)]),
+    "matmul rank 3": (lambda x, w: x @ w, [rows(2, 3), dense(3, 2)]),
+    "embedding": (lambda t: apply("embedding", np.array([1, 1, 4]), t, padding_idx=None, sparse=False), [dense(5, 2)]),
+    "sequence_pool sum": (lambda x: vr.sequence_pool(x, "sum"), [rows(3)]),
+    "sequence_pool mean": (lambda x: vr.sequence_pool(x, "mean"), [rows(3)]),
+    "sequence_pool sqrt": (lambda x: vr.sequence_pool(x, "sqrt"), [rows(2, 2)]),
+    "sequence_pool max": (lambda x: vr.sequence_pool(x, "max"), [rows(3)]),
+    "sequence_pool first": (lambda x: vr.sequence_pool(x, "first"), [rows(3)]),
+    "sequence_pool last": (lambda x: vr.sequence_pool(x, "last"), [rows(3)]),
+    "segment_inputs": (lambda x: vr.segment_inputs(x, PLAN, 1), [rows(3)]),
+    "init_memories": (lambda x: vr.init_memories(x, PLAN), [dense(4, 3)]),
+    "concat_outputs": (lambda *s: vr.concat_outputs(s, PLAN), [dense(3, 2), dense(2, 2), dense(1, 2)]),
+    "cross_entropy": (lambda x: F.cross_entropy(x, np.array([0, 2, 1, 1, 0, 2])), [rows(3)]),
+    "cross_entropy a sequence": (lambda x: F.cross_entropy(x, np.zeros(6, int), per="sequence"), [rows(3)]),
+    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, [rows(3), np.abs(dense(6, 3)) % 1]),
+    "recurrent lstm": (lambda x, *w: apply("recurrent", x, *w, cell="lstm")[0], [rows(3), *cells(4, 2)]),
+    "recurrent gru": (lambda x, *w: apply("recurrent", x, *w, cell="gru")[1], [rows(3), *cells(3, 1)]),
+    "recurrent rnn": (lambda x, *w: apply("recurrent", x, *w, cell="rnn_tanh")[0], [rows(3), *cells(1, 1)]),
+    "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
+}
+
+
+def test_every_operator_with_a_gradient_is_in_the_table():
+    tested = {name.split(" ")[0] for name in CASES}
+    assert {name for name, op in registry._OPS.items() if op.grad} <= tested
+
+
+def moved(value, direction, step):
+    data = np.asarray(value) + step * direction
+    return vr.LoDTensor(data, value.structure) if isinstance(value, vr.LoDTensor) else data
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient(name):
+    function, values = CASES[name]
+    variables = [vr.Variable(value, requires_grad=True) for value in values]
+    kept = [np.array(value) for value in values]
+    out = function(*variables)
+    weight = np.random.default_rng(1).standard_normal(out.shape)
+    (out * weight).sum().backward()
+    for value, copy in zip(values, kept, strict=True):
+        assert np.array_equal(value, copy), "an input was changed"
+    step = 1e-6
+    for position, variable in enumerate(variables):
+        direction = np.random.default_rng(2).standard_normal(variable.shape)
+        ends = []
+        for sign in (1, -1):
+            inputs = [vr.Variable(value) for value in values]
+            inputs[position] = vr.Variable(moved(values[position], direction, sign * step))
+            ends.append(float((np.asarray(function(*inputs)) * weight).sum()))
+        numeric, ours = (ends[0] - ends[1]) / (2 * step), float((np.asarray(variable.grad) * direction).sum())
+        assert abs(numeric - ours) <= 1e-7 * max(1, abs(numeric)), f"input {position}: {ours}, numerically {numeric}"
+        if isinstance(values[position], vr.LoDTensor):
+            assert variable.grad.structure == values[position].structure
+
+
+def test_two_lods_are_an_error_that_names_both():
+    x, y = vr.Variable(rows(3)), vr.create_lod_tensor(np.zeros((6, 3)), [[3, 3]])
+    with pytest.raises(vr.LoDError, match=r"x has lengths \[\[2, 0, 3, 1\]\], got another in y: lengths \[\[3, 3\]\]"):
+        x + y
+    with pytest.raises(vr.LoDError):
+        F.concat([x, vr.Variable(y)])
+
+
+def test_data_types_are_never_mixed():
+    x = vr.Variable(np.zeros(3, np.float32))
+    with pytest.raises(vr.DTypeError):
+        x + np.zeros(3)
+    assert (x + 1).dtype == (x * 2.5).dtype == (x * np.arange(3)).dtype == np.float32
+    assert (np.ones(3, np.float32) - x).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("function", "levels"),
+    [
+        (lambda x: x * 2, 1),
+        (F.tanh, 1),
+        (lambda x: x.sum(axis=1), 1),
+        (lambda x: x.sum(axis=0), 0),
+        (lambda x: x[:, 1:], 1),
+        (lambda x: x[1:3], 0),
+        (lambda x: F.concat([x, x]), 1),
+        (lambda x: F.concat([x, x], axis=0), 0),
+        (lambda x: x.reshape(-1, 3, 1), 1),
+        (lambda x: x.reshape(-1), 0),
+        (lambda x: vr.sequence_pool(x, "sum"), 0),
+    ],
+)
+def test_which_operators_keep_the_lod(function, levels):
+    assert function(vr.Variable(rows(3))).value.num_levels == levels
+
+
+def test_gradients_add_up_over_calls_and_uses():
+    x = vr.Variable([1.0, 2.0], requires_grad=True)
+    (x * x + x).sum().backward()
+    assert x.grad.tolist() == [3, 5]
+    (x * 2.0).sum().backward()
+    assert x.grad.tolist() == [5, 7]
+    y = x * 3.0
+    x.grad = None
+    (y * y).sum().backward()
+    assert x.grad.tolist() == [18, 36]
+
+
+def test_a_second_pass_is_an_error():
+    x = vr.Variable([1.0], requires_grad=True)
+    y = (x * x).sum()
+    y.backward()
+    with pytest.raises(vr.ProgramError, match="second"):
+        y.backward()
+
+
+def test_an_update_between_the_passes_is_an_error():
+    p = vr.nn.Parameter([1.0])
+    loss = (p * p).sum()
+    loss2 = (p * p).sum()
+    loss.backward()
+    vr.optim.SGD([p], lr=0.1).step()
+    with pytest.raises(vr.ProgramError, match="updated since"):
+        loss2.backward()
+
+
+def test_backward_wants_a_number_and_something_to_differentiate():
+    x = vr.Variable([1.0, 2.0], requires_grad=True)
+    with pytest.raises(vr.ShapeError):
+        (x * x).backward()
+    (x * x).backward(np.array([1.0, 10.0]))
+    assert x.grad.tolist() == [2, 40]
+    with vr.no_grad():
+        y = (x * x).sum()
+        assert not vr.grad_enabled()
+    assert vr.grad_enabled()
+    with pytest.raises(vr.ProgramError):
+        y.backward()
+
+
+def test_records_are_freed_with_their_variables():
+    gc.disable()
+    try:
+        x = vr.Variable(np.zeros(3), requires_grad=True)
+        y = F.tanh(x * 2.0)
+        array = y.record.inputs[0].value.data
+        seen = weakref.ref(array)
+        del y, array
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_a_table_used_twice_sums_sparse_and_dense():
+    table = vr.nn.Embedding(5, 2, dtype=np.float64)
+    y = table(np.array([1, 3, 1]))
+    only_sparse = (y * 2.0).sum()
+    only_sparse.backward()
+    assert isinstance(table.weight.grad, vr.SelectedRows)
+    table.weight.grad = None
+    (table(np.array([1, 3, 1])).sum() + (np.ones((1, 2)) @ np.ones((2, 2))).sum() * table.weight.sum()).backward()
+    expected = np.full((5, 2), 4.0)
+    expected[[1, 3]] += [[2.0], [1.0]]
+    assert np.array_equal(np.asarray(table.weight.grad), expected)
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 3, 1], [1, 1], [4]])
+def test_steps_written_by_hand_equal_the_layer(lengths):
+    vr.manual_seed(0)
+    layer = vr.nn.RNN(3, 4, dtype=np.float64)
+    data = np.random.default_rng(0).standard_normal((sum(lengths), 3))
+    h_0 = np.random.default_rng(1).standard_normal((len(lengths), 4))
+    gradients = []
+    for by_hand in (False, True):
+        x = vr.Variable(vr.create_lod_tensor(data, [lengths]), requires_grad=True)
+        h = vr.Variable(h_0, requires_grad=True)
+        if by_hand:
+            plan, steps = vr.sort_by_seq_len(x), []
+            state = vr.init_memories(h, plan)
+            for t, size in enumerate(plan.batch_sizes):
+                x_t = vr.segment_inputs(x, plan, t)
+                products = apply("matmul", x_t, layer.weight_ih_l0, layer.bias_ih_l0, transposed=True)
+                state = F.tanh(
+                    products + apply("matmul", state[:size], layer.weight_hh_l0, layer.bias_hh_l0, transposed=True)
+                )
+                steps.append(state)
+            y = vr.concat_outputs(steps, plan)
+        else:
+            y, _ = layer(x, h.reshape(1, len(lengths), 4))
+        (y * y).sum().backward()
+        gradients.append([np.asarray(y), *(np.asarray(v.grad) for v in (x, h, *layer.parameters()))])
+        for parameter in layer.parameters():
+            parameter.grad = None
+    for a, b in zip(*gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
