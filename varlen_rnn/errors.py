@@ -57,6 +57,22 @@ class CheckpointError(InputError):
     """A file of saved parameters is damaged, or does not fit what it is loaded into."""
 
 
+def check_number(value, name, expected, holds):
+    """Return `value` as a float, or raise an error that names it unless it is a number for which `holds` is true.
+
+    Examples
+    --------
+    >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
+    0.5
+    """
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
+    value = float(value)
+    if not holds(value):
+        raise ShapeError(name, expected=expected, got=value)
+    return value
+
+
 def check_int(value, name, minimum=None):
     """Return `value` as an int, or raise an error that names it.
 

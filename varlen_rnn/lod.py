@@ -208,9 +208,10 @@ class LoDTensor:
             raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
         level, lengths = [sequences], []
         for number in range(depth):
+            lists = [_children(item, number) for item in level]
             if number:
-                lengths.append([len(item) for item in level])
-            level = [child for item in level for child in _children(item, number)]
+                lengths.append([len(item) for item in lists])
+            level = list(itertools.chain.from_iterable(lists))
         leaves = [_as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
         return cls(_join(leaves, dtype), LoD.from_lengths(lengths))
@@ -456,7 +457,7 @@ def _as_rows(data):
         raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
         raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _read_only(array):

@@ -188,9 +188,14 @@ def sort_by_seq_len(x, level=-1):
     return x.remember(("plan", level), lambda: SortedSeqs(x.levels[level]))
 
 
-def check_plan(sorted_seqs, total_len, what="x"):
-    """Raise unless `sorted_seqs` is a plan of `total_len` rows."""
+def check_is_plan(sorted_seqs):
+    """Raise unless `sorted_seqs` is a plan."""
     if not isinstance(sorted_seqs, SortedSeqs):
         raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)
+
+
+def check_plan(sorted_seqs, total_len):
+    """Raise unless `sorted_seqs` is a plan of `total_len` rows."""
+    check_is_plan(sorted_seqs)
     if sorted_seqs.total_len != total_len:
-        raise ShapeError(what, expected=f"the {sorted_seqs.total_len} rows of the plan", got=f"{total_len} rows")
+        raise ShapeError("x", expected=f"the {sorted_seqs.total_len} rows of the plan", got=f"{total_len} rows")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import ShapeError, check_number
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import Variable, apply, as_variable
+from varlen_rnn.program.block import Variable, apply, required
 from varlen_rnn.random import generator
 
 
@@ -70,7 +70,7 @@ def dropout(x, p=0.5, training=True):
     The mask comes from the context's generator; see `manual_seed`.
     """
     check_probability(p)
-    x = as_variable(x)
+    x = required(x, "dropout, x")
     if not training or p == 0:
         return x
     keep = generator().random(x.shape, np.float32) >= p
@@ -80,8 +80,7 @@ def dropout(x, p=0.5, training=True):
 
 def check_probability(p):
     """Raise unless `p` is a probability."""
-    if not 0 <= p <= 1:
-        raise ShapeError("dropout, p", expected="0 <= p <= 1", got=p)
+    check_number(p, "dropout, p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
 
 
 def cross_entropy(logits, labels, reduction="mean", per="row"):
@@ -119,7 +118,7 @@ def mse_loss(x, target, reduction="mean", per="row"):
 
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
     """
-    x, target = as_variable(x), as_variable(target)
+    x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
     if x.shape != target.shape:
         raise ShapeError("mse_loss, target", expected=f"shape {x.shape}", got=f"shape {target.shape}")
     difference = x - target

@@ -8,7 +8,7 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
-from varlen_rnn.program.block import apply, as_variable
+from varlen_rnn.program.block import apply, as_variable, required
 
 
 class Recurrent(Module):
@@ -63,7 +63,7 @@ class Recurrent(Module):
 
     def _run(self, x, states):
         """Return the outputs and the last states of `x` from one initial value, or None, a state."""
-        x = as_variable(x)
+        x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
         last = []

@@ -7,7 +7,7 @@ on the rows beside it, nor on the number of threads.
 import numpy as np
 from scipy import special
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.kernels.gemm import product, row_product, row_sum
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import broadcast, check_float, check_rank, check_shape, shared_lod
@@ -279,7 +279,7 @@ register(Op("getitem_grad", ("x", "d_y"), lambda x, d, index: [x], _getitem_grad
 
 def _infer_concat(*descs, axis):
     check_float("concat", **{f"x[{number}]": desc for number, desc in enumerate(descs)})
-    rank = len(descs[0].shape)
+    axis, rank = check_int(axis, "concat, axis"), len(descs[0].shape)
     if not -rank <= axis < rank:
         raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
     axis %= rank
@@ -357,7 +357,7 @@ def _row_product(a, b):
     return [LoDTensor.wrap(row_product(_rows(a.data), 0, a.shape[-1], _rows(b.data)))]
 
 
-register(Op("matmul", ("x", "weight", "bias"), _infer_matmul, _matmul, _matmul_grad))
+register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad))
 register(
     Op(
         "row_product",

@@ -116,5 +116,5 @@ def _forward_grad(*inputs, cell, num_inputs, need_x):
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
 
 
-register(Op("recurrent", ("x", "*states_and_weights"), _infer, _forward, _grad))
-register(Op("recurrent_grad", ("x", "*rest"), _infer_grad, _forward_grad))
+register(Op("recurrent", ("x", "*states_and_weights?"), _infer, _forward, _grad))
+register(Op("recurrent_grad", ("x", "*rest?"), _infer_grad, _forward_grad))

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.ops.checks import check_float, check_lod_level
 from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.plan import check_plan
-from varlen_rnn.program.block import Variable, apply
+from varlen_rnn.plan import check_is_plan, check_plan
+from varlen_rnn.program.block import Variable, apply, required
 from varlen_rnn.program.desc import PLAN
 from varlen_rnn.program.registry import Op, register
 
@@ -178,6 +178,10 @@ def _infer_concat_outputs(plan, *steps):
 register(Op("concat_outputs", ("sorted_seqs", "*steps"), _infer_concat_outputs, _concat_outputs, _concat_outputs_grad))
 
 
+def _num_rows(variable):
+    return variable.shape[0] if variable.ndim else -1
+
+
 def _result(variable, *inputs):
     """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
     if any(isinstance(value, Variable) for value in inputs):
@@ -207,10 +211,11 @@ def segment_inputs(x, sorted_seqs, t):
 
     Source: `SegmentInputs` of the design document "Variable-length supported RNN".
     """
-    check_plan(sorted_seqs, len(np.asarray(getattr(x, "value", x))))
+    given, x = x, required(x, "segment_inputs, x")
+    check_plan(sorted_seqs, _num_rows(x))
     if not 0 <= check_int(t, "t") < sorted_seqs.max_seq_len:
         raise OutOfRangeError("t", expected=f"0 <= t < {sorted_seqs.max_seq_len} steps", got=t)
-    return _result(apply("segment_inputs", x, sorted_seqs, t=t), x)
+    return _result(apply("segment_inputs", x, sorted_seqs, t=t), given)
 
 
 def init_memories(boot, sorted_seqs):
@@ -229,12 +234,13 @@ def init_memories(boot, sorted_seqs):
 
     Source: `InitMemories` of the design document "Variable-length supported RNN".
     """
-    check_plan(sorted_seqs, sorted_seqs.total_len if hasattr(sorted_seqs, "total_len") else 0)
-    rows = len(np.asarray(getattr(boot, "value", boot)))
+    given, boot = boot, required(boot, "init_memories, boot")
+    check_is_plan(sorted_seqs)
+    rows = _num_rows(boot)
     if rows != sorted_seqs.num_sequences:
         expected = f"{sorted_seqs.num_sequences} rows, one a sequence"
         raise ShapeError("init_memories, boot", expected=expected, got=f"{rows} rows")
-    return _result(apply("init_memories", boot, sorted_seqs), boot)
+    return _result(apply("init_memories", boot, sorted_seqs), given)
 
 
 def concat_outputs(steps, sorted_seqs):
@@ -259,12 +265,13 @@ def concat_outputs(steps, sorted_seqs):
 
     Source: `ConcatOutputs` of the design document "Variable-length supported RNN".
     """
-    steps = list(steps)
-    check_plan(sorted_seqs, sorted_seqs.total_len if hasattr(sorted_seqs, "total_len") else 0)
+    if not isinstance(steps, (list, tuple)):
+        raise DTypeError("concat_outputs, steps", expected="a list, one entry a step", got=type(steps).__name__)
+    check_is_plan(sorted_seqs)
     if len(steps) != sorted_seqs.max_seq_len:
         raise ShapeError("concat_outputs, steps", expected=f"{sorted_seqs.max_seq_len} steps", got=len(steps))
     for t, (step, size) in enumerate(zip(steps, sorted_seqs.batch_sizes, strict=True)):
-        if len(np.asarray(getattr(step, "value", step))) != size:
-            got = len(np.asarray(getattr(step, "value", step)))
-            raise ShapeError(f"concat_outputs, step {t}", expected=f"{size} rows, batch_sizes[{t}]", got=got)
+        rows = _num_rows(required(step, f"concat_outputs, step {t}"))
+        if rows != size:
+            raise ShapeError(f"concat_outputs, step {t}", expected=f"{size} rows, batch_sizes[{t}]", got=rows)
     return _result(apply("concat_outputs", sorted_seqs, *steps), *steps)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import check_number
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.selected_rows import SelectedRows
 
@@ -31,8 +31,7 @@ def clip_grad_norm_(parameters, max_norm):
 
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
-    if not max_norm > 0:
-        raise ShapeError("max_norm", expected="more than 0", got=max_norm)
+    max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
     with_grad = [parameter for parameter in parameters if parameter.grad is not None]
     for parameter in with_grad:
         if isinstance(parameter.grad, SelectedRows):

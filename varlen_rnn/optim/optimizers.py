@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError
+from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.block import Variable, apply, no_grad
 
@@ -21,6 +21,8 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, parameters, lr, **attrs):
+        if not np.iterable(parameters):
+            raise DTypeError("parameters", expected="a list of Parameters", got=type(parameters).__name__)
         self.parameters = list(parameters)
         for number, parameter in enumerate(self.parameters):
             if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
@@ -160,6 +162,8 @@ class Adam(Optimizer):
     state_names = ("step", "moment1", "moment2")
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), epsilon=1e-8, lazy=False):
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ShapeError("betas", expected="a pair of numbers", got=repr(betas)[:80])
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
         epsilon = _check_positive("epsilon", epsilon)
         super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
@@ -169,12 +173,8 @@ class Adam(Optimizer):
 
 
 def _check_positive(name, value):
-    if not np.isfinite(value) or value < 0:
-        raise ShapeError(name, expected="a finite number of at least 0", got=value)
-    return float(value)
+    return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < np.inf)
 
 
 def _check_fraction(name, value):
-    if not 0 <= value < 1:
-        raise ShapeError(name, expected="0 <= value < 1", got=value)
-    return float(value)
+    return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)

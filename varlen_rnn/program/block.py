@@ -215,6 +215,13 @@ def as_variable(value):
     return value if value is None or isinstance(value, Variable) else Variable(value)
 
 
+def required(value, name):
+    """Return `value` as a Variable, or raise an error that names it if there is none."""
+    if value is None:
+        raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
+    return as_variable(value)
+
+
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -228,7 +235,10 @@ def apply(op_type, *inputs, **attrs):
         What does not fit, with the operator's and the input's name.
     """
     op = find(op_type)
-    inputs = [as_variable(value) for value in inputs]
+    inputs = [
+        None if value is None and op.may_miss(position) else required(value, f"{op_type}, {op.input_name(position)}")
+        for position, value in enumerate(inputs)
+    ]
     op.infer(*[None if variable is None else describe(variable.value) for variable in inputs], **attrs)
     values = op.forward(*[None if variable is None else variable.value for variable in inputs], **attrs)
     outputs = [Variable(value) for value in values]

@@ -13,7 +13,8 @@ class Op(NamedTuple):
     ----------
     type : str
     inputs : tuple of str
-        Names for error messages; a last name that begins with `*` takes all inputs that follow.
+        Names for error messages; a last name that begins with `*` takes all inputs that follow, and a name that ends
+        with `?` may be missing: None.
     infer : callable
         `infer(*descs, **attrs) -> list of TensorDesc`, one an output; raises on what does not fit.  A missing input's
         description is None.
@@ -32,9 +33,15 @@ class Op(NamedTuple):
 
     def input_name(self, position):
         """Return the name of an input for error messages."""
-        if position < len(self.inputs) and not self.inputs[position].startswith("*"):
-            return self.inputs[position]
-        return f"{self.inputs[-1].lstrip('*')}[{position - len(self.inputs) + 1}]"
+        name = self._declared(position).rstrip("?")
+        return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
+
+    def may_miss(self, position):
+        """Return whether an input may be None."""
+        return self._declared(position).endswith("?")
+
+    def _declared(self, position):
+        return self.inputs[min(position, len(self.inputs) - 1)]
 
 
 _OPS = {}
