@@ -1,0 +1,113 @@
+"""One file, whole or not at all; a run that stopped and resumed continues bit for bit."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn import checkpoint, random
+
+
+def test_arrays_of_every_kind_come_back(tmp_path):
+    base = np.arange(24.0).reshape(4, 6)
+    arrays = {
+        "plain": base,
+        "fortran": np.asfortranarray(base),
+        "strided": base[::2, ::3],
+        "transposed": base.T,
+        "number": np.array(3, np.int64),
+        "empty": np.zeros((0, 3), np.float32),
+        "flags": np.array([True, False]),
+    }
+    vr.save(tmp_path / "file", group=arrays, settings={"a": [1, "x", None]}, none={})
+    loaded = vr.load(tmp_path / "file")
+    assert loaded["settings"] == {"a": [1, "x", None]}
+    assert loaded["none"] == {}
+    for name, array in arrays.items():
+        assert loaded["group"][name].dtype == array.dtype
+        assert np.array_equal(loaded["group"][name], array)
+        assert loaded["group"][name].shape == array.shape
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    vr.save(path, a={"x": np.ones(3)})
+    before = path.read_bytes()
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        vr.save(path, a={"x": np.zeros(3)})
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\xff" * 64, "half", "truncated", "foreign"])
+def test_damaged_and_foreign_files(tmp_path, damage):
+    path = tmp_path / "file"
+    vr.save(path, a={"x": np.ones(100)})
+    whole = path.read_bytes()
+    if damage == "foreign":
+        import safetensors.numpy
+
+        safetensors.numpy.save_file({"x": np.ones(2)}, path)
+    else:
+        path.write_bytes(
+            whole[:-8] if damage == "truncated" else whole[: len(whole) // 2] if damage is None else damage
+        )
+    with pytest.raises(vr.CheckpointError, match="file"):
+        vr.load(path)
+
+
+def test_what_json_cannot_hold_is_an_error(tmp_path):
+    with pytest.raises(vr.CheckpointError):
+        vr.save(tmp_path / "file", a=object())
+    assert not list(tmp_path.iterdir())
+
+
+class Model(vr.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = vr.nn.Embedding(20, 6)
+        self.lstm = vr.nn.LSTM(6, 5, num_layers=2, dropout=0.5, bidirectional=True)
+        self.output = vr.nn.Linear(10, 3)
+
+    def forward(self, ids):
+        return self.output(vr.sequence_pool(self.lstm(self.embedding(ids))[0], "mean"))
+
+
+@pytest.mark.parametrize("name", ["Adam", "Momentum", "Adagrad", "SGD"])
+def test_a_resumed_run_continues_bit_for_bit(tmp_path, name):
+    options = {"lazy": True} if name == "Adam" else {}
+    sequences = [np.random.default_rng(k).integers(0, 20, k % 7) for k in range(24)]
+    batches = vr.data.batches(sequences, np.arange(24) % 3, batch_size=6, shuffle=True, seed=1)
+
+    def start():
+        model = Model()
+        return model, getattr(vr.optim, name)(model.parameters(), lr=0.05, **options)
+
+    def train(model, optimizer, steps):
+        losses = []
+        for k in steps:
+            ids, labels = batches.at_epoch(k // len(batches))[k % len(batches)]
+            loss = vr.nn.functional.cross_entropy(model(ids), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    vr.manual_seed(0)
+    model, optimizer = start()
+    first = train(model, optimizer, range(5))
+    path = tmp_path / "run"
+    vr.save(path, model=model.state_dict(), optimizer=optimizer.state_dict(), random=random.get_state())
+    rest = train(model, optimizer, range(5, 10))
+
+    vr.manual_seed(99)
+    again, resumed = start()
+    state = vr.load(path)
+    again.load_state_dict(state["model"])
+    resumed.load_state_dict(state["optimizer"])
+    random.set_state(state["random"])
+    assert train(again, resumed, range(5, 10)) == rest
+    assert len(set(first + rest)) == 10
+    for key, value in model.state_dict().items():
+        assert np.array_equal(value, again.state_dict()[key]), key

@@ -1,0 +1,63 @@
+"""The examples run, stop, resume bit for bit, and take the user's own file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import varlen_rnn as vr
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script, *arguments):
+    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def own_file(path, count=40):
+    lines = [{"text": "ab" * (1 + k % 5) + "c" * (k % 2), "label": "odd" if k % 2 else "even"} for k in range(count)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_classify_names_stops_and_resumes_bit_for_bit(tmp_path):
+    data = own_file(tmp_path / "own.jsonl")
+    options = ["--data", data, "--batch-size", 8, "--epochs", 2]
+    whole = run("classify_names.py", *options, "--out", tmp_path / "a", "abab", "ababc")
+    assert whole.returncode == 0, whole.stderr
+    assert "held-out accuracy" in whole.stdout
+    assert "ababc: " in whole.stdout
+    assert (tmp_path / "a" / "names.png").stat().st_size > 1000
+    run("classify_names.py", *options, "--out", tmp_path / "b", "--steps", 3)
+    rest = run("classify_names.py", *options, "--out", tmp_path / "b", "--resume")
+    assert rest.returncode == 0, rest.stderr
+    first, second = (vr.load(tmp_path / folder / "names.safetensors") for folder in "ab")
+    assert first["step"] == second["step"] > 3
+    for name, value in first["model"].items():
+        assert np.array_equal(value, second["model"][name]), name
+
+
+def test_classify_names_on_the_embedded_names(tmp_path):
+    result = run("classify_names.py", "--steps", 2, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "GREEK SMALL LETTER ALPHA: " in result.stdout
+
+
+def test_a_bad_file_is_a_clear_error(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "x"}\n{"txt": "a"}\n')
+    result = run("classify_names.py", "--data", tmp_path / "bad.jsonl", "--out", tmp_path)
+    assert result.returncode != 0
+    assert "bad.jsonl" in result.stderr
+    assert "line 2" in result.stderr
+
+
+def test_compare_padding_finds_equal_losses(tmp_path):
+    result = run("compare_padding.py", "--steps", 2, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("e-0") + result.stdout.count("0e+00") >= 3
+    assert (tmp_path / "compare_padding.png").stat().st_size > 1000

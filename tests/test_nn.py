@@ -1,0 +1,134 @@
+"""Modules, modes, dropout, the four troubles through every recurrent layer, and losses."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+
+
+class Tied(vr.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = vr.nn.Linear(3, 3)
+        self.second = vr.nn.Sequential(vr.nn.Linear(3, 3), vr.nn.Dropout(0.5))
+        self.tied = self.first.weight
+
+
+def test_parameters_have_dotted_names_and_are_listed_once():
+    model = Tied()
+    names = [name for name, _ in model.named_parameters()]
+    assert names == ["tied", "first.bias", "second.0.weight", "second.0.bias"]
+    assert len(model.parameters()) == 4
+    assert "(second): Sequential" in repr(model)
+
+
+def test_modes_reach_all_modules():
+    model = Tied()
+    assert model.eval() is model
+    assert not model.second.children()[1][1].training
+    assert model.train().second.children()[1][1].training
+
+
+def test_state_dicts_are_copies_and_strict():
+    model = vr.nn.Linear(3, 2)
+    state = model.state_dict()
+    state["weight"][:] = 7
+    assert not (model.weight.data == 7).any()
+    model.load_state_dict(state)
+    assert (model.weight.data == 7).all()
+    with pytest.raises(vr.CheckpointError, match="bias"):
+        model.load_state_dict({"weight": state["weight"]})
+    model.load_state_dict({"weight": state["weight"] + 1, "more": state["bias"]}, strict=False)
+    assert (model.weight.data == 8).all()
+
+
+def test_the_seed_decides_parameters_and_dropout():
+    results = []
+    for _ in range(2):
+        vr.manual_seed(3)
+        layer = vr.nn.LSTM(2, 3, num_layers=2, dropout=0.5)
+        y, _ = layer(vr.create_lod_tensor(np.ones((4, 2), np.float32), [[4]]))
+        results.append(np.asarray(y))
+    assert np.array_equal(*results)
+
+
+def test_dropout_scales_what_it_keeps():
+    vr.manual_seed(0)
+    x = np.ones((1000, 10), np.float32)
+    y = np.asarray(F.dropout(x, 0.25))
+    assert set(np.unique(y)) == {0, np.float32(1 / 0.75)}
+    assert abs(y.mean() - 1) < 0.05
+    assert np.array_equal(np.asarray(F.dropout(x, 0.25, training=False)), x)
+    assert not np.asarray(F.dropout(x, 1.0)).any()
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0], [0, 2, 0], [1, 1, 1], [3, 3], [1, 0, 9]], ids=str)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_the_four_troubles_pass_states_and_gradients_through(kind, lengths):
+    layer = getattr(vr.nn, kind)(3, 4, num_layers=2, bidirectional=True, dtype=np.float64)
+    x = vr.Variable(vr.create_lod_tensor(np.ones((sum(lengths), 3)), [lengths]), requires_grad=True)
+    starts = np.random.default_rng(0).standard_normal((len(layer.cell.states), 4, len(lengths), 4))
+    states = [vr.Variable(start, requires_grad=True) for start in starts]
+    y, last = layer(x, states if kind == "LSTM" else states[0])
+    last = last if kind == "LSTM" else (last,)
+    assert y.lod() == x.lod()
+    loss = y.sum()
+    for value in last:
+        loss = loss + (value * 3.0).sum()
+    loss.backward()
+    empty = np.array(lengths, int) == 0
+    for state, start, value in zip(states, starts, last, strict=True):
+        assert np.array_equal(np.asarray(value)[:, empty], start[:, empty])
+        assert (state.grad[:, empty] == 3).all()
+    assert x.grad.shape == x.shape
+    assert all(np.isfinite(parameter.grad).all() for parameter in layer.parameters())
+
+
+def test_the_recurrence_runs_over_the_last_level_and_keeps_all():
+    vr.manual_seed(0)
+    layer = vr.nn.GRU(2, 3)
+    rows = np.random.default_rng(0).standard_normal((6, 2)).astype(np.float32)
+    y, h_n = layer(vr.create_lod_tensor(rows, [[2, 1], [1, 2, 3]]))
+    flat, flat_h = layer(vr.create_lod_tensor(rows, [[1, 2, 3]]))
+    assert y.lod() == [[0, 2, 3], [0, 1, 3, 6]]
+    assert np.array_equal(y, flat)
+    assert np.array_equal(h_n, flat_h)
+
+
+def test_inference_keeps_nothing_and_computes_the_same():
+    layer = vr.nn.LSTM(2, 3, bidirectional=True)
+    x = vr.create_lod_tensor(np.ones((5, 2), np.float32), [[2, 3]])
+    y, _ = layer(x)
+    with vr.no_grad():
+        z, _ = layer(x)
+    assert y.record is not None
+    assert z.record is None
+    assert np.array_equal(y, z)
+
+
+def test_pooling_two_levels_keeps_the_first():
+    x = vr.create_lod_tensor(np.array([1.0, 3, 2, 4, 6, 5, 1]), [[2, 0, 3], [1, 2, 1, 0, 3]])
+    y = vr.sequence_pool(x, "sum")
+    assert np.asarray(y).tolist() == [1, 5, 4, 0, 12]
+    assert y.lod() == [[0, 2, 2, 5]]
+
+
+def test_losses_weigh_rows_or_sequences():
+    logits = vr.create_lod_tensor(np.array([[0.0, 0], [2, 0], [2, 0], [2, 0]]), [[1, 3, 0]])
+    labels = np.array([0, 1, 1, 1])
+    each = np.asarray(F.cross_entropy(logits, labels, "none"))
+    assert F.cross_entropy(logits, labels).item() == pytest.approx(each.mean())
+    by_sequence = [each[0], each[1:].mean(), 0]
+    assert F.cross_entropy(logits, labels, per="sequence").item() == pytest.approx(np.mean(by_sequence))
+    assert F.cross_entropy(logits, labels, "sum", per="sequence").item() == pytest.approx(sum(by_sequence))
+    assert F.cross_entropy(logits, labels, "none").lod() == [[0, 1, 4, 4]]
+
+
+@pytest.mark.parametrize("per", ["row", "sequence"])
+def test_the_loss_of_an_empty_batch_is_zero(per):
+    x = vr.Variable(vr.create_lod_tensor(np.zeros((0, 2)), [[]]), requires_grad=True)
+    loss = F.cross_entropy(x, np.zeros(0, int), per=per)
+    loss.backward()
+    assert loss.item() == 0
+    assert x.grad.shape == (0, 2)

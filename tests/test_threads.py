@@ -1,0 +1,97 @@
+"""Shards on the pool: all run, errors come out, modes belong to a context, fork is harmless."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn import threads
+
+
+@pytest.fixture(autouse=True)
+def own_number_of_threads():
+    yield
+    threads._num_threads.set(None)
+
+
+def collect(seen):
+    return lambda shard, num_shards: seen.append((shard, num_shards, threading.current_thread().name))
+
+
+def test_small_work_stays_on_the_calling_thread():
+    seen = []
+    threads.for_each_shard(collect(seen), work=10, max_shards=8)
+    assert seen == [(0, 1, threading.current_thread().name)]
+
+
+def test_large_work_is_cut_into_shards():
+    vr.set_num_threads(3)
+    seen = []
+    threads.for_each_shard(collect(seen), work=10**9, max_shards=8)
+    assert sorted(shard for shard, _, _ in seen) == [0, 1, 2]
+    seen.clear()
+    threads.for_each_shard(collect(seen), work=10**9, max_shards=2)
+    assert sorted(shard for shard, _, _ in seen) == [0, 1]
+
+
+def test_an_error_comes_out_after_all_shards_ended():
+    vr.set_num_threads(4)
+    ended = []
+
+    def kernel(shard, num_shards):
+        if shard == 2:
+            raise RuntimeError("shard 2")
+        ended.append(shard)
+
+    with pytest.raises(RuntimeError, match="shard 2"):
+        threads.for_each_shard(kernel, work=10**9, max_shards=4)
+    assert sorted(ended) == [0, 1, 3]
+
+
+def test_modes_belong_to_a_context():
+    vr.set_num_threads(2)
+    seen = {}
+
+    def other():
+        vr.set_num_threads(5)
+        vr.manual_seed(1)
+        with vr.no_grad():
+            barrier.wait()
+            seen["other"] = vr.get_num_threads(), vr.grad_enabled()
+            barrier.wait()
+
+    barrier = threading.Barrier(2)
+    thread = threading.Thread(target=other)
+    thread.start()
+    barrier.wait()
+    seen["here"] = vr.get_num_threads(), vr.grad_enabled()
+    barrier.wait()
+    thread.join()
+    assert seen == {"here": (2, True), "other": (5, False)}
+
+
+def forward(layer, x):
+    with vr.no_grad():
+        return np.asarray(layer(x)[0])
+
+
+def test_concurrent_calls_and_fork(monkeypatch):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    vr.set_num_threads(2)
+    layer = vr.nn.LSTM(3, 4)
+    x = vr.create_lod_tensor(np.ones((6, 3), np.float32), [[1, 2, 3]])
+    expected, results = forward(layer, x), []
+    workers = [threading.Thread(target=lambda: results.append(forward(layer, x))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(results) == 4
+    assert all(np.array_equal(result, expected) for result in results)
+    if hasattr(os, "fork"):
+        child = os.fork()
+        if child == 0:  # the pool's threads do not exist here
+            os._exit(0 if np.array_equal(forward(layer, x), expected) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
