@@ -49,9 +49,8 @@ def test_damaged_and_foreign_files(tmp_path, damage):
 
         safetensors.numpy.save_file({"x": np.ones(2)}, path)
     else:
-        path.write_bytes(
-            whole[:-8] if damage == "truncated" else whole[: len(whole) // 2] if damage is None else damage
-        )
+        part = {"truncated": whole[:-8], "half": whole[: len(whole) // 2]}
+        path.write_bytes(part[damage] if isinstance(damage, str) else damage)
     with pytest.raises(vr.CheckpointError, match="file"):
         vr.load(path)
 
