@@ -12,7 +12,20 @@ import itertools
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import LoDError, OutOfRangeError, check_int
+from varlen_rnn.lod_input import (
+    as_levels,
+    as_rows,
+    as_sequence,
+    check_cover,
+    check_offsets,
+    children_of,
+    count,
+    depth_of,
+    join_sequences,
+    offsets_of,
+    read_only,
+)
 
 
 class LoD:
@@ -37,7 +50,8 @@ class LoD:
     __slots__ = ("_cache", "levels")
 
     def __init__(self, offsets=()):
-        levels = tuple(_check_level(level, number) for number, level in enumerate(_as_levels(offsets)))
+        given = offsets.levels if isinstance(offsets, LoD) else as_levels(offsets)
+        levels = tuple(check_offsets(level, number) for number, level in enumerate(given))
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
             if upper[-1] != len(lower) - 1:
                 raise LoDError(
@@ -58,7 +72,7 @@ class LoD:
         >>> LoD.from_lengths([[2, 1], [2, 0, 3]]).offsets()
         [[0, 2, 3], [0, 2, 2, 5]]
         """
-        return cls([_offsets_of(level, number) for number, level in enumerate(_as_levels(lengths))])
+        return cls([offsets_of(level, number) for number, level in enumerate(as_levels(lengths))])
 
     @classmethod
     def _trusted(cls, levels):
@@ -103,7 +117,7 @@ class LoD:
         first, last, levels = begin, end, []
         for offsets in self.levels[level:]:
             part = offsets[first : last + 1]
-            levels.append(_read_only(part - part[0]))
+            levels.append(read_only(part - part[0]))
             first, last = int(part[0]), int(part[-1])
         return LoD._trusted(levels), first, last
 
@@ -163,9 +177,9 @@ class LoDTensor:
     __array_priority__ = 100
 
     def __init__(self, data, lod=NO_LOD):
-        data = _as_rows(data)
+        data = data.data if isinstance(data, LoDTensor) else as_rows(data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)
-        _check_cover(lod, data)
+        check_cover(lod, data)
         self.data = data
         self._lod = lod
 
@@ -203,18 +217,18 @@ class LoDTensor:
             raise LoDError("sequences", expected="a list", got=type(sequences).__name__)
         depth = num_levels
         if depth is None:
-            depth = _depth(sequences) if sequences else 1
+            depth = depth_of(sequences) if sequences else 1
         if check_int(depth, "num_levels") < 1:
             raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
         level, lengths = [sequences], []
         for number in range(depth):
-            lists = [_children(item, number) for item in level]
+            lists = [children_of(item, number) for item in level]
             if number:
                 lengths.append([len(item) for item in lists])
             level = list(itertools.chain.from_iterable(lists))
-        leaves = [_as_sequence(item, number, dtype) for number, item in enumerate(level)]
+        leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
-        return cls(_join(leaves, dtype), LoD.from_lengths(lengths))
+        return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
 
     @property
     def shape(self):
@@ -243,7 +257,7 @@ class LoDTensor:
     def set_lod(self, offsets):
         """Give this tensor another LoD, in offset form; tensors that shared the old one keep it."""
         lod = offsets if isinstance(offsets, LoD) else LoD(offsets)
-        _check_cover(lod, self.data)
+        check_cover(lod, self.data)
         self._lod = lod
 
     def recursive_sequence_lengths(self):
@@ -336,8 +350,8 @@ class LoDTensor:
         # Rank 0 is a loss: one number, no rows.
         if self.data.ndim == 0:
             return f"LoDTensor: {self.data!r}"
-        head = f"LoDTensor: {_count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
-        lines = [f"{head}, {_count(self.num_levels, 'level')}"]
+        head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
+        lines = [f"{head}, {count(self.num_levels, 'level')}"]
         for number, offsets in enumerate(self._lod.levels):
             unit = "row" if number == self.num_levels - 1 else "sequence"
             lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
@@ -374,152 +388,11 @@ def create_lod_tensor(data, recursive_seq_lens):
     return LoDTensor(data, LoD.from_lengths(recursive_seq_lens))
 
 
-def _as_levels(levels):
-    if isinstance(levels, LoD):
-        return levels.levels
-    if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
-        raise LoDError("LoD", expected="a list of levels", got=repr(levels)[:80])
-    levels = list(levels)
-    for number, level in enumerate(levels):
-        if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
-            hint = "a single level is a list in a list: [[0, 2, 5]]"
-            raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
-    return levels
-
-
-def _as_integers(level, number):
-    try:
-        array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise LoDError(f"level {number}", expected="a flat list of integers", got=repr(level)[:80]) from error
-    if array.ndim != 1:
-        raise LoDError(f"level {number}", expected="a flat list of integers", got=f"an array of shape {array.shape}")
-    if array.size == 0:
-        return array.astype(np.int64)
-    if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max):
-        raise LoDError(f"level {number}", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
-    return array.astype(np.int64)
-
-
-def _check_level(level, number):
-    offsets = _as_integers(level, number)
-    if len(offsets) == 0:
-        raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
-    if offsets[0] != 0:
-        hint = "did you pass lengths? use create_lod_tensor or set_recursive_sequence_lengths"
-        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=int(offsets[0]), hint=hint)
-    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
-    if len(falls):
-        entry = int(falls[0]) + 1
-        raise LoDError(
-            f"level {number}, entry {entry}",
-            expected=f"an offset of at least {offsets[entry - 1]}, the one before it",
-            got=int(offsets[entry]),
-            hint="offsets never fall; did you pass lengths?",
-        )
-    return _read_only(offsets)
-
-
-def _offsets_of(level, number):
-    lengths = _as_integers(level, number)
-    negative = np.flatnonzero(lengths < 0)
-    if len(negative):
-        entry = int(negative[0])
-        raise LoDError(f"level {number}, entry {entry}", expected="a length of at least 0", got=int(lengths[entry]))
-    if len(lengths) and float(lengths.sum(dtype=np.float64)) > 2.0**62:
-        raise LoDError(
-            f"level {number}", expected="lengths that sum to less than 2**62", got=f"{lengths.max()} and more"
-        )
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-
-def _check_cover(lod, data):
-    if len(lod) == 0:
-        return
-    if data.ndim == 0:
-        raise LoDError("data", expected="rows, for it has a LoD", got="a single number")
-    if lod.num_rows != len(data):
-        raise LoDError(
-            f"level {len(lod) - 1}",
-            expected=f"to cover {_count(len(data), 'row')}, the first dimension of the data",
-            got=_count(lod.num_rows, "row"),
-            hint="the last level counts rows; did you mix up lengths and offsets?",
-        )
-
-
-def _as_rows(data):
-    if isinstance(data, LoDTensor):
-        return data.data
-    try:
-        array = np.asarray(data)
-    except (ValueError, TypeError) as error:
-        hint = "use LoDTensor.from_sequences for lists of unequal length"
-        raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
-    if array.dtype.kind not in "fiub":
-        raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _read_only(array):
-    array.flags.writeable = False
-    return array
-
-
-def _depth(item):
-    """Return how many levels of lists stand above the sequences; None where an empty list leaves it open."""
-    if not isinstance(item, (list, tuple)):
-        return 0
-    if not item:
-        return None
-    nested = [isinstance(child, (list, tuple)) or (isinstance(child, np.ndarray) and child.ndim) for child in item]
-    if not any(nested):
-        return 0
-    depths = {_depth(child) for child in item} - {None}
-    if not all(nested) or len(depths) > 1:
-        got = "numbers beside sequences" if not all(nested) else f"depths {sorted(depths)}"
-        raise LoDError("sequences", expected="lists nested equally deep", got=got)
-    return 1 + (depths.pop() if depths else 0)
-
-
-def _children(item, number):
-    if not isinstance(item, (list, tuple)):
-        raise LoDError(f"level {number}", expected="a list of sequences", got=type(item).__name__)
-    return item
-
-
-def _as_sequence(item, number, dtype):
-    try:
-        rows = _as_rows(np.asarray(item, dtype))
-    except (ValueError, TypeError) as error:
-        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=repr(item)[:80]) from error
-    if rows.ndim == 0:
-        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=repr(item)[:80])
-    return rows
-
-
-def _join(leaves, dtype):
-    """Concatenate sequences; one without rows and without an element shape takes that of the others."""
-    shapes = [leaf.shape[1:] for leaf in leaves if leaf.size or leaf.ndim > 1]
-    element = shapes[0] if shapes else ()
-    for number, leaf in enumerate(leaves):
-        if leaf.shape[1:] != element and (leaf.size or leaf.ndim > 1):
-            raise ShapeError(f"sequence {number}", expected=f"rows of shape {element}", got=f"{leaf.shape[1:]}")
-    filled = [leaf for leaf in leaves if len(leaf)]
-    if not filled:
-        typed = leaves[0].dtype if leaves else np.dtype(dtype or np.float64)
-        return np.empty((0, *element), typed)
-    return np.concatenate(filled)
-
-
-def _count(number, noun):
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _describe_lengths(lengths, unit):
-    head = _count(len(lengths), "sequence")
+    head = count(len(lengths), "sequence")
     if len(lengths) == 0:
         return head
     low, middle, high = int(lengths.min()), float(np.median(lengths)), int(lengths.max())
     if low == high:
-        return f"{head} of {_count(low, unit)}"
+        return f"{head} of {count(low, unit)}"
     return f"{head} of {low} to {high} {unit}s, median {middle:g}"
