@@ -25,7 +25,6 @@ class Classifier(vr.nn.Module):
     """Embedding, bidirectional LSTM, the maximum over each sequence, and a linear layer."""
 
     def __init__(self, vocabulary_size, num_classes, embedding_size=48, hidden_size=128):
-        super().__init__()
         self.embedding = vr.nn.Embedding(vocabulary_size, embedding_size)
         self.lstm = vr.nn.LSTM(embedding_size, hidden_size, bidirectional=True)
         self.pool = vr.nn.SequencePool("max")
@@ -120,7 +119,7 @@ def accuracy(model, data):
     return float((predict(model, data.sequences)[0] == data.labels).mean())
 
 
-def draw(curve, path):
+def draw(curve, name, path):
     """Write a picture of loss and held-out accuracy by step."""
     try:
         import matplotlib.pyplot as plt
@@ -130,7 +129,7 @@ def draw(curve, path):
     steps, losses, accuracies = zip(*curve, strict=True)
     figure, left = plt.subplots(figsize=(7, 4), layout="constrained")
     left.plot(steps, losses, "o-", color="tab:blue")
-    left.set(xlabel="steps", ylabel="training loss", title="Unicode names, unpadded bidirectional LSTM")
+    left.set(xlabel="steps", ylabel="training loss", title=f"{name}: bidirectional LSTM, no padding")
     right = left.twinx()
     right.plot(steps, accuracies, "s-", color="tab:orange")
     right.set_ylabel("held-out accuracy")
@@ -166,7 +165,7 @@ def main():
           f"held-out accuracy {accuracy(run.model, run.test):.4f}")  # fmt: skip
     run.save(path, data)
     if run.curve:
-        draw(run.curve, arguments.out / "names.png")
+        draw(run.curve, data.name, arguments.out / "names.png")
 
     saved = vr.load(path)
     model = Classifier(len(saved["vocabulary"]), len(saved["classes"]))

@@ -22,7 +22,6 @@ class Model(vr.nn.Module):
     """Embedding, LSTM, mean over each sequence, linear; the LSTM padded or not."""
 
     def __init__(self, vocabulary_size, num_classes, padded):
-        super().__init__()
         self.embedding = vr.nn.Embedding(vocabulary_size, 64)
         self.lstm = vr.nn.LSTM(64, 128)
         self.run_lstm = vr.baselines.Padded(self.lstm) if padded else self.lstm
@@ -75,7 +74,7 @@ def draw(results, path):
         print('No picture: matplotlib is not installed (pip install "varlen-rnn[plot]").')
         return
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    places, names = np.arange(len(results)), [result[0] for result in results]
+    places, names = np.arange(len(results)), [result[0].replace("_", "\n") for result in results]
     rows, seconds = (
         [[r[1] for r in results], [r[2] for r in results]],
         [[r[3] for r in results], [r[4] for r in results]],
@@ -86,7 +85,7 @@ def draw(results, path):
         axis.bar(places - 0.2, np.array(unpadded) * scale, 0.4, label="unpadded")
         axis.bar(places + 0.2, np.array(padded) * scale, 0.4, label="padded")
         axis.set_xticks(places, names, fontsize=8)
-        axis.set_title(title)
+        axis.set(title=title, yscale="log")
     axes[0].legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -162,6 +162,9 @@ cases("per", lambda v: F.cross_entropy(LOGITS, np.zeros(5, int), per=v), ["batch
 cases("bce", lambda v: F.binary_cross_entropy_with_logits(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
 cases("mse", lambda v: F.mse_loss(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
 cases("parameters", lambda v: vr.optim.SGD(v, lr=0.1), [[], [X], [None], [vr.Variable(X)], None, 3])
+FROZEN = np.frombuffer(np.ones(4).tobytes())
+for array in (FROZEN, np.ones((4, 4))[:, ::2]):
+    cases("updated in place", lambda v: vr.optim.SGD([vr.Variable(v, requires_grad=True)], lr=0.1), [array])
 for name in ("SGD", "Momentum", "Adagrad", "Adam"):
     optimizer = getattr(vr.optim, name)
     cases(f"{name} lr", lambda v, o=optimizer: o([parameter()], lr=v), [-1, NAN, INF, "a", None])

@@ -23,6 +23,18 @@ def test_parameters_have_dotted_names_and_are_listed_once():
     assert "(second): Sequential" in repr(model)
 
 
+class Stack(vr.nn.Module):
+    def __init__(self):
+        self.layers = [vr.nn.Linear(2, 2) for _ in range(2)]
+        self.scales = (vr.nn.Parameter([1.0]), vr.nn.Parameter([2.0]))
+
+
+def test_lists_of_modules_and_parameters_are_found():
+    names = [name for name, _ in Stack().named_parameters()]
+    assert names == ["scales.0", "scales.1", "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"]
+    assert [name for name, _ in Stack().eval().children()] == ["layers.0", "layers.1"]
+
+
 def test_modes_reach_all_modules():
     model = Tied()
     assert model.eval() is model

@@ -173,9 +173,6 @@ class LoDTensor:
 
     __slots__ = ("_lod", "data")
 
-    # Reflected operators of a Variable, rather than NumPy's, get `array * tensor`.
-    __array_priority__ = 100
-
     def __init__(self, data, lod=NO_LOD):
         data = data.data if isinstance(data, LoDTensor) else as_rows(data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)

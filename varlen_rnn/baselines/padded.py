@@ -92,7 +92,6 @@ class Padded(Module):
     """
 
     def __init__(self, layer):
-        super().__init__()
         self.layer = layer
 
     @staticmethod

@@ -38,7 +38,6 @@ class Linear(Module):
     """
 
     def __init__(self, in_features, out_features, bias=True, dtype=np.float32):
-        super().__init__()
         self.in_features = check_int(in_features, "in_features", 1)
         self.out_features = check_int(out_features, "out_features", 1)
         bound, dtype = 1 / np.sqrt(in_features), check_dtype(dtype)
@@ -83,7 +82,6 @@ class Embedding(Module):
     """
 
     def __init__(self, num_embeddings, embedding_dim, padding_idx=None, sparse=True, dtype=np.float32):
-        super().__init__()
         self.num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
         self.embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
         if padding_idx is not None:
@@ -110,7 +108,6 @@ class Dropout(Module):
     """Zero elements with probability `p` in training, and scale the others by 1 / (1 - p)."""
 
     def __init__(self, p=0.5):
-        super().__init__()
         functional.check_probability(p)
         self.p = p
 
@@ -127,7 +124,6 @@ class SequencePool(Module):
     """One row a sequence; see `sequence_pool`."""
 
     def __init__(self, pool_type):
-        super().__init__()
         self.pool_type = pool_type
 
     def forward(self, x):
@@ -149,7 +145,6 @@ class Sequential(Module):
     """
 
     def __init__(self, *modules):
-        super().__init__()
         for number, module in enumerate(modules):
             setattr(self, str(number), module)
 

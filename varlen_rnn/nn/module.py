@@ -32,15 +32,14 @@ class Parameter(Variable):
 
 
 class Module:
-    """The base of layers and models: attributes that are Parameters or Modules are found by name.
+    """The base of layers and models: Parameters and Modules are found by name, in attributes and in lists of them.
 
-    A subclass sets them in `__init__` (after `super().__init__()`) and computes in `forward`.
+    A subclass sets them in `__init__` and computes in `forward`.
 
     Examples
     --------
     >>> class Scale(Module):
     ...     def __init__(self):
-    ...         super().__init__()
     ...         self.factor = Parameter([2.0])
     ...
     ...     def forward(self, x):
@@ -49,8 +48,7 @@ class Module:
     array([2., 6.])
     """
 
-    def __init__(self):
-        self.training = True
+    training = True
 
     def forward(self, *inputs):
         """Compute the module's output; subclasses define it."""
@@ -61,8 +59,18 @@ class Module:
         return self.forward(*inputs, **named)
 
     def children(self):
-        """Return the modules that are attributes of this one, as (name, module) pairs."""
-        return [(name, value) for name, value in vars(self).items() if isinstance(value, Module)]
+        """Return the modules that are attributes of this one, or stand in its lists, as (name, module) pairs."""
+        return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
+
+    def _entries(self):
+        """Return attributes by name; an entry of a list or tuple is called `layers.0`."""
+        entries = []
+        for name, value in vars(self).items():
+            if isinstance(value, (list, tuple)):
+                entries += [(f"{name}.{number}", item) for number, item in enumerate(value)]
+            else:
+                entries.append((name, value))
+        return entries
 
     def named_parameters(self, prefix=""):
         """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
@@ -71,7 +79,7 @@ class Module:
         return [(name, parameter) for name, parameter in found.values()]
 
     def _collect(self, prefix, found):
-        for name, value in vars(self).items():
+        for name, value in self._entries():
             if isinstance(value, Parameter):
                 found.setdefault(id(value), (prefix + name, value))
         for name, child in self.children():

@@ -35,7 +35,6 @@ class Recurrent(Module):
     """
 
     def __init__(self, cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype):
-        super().__init__()
         self.cell = CELLS[cell]
         self.input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = check_int(hidden_size, "hidden_size", 1)

@@ -28,6 +28,11 @@ class Optimizer:
             if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
                 got = type(parameter).__name__
                 raise DTypeError(f"parameters, entry {number}", expected="a Parameter", got=got)
+            flags = parameter.value.data.flags
+            if not (flags.c_contiguous and flags.writeable):
+                expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
+                got = "one that is read-only, or not C-contiguous"
+                raise ShapeError(f"parameters, entry {number}", expected=expected, got=got, hint=hint)
         if not self.parameters:
             raise ShapeError("parameters", expected="at least one Parameter", got="none")
         self.lr = _check_positive("lr", lr)
