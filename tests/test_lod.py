@@ -156,3 +156,9 @@ def test_numpy_sees_the_rows():
     assert np.shares_memory(np.asarray(x), x.data)
     assert np.asarray(x, np.float32).dtype == np.float32
     assert x.shape == (15, 2)
+
+
+def test_the_rows_of_a_tensor_cannot_be_replaced():
+    x = articles()
+    with pytest.raises(AttributeError):
+        x.data = np.zeros((1, 2))

@@ -48,7 +48,7 @@ def test_operations_leave_their_operands():
     assert (s.value == 1).all()
     assert (other == 1).all()
     twin = s.copy()
-    twin.rows[0], twin.value[0] = 1, 9
+    twin.value[0] = 9
     assert s.rows[0] == 2
     assert (s.value == 1).all()
 
@@ -114,3 +114,14 @@ def test_never_turns_dense_by_itself():
             convert(s)
     with pytest.raises(TypeError):
         np.ones((3, 2)) * s
+
+
+def test_rows_cannot_be_changed_after_they_were_checked():
+    given = np.array([0, 2])
+    s = SelectedRows(given, np.ones((2, 1)), 3)
+    given[0] = 99
+    assert s.rows.tolist() == [0, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        s.rows[0] = 99
+    with pytest.raises(AttributeError):
+        s.height = 1

@@ -171,20 +171,20 @@ class LoDTensor:
     Source: PaddlePaddle's design document "LoD (Level-of-Detail) Tensor".
     """
 
-    __slots__ = ("_lod", "data")
+    __slots__ = ("_data", "_lod")
 
     def __init__(self, data, lod=NO_LOD):
         data = data.data if isinstance(data, LoDTensor) else as_rows(data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)
         check_cover(lod, data)
-        self.data = data
+        self._data = data
         self._lod = lod
 
     @classmethod
     def wrap(cls, data, lod=NO_LOD):
         """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
         tensor = cls.__new__(cls)
-        tensor.data = data
+        tensor._data = data
         tensor._lod = lod
         return tensor
 
@@ -226,6 +226,11 @@ class LoDTensor:
         leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
+
+    @property
+    def data(self):
+        """The rows; their values may be changed in place, their number cannot."""
+        return self._data
 
     @property
     def shape(self):

@@ -37,23 +37,44 @@ class SelectedRows:
     ((100, 2), array([1., 2.]))
     """
 
-    __slots__ = ("height", "rows", "value")
+    __slots__ = ("_height", "_rows", "_value")
 
     def __init__(self, rows, value, height):
-        self.height = check_int(height, "height", 0)
-        self.value = _as_value(value)
-        self.rows = _as_rows(rows)
-        if len(self.rows) != len(self.value):
-            raise ShapeError("rows", expected=f"{len(self.value)}, one a row of value", got=len(self.rows))
-        outside = np.flatnonzero((self.rows < 0) | (self.rows >= self.height))
+        height, value, rows = check_int(height, "height", 0), _as_value(value), _as_rows(rows)
+        if len(rows) != len(value):
+            raise ShapeError("rows", expected=f"{len(value)}, one a row of value", got=len(rows))
+        outside = np.flatnonzero((rows < 0) | (rows >= height))
         if len(outside):
             entry = int(outside[0])
-            expected = f"at least 0 and less than {self.height}, the height"
-            raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(self.rows[entry]))
+            expected = f"at least 0 and less than {height}, the height"
+            raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(rows[entry]))
+        self._set(rows.copy(), value, height)
+
+    def _set(self, rows, value, height):
+        # Kernels write at these rows without a check, so nobody else may change them.
+        rows.flags.writeable = False
+        self._rows, self._value, self._height = rows, value, height
+
+    @property
+    def rows(self):
+        """The listed rows, (n,) int64, read-only."""
+        return self._rows
+
+    @property
+    def value(self):
+        """What is added to each listed row, (n, ...)."""
+        return self._value
+
+    @property
+    def height(self):
+        """Rows of the dense array."""
+        return self._height
 
     @classmethod
     def wrap(cls, rows, value, height):
         """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
+
+        `rows` becomes read-only, so it must be the caller's own.
 
         Examples
         --------
@@ -61,7 +82,7 @@ class SelectedRows:
         (3, 2)
         """
         self = cls.__new__(cls)
-        self.rows, self.value, self.height = rows, value, height
+        self._set(rows, value, height)
         return self
 
     @property

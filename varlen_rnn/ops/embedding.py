@@ -27,9 +27,15 @@ def _check_ids(ids, height):
         raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids[entry]))
 
 
+def _checked_ids(ids, height):
+    """Return the ids as a new array, int64 and in range; kernels index with it unchecked."""
+    flat = ids.data.flatten()
+    _check_ids(flat, height)
+    return flat.astype(np.int64, copy=False)
+
+
 def _forward(ids, table, padding_idx, sparse):
-    flat = np.ascontiguousarray(ids.data.ravel(), np.int64)
-    _check_ids(flat, len(table.data))
+    flat = _checked_ids(ids, len(table.data))
     out = np.empty((len(flat), table.shape[1]), table.dtype)
     gather_rows(table.data, flat, out)
     return [tensor_like(out.reshape(*ids.shape, table.shape[1]), ids)]
@@ -44,7 +50,7 @@ def _infer_grad(ids, table, d_out, padding_idx, sparse):
 
 
 def _forward_grad(ids, table, d_out, padding_idx, sparse):
-    flat = np.ascontiguousarray(ids.data.ravel(), np.int64)
+    flat = _checked_ids(ids, len(table.data))  # again: the caller may have changed them since
     values = np.ascontiguousarray(d_out.data).reshape(len(flat), table.shape[1])
     if padding_idx is not None:  # the padding row never learns, in either form
         kept = flat != padding_idx

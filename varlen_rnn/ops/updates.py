@@ -13,6 +13,7 @@ from varlen_rnn.program.registry import Op, register
 from varlen_rnn.selected_rows import SelectedRows
 
 _ONE_ROW = np.zeros(1, np.int64)
+_ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
 
 
 def _infer(op):
@@ -70,7 +71,7 @@ def _adagrad(parameter, gradient, lr, moment, epsilon):
 def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon, lazy):
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if len(rows):
-        step.data += 1
+        step.data[...] += 1
         t = int(step.data)
         rate = lr.data.item() * np.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
