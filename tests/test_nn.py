@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn import threads
 from varlen_rnn.nn import functional as F
 
 
@@ -144,3 +145,41 @@ def test_the_loss_of_an_empty_batch_is_zero(per):
     loss.backward()
     assert loss.item() == 0
     assert x.grad.shape == (0, 2)
+
+
+class Tagger(vr.nn.Module):
+    def __init__(self):
+        self.embedding = vr.nn.Embedding(30, 7)
+        self.lstm = vr.nn.LSTM(7, 11, num_layers=2, bidirectional=True)
+        self.gru = vr.nn.GRU(22, 19)
+        self.output = vr.nn.Linear(19, 5)
+
+    def forward(self, ids):
+        return self.output(self.gru(self.lstm(self.embedding(ids))[0])[0])
+
+
+def test_a_models_batch_equals_its_sequences_one_by_one_bitwise():
+    vr.manual_seed(0)
+    model = Tagger()
+    sequences = [np.random.default_rng(n).integers(0, 30, n) for n in (4, 0, 13, 1, 7, 7, 2)]
+    batch = np.asarray(model(vr.LoDTensor.from_sequences(sequences)))
+    alone = [np.asarray(model(vr.LoDTensor.from_sequences([sequence], dtype=np.int64))) for sequence in sequences]
+    assert np.array_equal(batch, np.concatenate(alone))
+
+
+def test_a_models_gradients_do_not_depend_on_the_number_of_threads_bitwise(monkeypatch):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    vr.manual_seed(0)
+    model = Tagger()
+    ids = vr.LoDTensor.from_sequences([np.random.default_rng(n).integers(0, 30, n) for n in (40, 3, 0, 90, 17)])
+    results = []
+    for number in (1, 2, 5):
+        vr.set_num_threads(number)
+        F.cross_entropy(model(ids), ids.data % 5).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        results.append([g.to_dense() if isinstance(g, vr.SelectedRows) else g for g in gradients])
+        for parameter in model.parameters():
+            parameter.grad = None
+    threads._num_threads.set(None)
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))

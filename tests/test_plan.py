@@ -29,9 +29,11 @@ def test_equals_the_oracle(lengths):
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 5))
 def test_padding_report_equals_a_count(lengths, bucket):
-    report = vr.sort_by_seq_len(np.concatenate([[0], np.cumsum(lengths)]).astype(int)).padding(bucket)
+    plan = vr.sort_by_seq_len(np.concatenate([[0], np.cumsum(lengths)]).astype(int))
+    report = plan.padding(bucket)
     assert report.rows == sum(lengths)
     assert report.padded_rows == oracle.padded_rows(lengths, max(1, len(lengths)))
+    assert plan.padding_ratio == report.padding_ratio
     assert report.bucketed_rows == oracle.padded_rows(lengths, bucket)
     assert report.rows_saved == report.padded_rows - report.rows
     if report.rows:

@@ -93,6 +93,11 @@ class SortedSeqs:
         """Steps of the longest sequence; 0 when there is none."""
         return int(self.seq_lens[0]) if len(self.seq_lens) else 0
 
+    @property
+    def padding_ratio(self):
+        """Rows of the padded batch for each row that exists; `padding()` tells more."""
+        return self.padding().padding_ratio
+
     def padding(self, bucket_size=32):
         """Return what padding this batch would cost, whole and in buckets of `bucket_size` sequences.
 
