@@ -3,6 +3,8 @@
     python examples/classify_names.py                              # train, save, reload, classify a few names
     python examples/classify_names.py "GREEK SMALL LETTER ALPHA"   # and classify this one
     python examples/classify_names.py --data my.jsonl              # the same on {"text": ..., "label": ...} a line
+    python examples/classify_names.py --steps 500                  # stop early ...
+    python examples/classify_names.py --resume                     # ... and go on, bit for bit
 
 The data is in every Python. Names have 2 to 88 letters; a batch is their letters one after another.
 """
@@ -18,6 +20,8 @@ import varlen_rnn as vr
 from varlen_rnn import random
 
 DEFAULT_NAMES = ["GREEK SMALL LETTER ALPHA", "MUSICAL SYMBOL G CLEF", "DIGIT SEVEN", "COMBINING ACUTE ACCENT"]
+KINDS = {"C": "control", "L": "letter", "M": "mark", "N": "number", "P": "punctuation", "S": "symbol", "Z": "separator"}
+SETTINGS = {"epochs": 6, "batch_size": 64, "lr": 4e-3, "seed": 0}  # what decides a run, beside its data
 CLIP_NORM = 1.0
 
 
@@ -40,58 +44,58 @@ class Classifier(vr.nn.Module):
 class Run:
     """A training run that can stop after any step and go on, bit for bit."""
 
-    def __init__(self, data, arguments):
-        vr.manual_seed(arguments.seed)
+    def __init__(self, data, settings):
+        vr.manual_seed(settings["seed"])
+        self.data, self.settings = data, settings
         self.train, self.test = data.split(seed=0)
         self.model = Classifier(len(data.vocabulary), len(data.classes))
-        self.optimizer = vr.optim.Adam(self.model.parameters(), lr=arguments.lr, lazy=True)
+        self.optimizer = vr.optim.Adam(self.model.parameters(), lr=settings["lr"], lazy=True)
         self.batches = vr.data.batches(
-            self.train.sequences, self.train.labels, batch_size=arguments.batch_size, shuffle=True, bucket=True,
-            seed=arguments.seed,
+            self.train.sequences, self.train.labels, batch_size=settings["batch_size"], shuffle=True, bucket=True,
+            seed=settings["seed"],
         )  # fmt: skip
-        self.lr, self.num_epochs, self.step, self.curve = arguments.lr, arguments.epochs, 0, []
+        self.num_steps = settings["epochs"] * len(self.batches)
+        self.step, self.smooth, self.curve = 0, None, []
 
-    @property
-    def num_steps(self):
-        return self.num_epochs * len(self.batches)
-
-    def save(self, path, data):
+    def save(self, path):
         vr.save(
-            path, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), step=self.step,
-            curve=self.curve, random=random.get_state(), vocabulary=data.vocabulary, classes=data.classes,
+            path, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), random=random.get_state(),
+            step=self.step, smooth=self.smooth, curve=self.curve, settings=self.settings, data=repr(self.data),
+            vocabulary=self.data.vocabulary, classes=self.data.classes,
         )  # fmt: skip
 
-    def resume(self, path):
-        state = vr.load(path)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        random.set_state(state["random"])
-        self.step, self.curve = state["step"], state["curve"]
+    def resume(self, saved):
+        """Go on from what `save` wrote: the step tells epoch and batch."""
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        random.set_state(saved["random"])
+        self.step, self.smooth, self.curve = saved["step"], saved["smooth"], saved["curve"]
 
     def advance(self, last_step):
         """Train up to `last_step`, under a progress bar with loss and tokens a second."""
-        bar = tqdm(total=last_step, initial=self.step, unit="batch", desc="training")
-        smooth, tokens, began = None, 0, time.perf_counter()
-        while self.step < last_step:
-            epoch, position = divmod(self.step, len(self.batches))
-            batches = self.batches.at_epoch(epoch)
-            for ids, labels in (
-                batches[k] for k in range(position, min(len(batches), position + last_step - self.step))
-            ):
+        tokens, seconds = 0, 0
+        with tqdm(total=max(last_step, self.step), initial=self.step, unit="batch", desc="training") as bar:
+            while self.step < last_step:
+                epoch, position = divmod(self.step, len(self.batches))
+                if position == 0 or bar.n == bar.initial:
+                    batches = self.batches.at_epoch(epoch)
+                ids, labels = batches[position]
+                began = time.perf_counter()
                 loss = self.learn(ids, labels)
-                tokens += ids.shape[0]
-                smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
-                rate = tokens / (time.perf_counter() - began)
-                bar.set_postfix_str(f"loss {smooth:.3f}, {rate:,.0f} tokens/s", refresh=False)
+                # Averages that forget: the first batch, which compiles, does not weigh on the rate for long.
+                tokens, seconds = 0.98 * tokens + ids.shape[0], 0.98 * seconds + time.perf_counter() - began
+                self.smooth = loss if self.smooth is None else 0.98 * self.smooth + 0.02 * loss
+                rate = f"{tokens / seconds:,.0f} tokens/s"
+                bar.set_postfix_str(f"loss {self.smooth:.3f}, {rate}", refresh=False)
                 bar.update()
-            if self.step % len(self.batches) == 0:
-                self.curve.append([self.step, smooth, accuracy(self.model, self.test)])
-                bar.write(f"epoch {epoch + 1}: loss {smooth:.3f}, held-out accuracy {self.curve[-1][2]:.4f}")
-        bar.close()
+                if position + 1 == len(self.batches):
+                    share = accuracy(self.model, self.test)
+                    self.curve.append([self.step, self.smooth, share])
+                    bar.write(f"epoch {epoch + 1}: loss {self.smooth:.3f}, held-out accuracy {share:.4f}, {rate}")
 
     def learn(self, ids, labels):
         """Take one step; the learning rate falls in a straight line to a fiftieth."""
-        self.optimizer.lr = self.lr * max(0.02, 1 - self.step / self.num_steps)
+        self.optimizer.lr = self.settings["lr"] * max(0.02, 1 - self.step / self.num_steps)
         loss = vr.nn.functional.cross_entropy(self.model(ids), labels)
         loss.backward()
         vr.optim.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
@@ -138,43 +142,87 @@ def draw(curve, name, path):
     print(f"training curve: {path}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="names to classify after training")
-    parser.add_argument("--data", help="a JSON Lines file with the fields text and label")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the model and the picture")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
-    parser.add_argument("--resume", action="store_true", help="go on from the model in the folder")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=4e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+def read(path):
+    """Return the data set of a JSON Lines file, or of the Unicode names; end with a plain message if it will not do."""
+    if path is None:
+        return vr.data.unicode_names()
+    try:
+        data = vr.data.read_jsonl(path)
+    except (vr.InputError, OSError) as error:
+        raise SystemExit(f"Cannot use this file. {error}") from error
+    if not data.vocabulary or len(data) < 10:
+        raise SystemExit(f"Cannot use this file. {path}: expected at least 10 texts, got {data}")
+    return data
 
-    data = vr.data.read_jsonl(arguments.data) if arguments.data else vr.data.unicode_names()
-    print(data)
-    run = Run(data, arguments)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / "names.safetensors"
-    if arguments.resume:
-        run.resume(path)
-    began = time.perf_counter()
-    print("The first batch compiles the kernels; they are kept for the next run.")
-    run.advance(run.num_steps if arguments.steps is None else min(arguments.steps, run.num_steps))
-    print(f"{run.step} steps in {time.perf_counter() - began:.0f} s; "
-          f"held-out accuracy {accuracy(run.model, run.test):.4f}")  # fmt: skip
-    run.save(path, data)
-    if run.curve:
-        draw(run.curve, data.name, arguments.out / "names.png")
 
+def saved_run(path, data, given):
+    """Return the saved run to go on with; end with a plain message unless it is a run of this data and settings."""
+    try:
+        saved = vr.load(path)
+    except (vr.CheckpointError, OSError) as error:
+        raise SystemExit(f"Cannot resume. {error}") from error
+    if saved["data"] != repr(data) or saved["vocabulary"] != data.vocabulary or saved["classes"] != data.classes:
+        raise SystemExit(f"Cannot resume. {path} was trained on other data: {saved['data']}")
+    for name, value in given.items():
+        if value != saved["settings"][name]:
+            raise SystemExit(f"Cannot resume. {path} was trained with {name} {saved['settings'][name]}, not {value}")
+    return saved
+
+
+def classify(path, data, texts):
+    """Reload the model from its file and print what it says of some texts."""
     saved = vr.load(path)
     model = Classifier(len(saved["vocabulary"]), len(saved["classes"]))
     model.load_state_dict(saved["model"])
     print(f"saved and reloaded: {path}")
-    names = arguments.names or ([] if arguments.data else DEFAULT_NAMES)
-    if names:
-        for name, label, probability in zip(names, *predict(model, [data.encode(n) for n in names]), strict=True):
-            print(f"  {name}: {saved['classes'][label]} ({probability:.2f})")
+    sequences = [data.encode(text.split() if data.tokens == "list" else text) for text in texts]
+    for text, label, probability in zip(texts, *predict(model, sequences), strict=True):
+        name = saved["classes"][label]
+        kind = f", {KINDS[name[0]]}" if data.name.startswith("unicode_names") else ""
+        print(f"  {text}: {name}{kind} (probability {probability:.2f})")
+
+
+def text_of(data, sequence):
+    """Return a sequence as text again."""
+    return ("" if data.tokens == "characters" else " ").join(data.vocabulary[token] for token in sequence)
+
+
+def arguments_of_command_line():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="names to classify after training")
+    parser.add_argument("--data", help="a JSON Lines file with the fields text and label")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the model and the picture")
+    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, with its settings")
+    for name, value in SETTINGS.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), help=f"default {value}")
+    return parser.parse_args()
+
+
+def main():
+    arguments = arguments_of_command_line()
+    data = read(arguments.data)
+    print(data)
+    path = arguments.out / "names.safetensors"
+    given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
+    if arguments.resume:
+        saved = saved_run(path, data, given)
+        run = Run(data, saved["settings"])
+        run.resume(saved)
+        print(f"going on after step {run.step} of {run.num_steps}")
+    else:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        run = Run(data, SETTINGS | given)
+    first, began = run.step, time.perf_counter()
+    print("The first batch compiles the kernels; they are kept for the next run.")
+    run.advance(run.num_steps if arguments.steps is None else min(arguments.steps, run.num_steps))
+    print(f"{run.step - first} steps in {time.perf_counter() - began:.0f} s; "
+          f"held-out accuracy {accuracy(run.model, run.test):.4f}")  # fmt: skip
+    run.save(path)
+    if run.curve:
+        draw(run.curve, data.name, arguments.out / "names.png")
+    held_out = [text_of(data, sequence) for sequence in run.test.sequences[:4]]
+    classify(path, data, arguments.names or (held_out if arguments.data else DEFAULT_NAMES))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.program.block import apply
 
 LENGTHS = {
     "ragged": [3, 1, 7],
@@ -54,3 +55,34 @@ def test_outputs_and_gradients_equal_the_layers(kind, shape, lengths):
 def test_the_rectangle_is_counted():
     x = vr.create_lod_tensor(np.zeros((11, 1)), [[3, 1, 7]])
     assert vr.baselines.Padded.rows(x) == 21
+
+
+def test_dropout_between_layers_draws_the_same_mask():
+    vr.manual_seed(0)
+    layer = vr.nn.GRU(3, 4, 2, dropout=0.5, bidirectional=True, dtype=np.float64)
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 3)), [[2, 0, 4]])
+    vr.manual_seed(1)
+    y, _ = layer(x)
+    vr.manual_seed(1)
+    np.testing.assert_allclose(vr.baselines.Padded(layer)(x)[0], y, rtol=1e-12, atol=1e-12)
+
+
+def test_without_bias_and_below_an_upper_level():
+    layer = vr.nn.RNN(3, 4, nonlinearity="relu", bias=False, dtype=np.float64)
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 3)), [[2, 1], [2, 0, 4]])
+    y, h_n = layer(x)
+    padded_y, padded_h_n = vr.baselines.Padded(layer)(x)
+    assert padded_y.lod() == y.lod()
+    np.testing.assert_allclose(padded_y, y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(padded_h_n, h_n, rtol=1e-12, atol=1e-12)
+
+
+def test_only_recurrent_layers_have_a_twin():
+    with pytest.raises(vr.DTypeError, match=r"nn\.LSTM"):
+        vr.baselines.Padded(vr.nn.Linear(2, 3))
+
+
+@pytest.mark.parametrize("index", [[0, 2], [-2]])
+def test_rows_that_are_not_there_are_refused(index):
+    with pytest.raises(vr.OutOfRangeError, match="take_rows"):
+        apply("take_rows", np.zeros((2, 3)), np.array(index))

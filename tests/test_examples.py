@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import varlen_rnn as vr
 
@@ -34,12 +35,27 @@ def test_classify_names_stops_and_resumes_bit_for_bit(tmp_path):
     assert "ababc: " in whole.stdout
     assert (tmp_path / "a" / "names.png").stat().st_size > 1000
     run("classify_names.py", *options, "--out", tmp_path / "b", "--steps", 3)
-    rest = run("classify_names.py", *options, "--out", tmp_path / "b", "--resume")
+    rest = run("classify_names.py", "--data", data, "--out", tmp_path / "b", "--resume")
     assert rest.returncode == 0, rest.stderr
     first, second = (vr.load(tmp_path / folder / "names.safetensors") for folder in "ab")
-    assert first["step"] == second["step"] > 3
-    for name, value in first["model"].items():
-        assert np.array_equal(value, second["model"][name]), name
+    assert first["step"] == second["step"] > 6
+    for group in ("model", "optimizer"):
+        for name, value in first[group].items():
+            assert np.array_equal(value, second[group][name]), name
+    for name in ("random", "curve", "smooth"):
+        assert first[name] == second[name], name
+
+
+def test_resume_refuses_another_run(tmp_path):
+    data = own_file(tmp_path / "own.jsonl")
+    nothing = run("classify_names.py", "--data", data, "--out", tmp_path, "--resume")
+    assert nothing.returncode == 1
+    assert nothing.stderr.startswith("Cannot resume. ")
+    assert run("classify_names.py", "--data", data, "--out", tmp_path, "--steps", 1).returncode == 0
+    other = run("classify_names.py", "--data", data, "--out", tmp_path, "--resume", "--batch-size", 9)
+    assert "batch_size 64, not 9" in other.stderr
+    changed = run("classify_names.py", "--data", own_file(data, 50), "--out", tmp_path, "--resume")
+    assert "other data" in changed.stderr
 
 
 def test_classify_names_on_the_embedded_names(tmp_path):
@@ -48,16 +64,30 @@ def test_classify_names_on_the_embedded_names(tmp_path):
     assert "GREEK SMALL LETTER ALPHA: " in result.stdout
 
 
-def test_a_bad_file_is_a_clear_error(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "x"}\n{"txt": "a"}\n')
-    result = run("classify_names.py", "--data", tmp_path / "bad.jsonl", "--out", tmp_path)
-    assert result.returncode != 0
+BAD_FILES = {
+    "no such field": ('{"text": "a", "label": "x"}\n{"txt": "a"}\n', "line 2"),
+    "not JSON": ("text,label\n", "line 1"),
+    "numbers": ('{"text": [1, 2], "label": "x"}\n' * 20, "at least 10 texts"),
+    "too few": ('{"text": "a", "label": "x"}\n', "at least 10 texts"),
+    "no file": (None, "No such file"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_a_clear_error(content, message, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    if content is not None:
+        path.write_text(content)
+    result = run("classify_names.py", "--data", path, "--out", tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Cannot use this file. ")
     assert "bad.jsonl" in result.stderr
-    assert "line 2" in result.stderr
+    assert message in result.stderr
 
 
 def test_compare_padding_finds_equal_losses(tmp_path):
     result = run("compare_padding.py", "--steps", 2, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("e-0") + result.stdout.count("0e+00") >= 3
+    assert "Largest difference between the losses: " in result.stdout
+    assert result.stdout.count("bucketed ") == 3
     assert (tmp_path / "compare_padding.png").stat().st_size > 1000

@@ -7,30 +7,52 @@ within its own length first, so padding stands at the end there too and reaches 
 
 import numpy as np
 
+from varlen_rnn.errors import DTypeError, OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
+from varlen_rnn.nn.recurrent import Recurrent
+from varlen_rnn.ops.checks import check_float, check_integer, check_rank
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import apply, as_variable
+from varlen_rnn.program.block import apply, as_variable, required
 from varlen_rnn.program.registry import Op, register
+
+# The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
+
+
+def _infer(x, index):
+    check_float("take_rows", x=x)
+    check_integer("take_rows", index=index)
+    check_rank("take_rows", "x", x, 2)
+    check_rank("take_rows", "index", index, 1)
+    return [x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)]
+
+
+def _places(index, height):
+    """Return the index as int64; kernels use it unchecked."""
+    places = index.data.astype(np.int64, copy=False)
+    if places.size and not (-1 <= places.min() and places.max() < height):
+        raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
+    return places
 
 
 def _take_rows(x, index):
-    rows, places = np.ascontiguousarray(x.data), index.data
+    places = _places(index, len(x.data))
     out = np.zeros((len(places), x.shape[1]), x.dtype)
-    if len(rows):
-        gather_rows(rows, np.maximum(places, 0), out)
+    if len(x.data):
+        gather_rows(np.ascontiguousarray(x.data), np.maximum(places, 0), out)
         out[places < 0] = 0
     return [tensor_like(out, index)]
 
 
 def _take_rows_grad(x, index, d_out):
+    places = _places(index, len(x.data))
     d_x = np.zeros(x.shape, x.dtype)
-    taken = index.data >= 0
-    scatter_add_rows(np.ascontiguousarray(d_out.data[taken]), index.data[taken], d_x)
+    taken = places >= 0
+    scatter_add_rows(np.ascontiguousarray(d_out.data[taken]), places[taken], d_x)
     return [tensor_like(d_x, x)]
 
 
@@ -38,16 +60,7 @@ def _grad(inputs, outputs, d_outputs):
     return [apply("take_rows_grad", *inputs, d_outputs[0]), None]
 
 
-# `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
-register(
-    Op(
-        "take_rows",
-        ("x", "index"),
-        lambda x, index: [x._replace(shape=(index.shape[0], *x.shape[1:]), lod_level=index.lod_level)],
-        _take_rows,
-        _grad,
-    )
-)
+register(Op("take_rows", ("x", "index"), _infer, _take_rows, _grad))
 register(Op("take_rows_grad", ("x", "index", "d_out"), lambda x, index, d_out: [x], _take_rows_grad))
 
 
@@ -92,6 +105,8 @@ class Padded(Module):
     """
 
     def __init__(self, layer):
+        if not isinstance(layer, Recurrent):
+            raise DTypeError("Padded, layer", expected="an nn.RNN, nn.LSTM or nn.GRU", got=type(layer).__name__)
         self.layer = layer
 
     @staticmethod
@@ -107,7 +122,7 @@ class Padded(Module):
         x : Variable or LoDTensor, shape `(rows, input_size)`
         states : initial states as the layer takes them, optional
         """
-        layer, x = self.layer, as_variable(x)
+        layer, x = self.layer, required(x, "Padded, x")
         num_states = len(layer.cell.states)
         states = (None,) * num_states if states is None else states if num_states > 1 else (states,)
         states = [as_variable(state) for state in states]
