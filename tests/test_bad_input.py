@@ -105,6 +105,7 @@ cases(
 )  # fmt: skip
 cases("axis", lambda v: vr.Variable(X).sum(axis=v), [2, -3, 0.5, "a", (0, 1)])
 cases("reshape", lambda v: vr.Variable(X).reshape(*v), [(4, 4), (-1, -1), ("a",), (2, -1), (None,)])
+cases("pow", lambda v: vr.Variable(X) ** v, ["a", None, True, np.ones(1), np.ones(3), vr.Variable(2.0), [2], 1j])
 cases("index", lambda v: vr.Variable(X)[v], [7, -6, "a", (0, 0, 0), 1.5, (slice(None), 3)])
 cases(
     "matmul",
@@ -162,12 +163,13 @@ cases("per", lambda v: F.cross_entropy(LOGITS, np.zeros(5, int), per=v), ["batch
 cases("bce", lambda v: F.binary_cross_entropy_with_logits(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
 cases("mse", lambda v: F.mse_loss(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
 cases("parameters", lambda v: vr.optim.SGD(v, lr=0.1), [[], [X], [None], [vr.Variable(X)], None, 3])
+cases("parameters twice", lambda p: vr.optim.SGD([p, parameter(), p], lr=0.1), [parameter()])
 FROZEN = np.frombuffer(np.ones(4).tobytes())
 for array in (FROZEN, np.ones((4, 4))[:, ::2]):
     cases("updated in place", lambda v: vr.optim.SGD([vr.Variable(v, requires_grad=True)], lr=0.1), [array])
 for name in ("SGD", "Momentum", "Adagrad", "Adam"):
     optimizer = getattr(vr.optim, name)
-    cases(f"{name} lr", lambda v, o=optimizer: o([parameter()], lr=v), [-1, NAN, INF, "a", None])
+    cases(f"{name} lr", lambda v, o=optimizer: o([parameter()], lr=v), [-1, NAN, INF, "a", None, X])
 cases("Momentum", lambda v: vr.optim.Momentum([parameter()], 0.1, momentum=v), [1, -0.1, NAN, "a", None])
 cases("Adam betas", lambda v: vr.optim.Adam([parameter()], betas=v), [(0.9,), (1, 0.9), (0.9, -1), None, 3, ("a", 0)])
 cases("epsilon", lambda v: vr.optim.Adam([parameter()], epsilon=v), [-1, NAN, "a", None])

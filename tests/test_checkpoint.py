@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import varlen_rnn as vr
 from varlen_rnn import checkpoint, random
@@ -45,8 +46,6 @@ def test_damaged_and_foreign_files(tmp_path, damage):
     vr.save(path, a={"x": np.ones(100)})
     whole = path.read_bytes()
     if damage == "foreign":
-        import safetensors.numpy
-
         safetensors.numpy.save_file({"x": np.ones(2)}, path)
     else:
         part = {"truncated": whole[:-8], "half": whole[: len(whole) // 2]}
@@ -55,10 +54,66 @@ def test_damaged_and_foreign_files(tmp_path, damage):
         vr.load(path)
 
 
-def test_what_json_cannot_hold_is_an_error(tmp_path):
+NESTED = []
+for _ in range(100_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {"a": object()},
+        {"a": NESTED},
+        {"a": {"x": [1.0], 2: np.ones(2)}},
+        {"a": {1: np.ones(2)}},
+        {"a": {"x": np.ones(2), 1: np.ones(2)}},
+        {"a/b": {"c": np.ones(2)}, "a": {"b/c": np.zeros(2)}},
+        {"a": {"x": np.array([1j])}},
+        {"a": {"x": np.array(["text"])}},
+        {"a": {"x": np.array([None])}},
+        {"a": {"\ud800": np.ones(2)}},
+    ],
+    ids=[
+        "object",
+        "nested",
+        "list beside array",
+        "number",
+        "mixed",
+        "twice",
+        "complex",
+        "text",
+        "objects",
+        "surrogate",
+    ],
+)
+def test_what_a_file_cannot_hold_is_an_error(tmp_path, groups):
     with pytest.raises(vr.CheckpointError):
-        vr.save(tmp_path / "file", a=object())
+        vr.save(tmp_path / "file", **groups)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_nested_too_deep_is_an_error(tmp_path):
+    metadata = {"format": checkpoint._FORMAT, "groups": "[" * 100_000}
+    safetensors.numpy.save_file({}, tmp_path / "file", metadata)
+    with pytest.raises(vr.CheckpointError, match="file"):
+        vr.load(tmp_path / "file")
+
+
+STATES = [None, 3, "ab", [("lr", 1.0)], {1: np.ones(2)}, {"lr": np.array(0.1), None: np.ones(2)}]
+
+
+@pytest.mark.parametrize("state", [*STATES, {"weight": [[1.0], [2.0, 3.0]], "bias": np.ones(2, np.float32)}], ids=repr)
+def test_states_of_a_module_that_are_no_dict_of_arrays(state):
+    with pytest.raises(vr.CheckpointError, match="state_dict"):
+        vr.nn.Linear(2, 2).load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize("state", [*STATES, *({"lr": np.array(lr)} for lr in (-1.0, np.nan, np.inf))], ids=repr)
+def test_states_of_an_optimizer_that_are_no_dict_of_arrays(state):
+    optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=0.25)
+    with pytest.raises(vr.CheckpointError, match="optimizer state"):
+        optimizer.load_state_dict(state)
+    assert optimizer.lr == 0.25
 
 
 class Model(vr.nn.Module):

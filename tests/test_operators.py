@@ -37,11 +37,16 @@ def cells(num_gates, num_states, directions=2, hidden=4):
 CASES = {
     "add": (lambda x, y: x + y, [rows(3), dense(3)]),
     "add rows": (lambda x, y: x + y, [rows(3), dense(6, 1)]),
+    "add plain rows": (lambda x, y: y + x, [rows(3), dense(6, 3)]),
+    "add stretched": (lambda x, y: x + y, [rows(2, 3), dense(2, 1)]),
     "add scalar": (lambda x, y: y + x, [rows(3), dense()]),
     "sub": (lambda x, y: x - y, [rows(3), rows(3)]),
+    "sub plain rows": (lambda x, y: x - y, [dense(6, 3), rows(3)]),
     "sub reflected": (lambda x: 2.0 - x, [rows(3)]),
     "mul": (lambda x, y: x * y, [rows(3), dense(1, 3)]),
+    "mul plain rows": (lambda x, y: x * y, [rows(3), dense(6, 3)]),
     "div": (lambda x, y: x / y, [rows(3), rows(3, positive=True)]),
+    "div plain rows": (lambda x, y: x / y, [dense(6, 3), rows(3, positive=True)]),
     "neg": (lambda x: -x, [rows(3)]),
     "tanh": (F.tanh, [rows(3)]),
     "sigmoid": (F.sigmoid, [rows(3)]),
@@ -49,12 +54,14 @@ CASES = {
     "exp": (F.exp, [rows(3)]),
     "log": (F.log, [rows(3, positive=True)]),
     "pow": (lambda x: x**3, [rows(3)]),
+    "pow fraction": (lambda x: x**-0.5, [rows(3, positive=True)]),
     "log_softmax": (F.log_softmax, [rows(3)]),
     "reduce_sum": (lambda x: x.sum(axis=1), [rows(3)]),
     "reduce_sum all": (lambda x: x.sum(), [rows(3)]),
     "reduce_mean": (lambda x: x.mean(axis=0, keepdims=True), [rows(3)]),
     "reshape": (lambda x: x.reshape(3, 6), [rows(3)]),
     "getitem": (lambda x: x[1:4], [dense(5, 3)]),
+    "getitem all": (lambda x: x[:], [rows(3)]),
     "concat": (lambda x, y: F.concat([x, y]), [rows(3), rows(2)]),
     "concat rows": (lambda x, y: F.concat([x, y], axis=0), [dense(2, 3), dense(1, 3)]),
     "matmul": (lambda x, w: x @ w, [rows(3), dense(3, 2)]),
@@ -67,12 +74,15 @@ CASES = {
     "sequence_pool max": (lambda x: vr.sequence_pool(x, "max"), [rows(3)]),
     "sequence_pool first": (lambda x: vr.sequence_pool(x, "first"), [rows(3)]),
     "sequence_pool last": (lambda x: vr.sequence_pool(x, "last"), [rows(3)]),
+    "sequence_pool nothing": (lambda x: vr.sequence_pool(x, "sum"), [rows(2, 0)]),
+    "sequence_pool max of nothing": (lambda x: vr.sequence_pool(x, "max"), [rows(0)]),
     "segment_inputs": (lambda x: vr.segment_inputs(x, PLAN, 1), [rows(3)]),
     "init_memories": (lambda x: vr.init_memories(x, PLAN), [dense(4, 3)]),
     "concat_outputs": (lambda *s: vr.concat_outputs(s, PLAN), [dense(3, 2), dense(2, 2), dense(1, 2)]),
     "cross_entropy": (lambda x: F.cross_entropy(x, np.array([0, 2, 1, 1, 0, 2])), [rows(3)]),
     "cross_entropy a sequence": (lambda x: F.cross_entropy(x, np.zeros(6, int), per="sequence"), [rows(3)]),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, [rows(3), np.abs(dense(6, 3)) % 1]),
+    "binary_cross_entropy of plain rows": (F.binary_cross_entropy_with_logits, [dense(6, 3), rows(3)]),
     "recurrent lstm": (lambda x, *w: apply("recurrent", x, *w, cell="lstm")[0], [rows(3), *cells(4, 2)]),
     "recurrent gru": (lambda x, *w: apply("recurrent", x, *w, cell="gru")[1], [rows(3), *cells(3, 1)]),
     "recurrent rnn": (lambda x, *w: apply("recurrent", x, *w, cell="rnn_tanh")[0], [rows(3), *cells(1, 1)]),
@@ -112,6 +122,8 @@ def test_gradient(name):
         assert abs(numeric - ours) <= 1e-7 * max(1, abs(numeric)), f"input {position}: {ours}, numerically {numeric}"
         if isinstance(values[position], vr.LoDTensor):
             assert variable.grad.structure == values[position].structure
+        else:
+            assert isinstance(variable.grad, np.ndarray), "a LoD that the input has not"
 
 
 def test_two_lods_are_an_error_that_names_both():
@@ -138,6 +150,7 @@ def test_data_types_are_never_mixed():
         (lambda x: x.sum(axis=1), 1),
         (lambda x: x.sum(axis=0), 0),
         (lambda x: x[:, 1:], 1),
+        (lambda x: x[:], 1),
         (lambda x: x[1:3], 0),
         (lambda x: F.concat([x, x]), 1),
         (lambda x: F.concat([x, x], axis=0), 0),
@@ -160,6 +173,88 @@ def test_gradients_add_up_over_calls_and_uses():
     x.grad = None
     (y * y).sum().backward()
     assert x.grad.tolist() == [18, 36]
+
+
+def test_a_gradient_without_change_of_shape_or_lod_is_handed_on_as_it_is():
+    x, d = vr.Variable(rows(3)), vr.Variable(rows(3))
+    d_x, d_again = registry.find("add").grad([x, x], None, [d])
+    assert d_x is d_again is d
+    _, relabelled = registry.find("add").grad([x, vr.Variable(dense(6, 3))], None, [d])
+    assert relabelled.value.num_levels == 0
+    assert relabelled.value.data is d.value.data, "a LoD is taken off without a copy"
+
+
+def test_sparse_gradients_pass_through_a_sum_of_tables():
+    p, q = (vr.nn.Parameter(np.ones((5, 2))) for _ in range(2))
+    apply("embedding", np.array([1, 1]), p + q, padding_idx=None, sparse=True).sum().backward()
+    for table in (p, q):
+        assert isinstance(table.grad, vr.SelectedRows)
+        assert table.grad.rows.tolist() == [1, 1]
+
+
+def test_powers_at_the_edges():
+    for exponent, expected in [
+        (0, [0, 0]),
+        (1, [1, 1]),
+        (2, [0, 4]),
+        (-1, [-np.inf, -0.25]),
+        (0.5, [np.inf, 0.125**0.5]),
+    ]:
+        x = vr.Variable([0.0, 2.0], requires_grad=True)
+        (x**exponent).sum().backward()
+        np.testing.assert_allclose(x.grad, expected, rtol=1e-12, err_msg=f"exponent {exponent}")
+    x = vr.Variable(np.ones(2, np.float32), requires_grad=True)
+    y = x ** np.float64(1.5)
+    y.sum().backward()
+    assert y.dtype == x.grad.dtype == np.float32
+
+
+HANDED_ON = {
+    "add": lambda x, y: (x + y).sum(),
+    "add in rows": lambda x, y: (x + y) * np.ones((2, 2)),
+    "chain": lambda x, y: (x + 1.0) + (y - 1.0),
+    "reshape": lambda x, y: (x.reshape(4) + y.reshape(4)).sum(),
+    "concat": lambda x, y: F.concat([x, y], axis=0).sum(),
+    "mean of one": lambda x, y: (x * y).sum(axis=0, keepdims=True).mean(axis=0),
+    "alone": lambda x, y: x,
+    "nothing done": lambda x, y: x + y,
+}
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_no_two_gradients_share_memory(name):
+    """So that `p.grad *= 0.5` changes one gradient."""
+    x, y = (vr.Variable(dense(2, 2), requires_grad=True) for _ in range(2))
+    out = HANDED_ON[name](x, y)
+    given = np.ones(out.shape)
+    given.flags.writeable = False
+    out.backward(given)
+    gradients = [given, *(v.grad for v in (x, y) if v.grad is not None)]
+    assert not any(np.may_share_memory(a, b) for i, a in enumerate(gradients) for b in gradients[:i])
+    assert all(gradient.flags.writeable for gradient in gradients[1:])
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_gradient_of_a_reduction_of_one_number_can_be_written(reduce, axis):
+    x = vr.Variable([3.0], requires_grad=True)
+    getattr(x, reduce)(axis=axis).backward()
+    x.grad *= 2
+    assert x.grad.tolist() == [2]
+
+
+def test_gradients_of_weights_are_not_copied(monkeypatch):
+    copied, copy = [], vr.LoDTensor.copy
+    monkeypatch.setattr(vr.LoDTensor, "copy", lambda self: copied.append(self.shape) or copy(self))
+    monkeypatch.setattr(vr.SelectedRows, "copy", lambda self: copied.append("sparse"))
+    embedding, linear = vr.nn.Embedding(9, 3), vr.nn.Linear(8, 2)
+    layer = vr.nn.LSTM(3, 4, num_layers=2, bidirectional=True)
+    y, _ = layer(embedding(vr.create_lod_tensor(np.arange(6), [LENGTHS])))
+    F.cross_entropy(linear(vr.sequence_pool(y, "mean")), np.array([0, 1, 0, 1])).backward()
+    # The two biases of a direction have one gradient.
+    assert copied == [(16,)] * 4
+    arrays = [p.grad for p in (*layer.parameters(), *linear.parameters())] + [embedding.weight.grad.value]
+    assert not any(np.may_share_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
 
 
 def test_a_second_pass_is_an_error():

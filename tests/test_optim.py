@@ -95,6 +95,13 @@ def test_clipping_counts_duplicates_once_summed():
     np.testing.assert_allclose(dense.grad, [0.8])
 
 
+def test_clipping_counts_a_parameter_listed_twice_once():
+    p = vr.nn.Parameter([0.0, 0.0])
+    p.grad = np.array([3.0, 4.0])
+    assert vr.optim.clip_grad_norm_(iter([p, p]), 1.0) == 5.0
+    np.testing.assert_allclose(p.grad, [0.6, 0.8])
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
 def test_a_sparse_step_costs_the_ids_not_the_table(name):
     """A table of 1,000,000 x 64 is 256 MB; a step of 2,000 ids must touch and allocate a small part of that."""

@@ -7,6 +7,7 @@ resumed continues bit for bit.
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,11 @@ def save(path, **groups):
     **groups
         A dict of str to array (a `state_dict()`), or any value that JSON can hold.
 
+    Raises
+    ------
+    CheckpointError
+        Two arrays of one name, a name that is not a str, or content that neither form can hold.
+
     Examples
     --------
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
@@ -40,15 +46,19 @@ def save(path, **groups):
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
             # safetensors writes strided arrays wrongly, so every array is made contiguous.
             shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
+            if not all(isinstance(name, str) for name in content) or arrays.keys() & shaped.keys():
+                expected = "names that are str, and that differ as 'group/name'"
+                raise CheckpointError(f"save, {group!r}", expected=expected, got=f"{list(content)}"[:80])
             arrays |= shaped
             values[group] = {"arrays": sorted(content)}
         else:
             values[group] = {"value": content}
     try:
-        metadata = {"format": _FORMAT, "groups": json.dumps(values)}
-    except (TypeError, ValueError) as error:
-        raise CheckpointError("save", expected="arrays, or values that JSON can hold", got=str(error)) from error
-    _write(Path(path), safetensors.numpy.save(arrays, metadata))
+        payload = safetensors.numpy.save(arrays, {"format": _FORMAT, "groups": json.dumps(values)})
+    except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
+        expected = "arrays of numbers, or values that JSON can hold"
+        raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
+    _write(Path(path), payload)
 
 
 def _write(path, payload):
@@ -98,5 +108,29 @@ def load(path):
             else entry["value"]
             for group, entry in groups.items()
         }
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}", expected="the groups that it lists", got=repr(error)[:80]) from error
+
+
+def state_arrays(state, what):
+    """Return the entries of a state dict as arrays, by name.
+
+    Raises
+    ------
+    CheckpointError
+        Not a dict of str to array; the message begins with `what`.
+
+    Examples
+    --------
+    >>> state_arrays({"weight": [1.0, 2.0]}, "state_dict")
+    {'weight': array([1., 2.])}
+    """
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise CheckpointError(what, expected="a dict of str to array", got=str(state)[:80])
+    arrays = {}
+    for name, value in state.items():
+        try:
+            arrays[name] = np.asarray(value)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{what}, {name!r}", expected="an array", got=str(error)[:80]) from error
+    return arrays

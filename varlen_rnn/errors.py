@@ -65,7 +65,7 @@ def check_number(value, name, expected, holds):
     >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
     0.5
     """
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__") or getattr(value, "ndim", 0):
         raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
     value = float(value)
     if not holds(value):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
 from varlen_rnn.program.block import Variable
 
@@ -118,15 +119,15 @@ class Module:
         CheckpointError
             Names that are missing or unexpected; the first array of the wrong shape or data type.
         """
-        named = dict(self.named_parameters())
-        missing, unexpected = sorted(named.keys() - state.keys()), sorted(state.keys() - named.keys())
+        named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
+        missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
         if strict and (missing or unexpected):
             raise CheckpointError(
                 "state_dict",
                 expected=f"also {missing}" if missing else "no more names",
                 got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
             )
-        arrays = {name: np.asarray(array) for name, array in state.items() if name in named}
+        arrays = {name: array for name, array in arrays.items() if name in named}
         for name, array in arrays.items():
             have = named[name]
             if array.shape != have.shape or array.dtype != have.dtype:

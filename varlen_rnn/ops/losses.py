@@ -5,7 +5,7 @@ from scipy import special
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.ops.checks import check_float, check_integer, check_rank, check_shape, shared_lod
-from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.ops.math import grad_like, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 
@@ -69,8 +69,12 @@ def _binary(logits, targets):
 
 def _binary_grad(inputs, outputs, d_outputs):
     logits, targets = inputs
-    d = (apply("sigmoid", logits) - targets) * d_outputs[0] if logits.requires_grad else None
-    return [d, -(logits * d_outputs[0]) if targets.requires_grad else None]
+    d_logits = d_targets = None
+    if logits.requires_grad:
+        d_logits = grad_like((apply("sigmoid", logits) - targets) * d_outputs[0], logits)
+    if targets.requires_grad:
+        d_targets = grad_like(-(logits * d_outputs[0]), targets)
+    return [d_logits, d_targets]
 
 
 register(Op("binary_cross_entropy", ("logits", "targets"), _infer_binary, _binary, _binary_grad))

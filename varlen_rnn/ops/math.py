@@ -37,30 +37,33 @@ def _binary(name, function, grad):
     register(Op(name, ("x", "y"), lambda x, y: [broadcast(name, x, y)], forward, grad))
 
 
-def _grad_like(gradient, variable):
-    """Return the gradient of an operand that was broadcast: summed to the operand's shape."""
-    return gradient if gradient.shape == variable.shape else apply("sum_to", gradient, variable)
+def grad_like(gradient, variable):
+    """Return the gradient of an operand: summed to its shape where it was broadcast, with its LoD or none."""
+    sparse = isinstance(gradient.value, SelectedRows)  # of an operand that has no LoD
+    if gradient.shape == variable.shape and (sparse or gradient.value.structure == variable.value.structure):
+        return gradient
+    return apply("sum_to", gradient, variable)
 
 
 def _add_grad(inputs, outputs, d_outputs):
-    return [_grad_like(d_outputs[0], variable) for variable in inputs]
+    return [grad_like(d_outputs[0], variable) for variable in inputs]
 
 
 def _sub_grad(inputs, outputs, d_outputs):
     d = d_outputs[0]
-    return [_grad_like(d, inputs[0]), _grad_like(-d, inputs[1]) if inputs[1].requires_grad else None]
+    return [grad_like(d, inputs[0]), grad_like(-d, inputs[1]) if inputs[1].requires_grad else None]
 
 
 def _mul_grad(inputs, outputs, d_outputs):
     (x, y), d = inputs, d_outputs[0]
-    return [_grad_like(d * y, x) if x.requires_grad else None, _grad_like(d * x, y) if y.requires_grad else None]
+    return [grad_like(d * y, x) if x.requires_grad else None, grad_like(d * x, y) if y.requires_grad else None]
 
 
 def _div_grad(inputs, outputs, d_outputs):
     (x, y), d = inputs, d_outputs[0]
     d_x = d / y
-    d_y = _grad_like(-(d_x * outputs[0]), y) if y.requires_grad else None
-    return [_grad_like(d_x, x) if x.requires_grad else None, d_y]
+    d_y = grad_like(-(d_x * outputs[0]), y) if y.requires_grad else None
+    return [grad_like(d_x, x) if x.requires_grad else None, d_y]
 
 
 def _quiet_divide(x, y):
@@ -75,10 +78,10 @@ _binary("div", _quiet_divide, _div_grad)
 
 
 def _sum_to(x, like):
-    data, shape = x.data, like.shape
-    data = data.sum(axis=tuple(range(data.ndim - len(shape))))
-    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and data.shape[axis] != 1)
-    return [tensor_like(data.sum(axis=stretched, keepdims=True) if stretched else np.asarray(data), like)]
+    data, added = x.data, x.data.ndim - len(like.shape)
+    stretched = [added + axis for axis, size in enumerate(like.shape) if size == 1 and data.shape[added + axis] != 1]
+    axes = (*range(added), *stretched)
+    return [tensor_like(data.sum(axis=axes, keepdims=True).reshape(like.shape) if axes else data, like)]
 
 
 register(Op("sum_to", ("x", "like"), lambda x, like: [like._replace(dtype=x.dtype)], _sum_to))
@@ -119,8 +122,16 @@ def _log_grad(x, y, d):
         return d / x
 
 
+def _pow(x, exponent):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x**exponent
+
+
 def _pow_grad(x, y, d, exponent):
-    return d * x.dtype.type(exponent) * x ** (exponent - 1)
+    if exponent == 0:  # not 0 times an infinite power of 0
+        return np.zeros_like(d)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return d * x.dtype.type(exponent) * x ** (exponent - 1)
 
 
 _unary("neg", np.negative, lambda x, y, d: -d)
@@ -129,7 +140,7 @@ _unary("sigmoid", special.expit, lambda x, y, d: d * y * (1 - y))
 _unary("relu", lambda x: np.maximum(x, 0), lambda x, y, d: d * (x > 0))
 _unary("exp", np.exp, lambda x, y, d: d * y)
 _unary("log", _log, _log_grad)
-_unary("pow", lambda x, exponent: x**exponent, _pow_grad)
+_unary("pow", _pow, _pow_grad)
 _unary(
     "log_softmax",
     lambda x: special.log_softmax(x, axis=-1),
@@ -206,7 +217,7 @@ def _spread(x, d, axis, keepdims, scale):
     data = d.data if keepdims or axis is None else np.expand_dims(d.data, axis)
     factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
     spread = np.broadcast_to(data if factor is None else data * factor, x.shape)
-    return [tensor_like(np.ascontiguousarray(spread), x)]
+    return [tensor_like(np.array(spread, order="C"), x)]  # a copy: what NumPy broadcasts is read-only
 
 
 def _reduce_grad(scale):
@@ -263,7 +274,8 @@ def _check_index(x, index):
 
 def _getitem(x, index):
     _check_index(x, index)
-    keeps = isinstance(index, tuple) and index and isinstance(index[0], slice) and index[0] == slice(None)
+    of_rows = index[0] if isinstance(index, tuple) and index else index
+    keeps = isinstance(of_rows, slice) and of_rows == slice(None)
     return [LoDTensor.wrap(np.asarray(x.data[index]), x.structure if keeps else NO_LOD)]
 
 

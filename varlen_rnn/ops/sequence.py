@@ -58,7 +58,7 @@ def _pool(x, pool_type):
         pool.pool_sum(rows, offsets, _scale(offsets, pool_type, x.dtype), out)
     upper = x.structure.levels[:-1]
     lod = LoD(upper) if upper else NO_LOD
-    return [LoDTensor.wrap(out.reshape(-1, *x.shape[1:]), lod), LoDTensor.wrap(index)]
+    return [LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)]
 
 
 def _pool_grad(inputs, outputs, d_outputs, pool_type):

@@ -15,7 +15,7 @@ def clip_grad_norm_(parameters, max_norm):
     Parameters
     ----------
     parameters : iterable of Variables
-        Those without a gradient do not count.
+        Those without a gradient do not count; one that is listed twice counts once.
     max_norm : float
 
     Returns
@@ -32,7 +32,7 @@ def clip_grad_norm_(parameters, max_norm):
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
     max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
-    with_grad = [parameter for parameter in parameters if parameter.grad is not None]
+    with_grad = [parameter for parameter in dict.fromkeys(parameters) if parameter.grad is not None]
     for parameter in with_grad:
         if isinstance(parameter.grad, SelectedRows):
             parameter.grad = parameter.grad.merge()

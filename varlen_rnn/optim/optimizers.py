@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.block import Variable, apply, no_grad
@@ -35,6 +36,9 @@ class Optimizer:
                 raise ShapeError(f"parameters, entry {number}", expected=expected, got=got, hint=hint)
         if not self.parameters:
             raise ShapeError("parameters", expected="at least one Parameter", got="none")
+        if len(set(self.parameters)) < len(self.parameters):
+            hint = "it would be updated twice a step"
+            raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
         self.lr = _check_positive("lr", lr)
         self.attrs = attrs
         self._states = [None] * len(self.parameters)
@@ -75,14 +79,16 @@ class Optimizer:
         CheckpointError
             A state that is missing or unexpected, or of the wrong shape or data type.
         """
-        rest = {name: np.asarray(value) for name, value in state.items()}
+        rest = state_arrays(state, "optimizer state")
         if "lr" not in rest or rest["lr"].shape != () or rest["lr"].dtype.kind != "f":
             raise CheckpointError("optimizer state", expected="'lr', a number", got=sorted(rest)[:8])
         lr = float(rest.pop("lr"))
+        if not 0 <= lr < np.inf:
+            raise CheckpointError("optimizer state, 'lr'", expected="finite and at least 0", got=lr)
         loaded = [self._load(number, parameter, rest) for number, parameter in enumerate(self.parameters)]
         if rest:
             raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
-        self.lr, self._states = _check_positive("lr", lr), loaded
+        self.lr, self._states = lr, loaded
 
     def _load(self, number, parameter, rest):
         names = [f"{number}.{name}" for name in self.state_names]

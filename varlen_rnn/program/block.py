@@ -11,7 +11,7 @@ import itertools
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.desc import describe
@@ -188,6 +188,8 @@ class Variable:
         return apply("neg", self)
 
     def __pow__(self, exponent):
+        # As a Python number, which takes the data type of the rows.
+        exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
         return apply("pow", self, exponent=exponent)
 
     def __matmul__(self, weight):
@@ -271,11 +273,12 @@ def backward(loss, gradient=None):
     records = _reachable(loss)
     for record in records:
         record.check()
-    arrived = {}
+    arrived, owned, first = {}, {}, _first_gradient(loss, gradient)
+    _own(first.value, owned)  # the caller's
     with no_grad():
-        _send(arrived, loss, _first_gradient(loss, gradient))
+        _send(arrived, loss, first, owned)
         for record in records:
-            _pass(record, arrived)
+            _pass(record, arrived, owned)
 
 
 def _first_gradient(loss, gradient):
@@ -301,23 +304,34 @@ def _reachable(loss):
     return [found[number] for number in sorted(found, reverse=True)]
 
 
-def _key(variable):
-    return (variable.record.number, variable._slot) if variable.record else (None, id(variable))
-
-
-def _send(arrived, variable, gradient):
+def _send(arrived, variable, gradient, owned):
     """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
     if variable.record is not None:
-        arrived.setdefault(_key(variable), []).append(gradient)
+        arrived.setdefault((variable.record.number, variable._slot), []).append(gradient)
         return
     if variable.grad is not None:
-        gradient = apply("sum", variable.grad, gradient)
-    value = gradient.value
+        value = apply("sum", variable.grad, gradient).value
+    else:
+        value = _own(gradient.value, owned)
     plain = isinstance(value, LoDTensor) and not value.num_levels
     variable.grad = value.data if plain else value
 
 
-def _pass(record, arrived):
+def _own(value, owned):
+    """Return a gradient that its leaf may change in place: a copy if another has its memory, as in `x + y`.
+
+    `owned` holds the arrays at the bottom of all views given out, by identity.
+    """
+    array = value.value if isinstance(value, SelectedRows) else value.data
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if id(array) in owned:
+        return value.copy()
+    owned[id(array)] = array
+    return value
+
+
+def _pass(record, arrived, owned):
     """Turn the gradients that arrived at a record's outputs into those of its inputs."""
     gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.outputs))]
     if any(gradients):
@@ -325,7 +339,7 @@ def _pass(record, arrived):
         given = record.op.grad(record.inputs, record.outputs, summed, **record.attrs)
         for variable, gradient in zip(record.inputs, given, strict=True):
             if gradient is not None and variable is not None and variable.requires_grad:
-                _send(arrived, variable, gradient)
+                _send(arrived, variable, gradient, owned)
     record.release()
 
 
