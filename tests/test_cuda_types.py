@@ -11,7 +11,7 @@ import pytest
 from numba import config, types
 
 from varlen_rnn.cells import CELLS
-from varlen_rnn.kernels import gemm, pool, rows, segment, updates
+from varlen_rnn.kernels import gemm, pool, row_sums, rows, segment, updates
 from varlen_rnn.recurrence import cuda as recurrence
 
 if config.ENABLE_CUDASIM:
@@ -28,7 +28,7 @@ STATES = {"initial", "states", "state", "d_state"}
 def kernels():
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": kernel
-        for module in (segment, rows, pool, updates, gemm)
+        for module in (segment, rows, pool, updates, gemm, row_sums)
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }
@@ -54,7 +54,7 @@ def argument(kernel, name, real):
         return types.int64[:, ::1]
     if name in RATES:
         return real
-    if name in ("scale", "bias") or (kernel == "gemm.row_sum_cuda" and name == "out"):
+    if name in ("scale", "bias") or (kernel == "row_sums.row_sum_cuda" and name == "out"):
         return real[::1]
     return real[:, :, ::1] if deep else real[:, ::1]
 

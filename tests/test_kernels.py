@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from oracles import kernels as oracle
 
-from varlen_rnn.kernels import gemm, pool, rows, segment, updates
+from varlen_rnn.kernels import gemm, pool, row_sums, rows, segment, updates
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 NUMBERS = [np.float64, np.float32]
@@ -189,28 +189,35 @@ def test_product_on_windows(device, size, transposed, dtype):
     def plain(a, weight, c, bias, accumulate):
         oracle.product(a[:, 2:-1], weight, c[:, 3:-1], transposed, bias, accumulate)
 
-    for used, accumulate in [(bias, False), (None, True), (bias, True), (None, False)]:
+    for used, accumulate in [(bias, False), (None, True), (None, False)]:
         check(device, ours, plain, a, weight, c, used, accumulate, exact=False)
 
 
 @by_number
-@pytest.mark.parametrize("size", [*SIZES, *([] if SIMULATOR else [(300, 10, 70)])])
-def test_row_product_and_row_sum(device, size, dtype):
+@pytest.mark.parametrize("size", [*SIZES, *([] if SIMULATOR else [(300, 10, 70), (5, 800, 3)])])
+@pytest.mark.parametrize("windows", [((1, 2), (0, 1)), ((0, 0), (0, 0)), ((0, 1), (2, 0))], ids=str)
+def test_sums_over_rows(device, size, dtype, windows):
+    """Two products with windows of columns that overlap, one of them with rows chosen."""
     num_rows, depth, columns = size
-    a, b, first = (
-        values((num_rows, depth + 2), dtype),
-        values((num_rows, columns + 3), dtype, 1),
-        values((2, columns), dtype, 2),
+    a, x, h, initial = (
+        values((num_rows, depth + 3), dtype),
+        values((num_rows, 2 * columns), dtype, 1),
+        values((num_rows, columns + 3), dtype, 2),
+        values((2, columns), dtype, 3),
     )
     at = np.random.default_rng(3).integers(-2, max(num_rows, 1), num_rows)
-    on = [device.put(array) for array in (a, b, first)]
-    plain = gemm.row_product(on[0], 1, depth, on[1], b_column=2, b_columns=columns)
-    wide_a, wide_b = wide(a)[:, 1:-1], wide(b)[:, 2:-1]
-    close(device.get(plain), wide_a.T @ wide_b)
-    chosen = gemm.row_product(on[0], 1, depth, on[1], on[2], at, b_column=2, b_columns=columns)
-    close(device.get(chosen), oracle.row_product(wide_a, wide_b, wide(first), at))
-    close(device.get(gemm.row_sum(on[1])), wide(b).sum(axis=0))
-    for array, before in zip(on, (a, b, first), strict=True):
+    on = [device.put(array) for array in (a, x, h, initial)]
+    (x_first, x_cut), (h_first, h_cut) = windows
+    x_end, h_end = a.shape[1] - x_cut, a.shape[1] - h_cut
+    of_x = row_sums.Factor(x_first, x_end, on[1], 0, x.shape[1], on[1][:0], row_sums.ALL_ROWS)
+    of_h = row_sums.Factor(h_first, h_end, on[2], 2, columns, on[3], at)
+    d_x, d_h = row_sums.row_products(on[0], of_x, of_h)
+    close(device.get(d_x), wide(a)[:, x_first:x_end].T @ wide(x))
+    right = oracle.row_product(wide(a)[:, h_first:h_end], wide(h)[:, 2:-1], wide(initial), at)
+    close(device.get(d_h), right)
+    close(device.get(row_sums.row_product(on[0], on[2])), wide(a).T @ wide(h))
+    close(device.get(row_sums.row_sum(on[1])), wide(x).sum(axis=0))
+    for array, before in zip(on, (a, x, h, initial), strict=True):
         close(device.get(array), before, exact=True)
 
 

@@ -13,6 +13,7 @@ from oracles.recurrence import layer
 from varlen_rnn import recurrence, threads
 from varlen_rnn.cells import CELLS
 from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.recurrence import sharing
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins
@@ -234,34 +235,25 @@ def test_permuted_sequences_permute_the_outputs(cell, data, lengths):
     assert_same_bits(rowwise(case, np.float32), parts, order, rows_of(case, order))
 
 
+# Groups of sequences and members of a team: also more of them than cores, and than sequences.
+SPLITS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (1, 5), (4, 4)]
+
+
 @cpu_only
 @by_cell
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype):
-    used = set()
-    for_each_shard = threads.for_each_shard
-
-    def counting(kernel, shard, num_shards, *arguments):
-        used.add(num_shards)
-        return kernel(shard, num_shards, *arguments)
-
-    def spy(kernel, *arguments, **sizes):
-        for_each_shard(lambda *rest: counting(kernel, *rest), *arguments, **sizes)
-
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    for module in (recurrence.cpu, recurrence.product.__globals__):
-        target = module if isinstance(module, dict) else vars(module)
-        monkeypatch.setitem(target, "for_each_shard", spy)
     lengths = np.random.default_rng(1).integers(0, 30, 23)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, True)
 
-    def flat(num_threads):
-        threads.set_num_threads(num_threads)
+    def flat(split):
+        monkeypatch.setattr(sharing, "_split", lambda *arguments: split)
+        threads.set_num_threads(split[0] * split[1])
         (y, last), (d_x, d_directions, d_initial) = case.run(Host, dtype)
         return [y, last, d_x, d_initial, *(a for d in d_directions for a in d)]
 
-    one, *others = [contextvars.copy_context().run(flat, n) for n in (1, 2, 5)]
-    assert used >= {1, 2, 5}
+    one, *others = [contextvars.copy_context().run(flat, split) for split in SPLITS]
     for results in others:
         for right, got in zip(one, results, strict=True):
             np.testing.assert_array_equal(got, right)

@@ -8,6 +8,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn import threads
+from varlen_rnn.recurrence import sharing
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +23,17 @@ def collect(seen):
 
 def test_small_work_stays_on_the_calling_thread():
     seen = []
-    threads.for_each_shard(collect(seen), work=10, max_shards=8)
+    threads.for_each_shard(collect(seen), num_shards=threads.count_shards(10, 8))
     assert seen == [(0, 1, threading.current_thread().name)]
 
 
 def test_large_work_is_cut_into_shards():
     vr.set_num_threads(3)
     seen = []
-    threads.for_each_shard(collect(seen), work=10**9, max_shards=8)
+    threads.for_each_shard(collect(seen), num_shards=threads.count_shards(10**9, 8))
     assert sorted(shard for shard, _, _ in seen) == [0, 1, 2]
     seen.clear()
-    threads.for_each_shard(collect(seen), work=10**9, max_shards=2)
+    threads.for_each_shard(collect(seen), num_shards=threads.count_shards(10**9, 2))
     assert sorted(shard for shard, _, _ in seen) == [0, 1]
 
 
@@ -46,8 +47,48 @@ def test_an_error_comes_out_after_all_shards_ended():
         ended.append(shard)
 
     with pytest.raises(RuntimeError, match="shard 2"):
-        threads.for_each_shard(kernel, work=10**9, max_shards=4)
+        threads.for_each_shard(kernel, num_shards=4)
     assert sorted(ended) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_who_waits_for_a_shard_that_failed_is_told(failing):
+    told = threading.Event()
+
+    def kernel(shard, num_shards):
+        if shard == failing:
+            raise RuntimeError("failed")
+        assert told.wait(10)
+
+    with pytest.raises(RuntimeError, match="failed"):
+        threads.for_each_shard(kernel, num_shards=4, give_up=told.set)
+
+
+def test_one_team_at_a_time():
+    with threads.team() as first:
+        with threads.team() as second:
+            assert (first, second) == (True, False)
+    with threads.team() as third:
+        assert third
+
+
+@pytest.mark.parametrize(("lengths", "num_threads", "expected"), [
+    ([100] * 64, 2, (2, 1)),  # enough for all: no barrier
+    ([100], 2, (1, 2)),
+    ([100] * 3, 16, (1, 16)),
+    ([100, 0, 0], 2, (1, 2)),
+    ([1], 2, (1, 1)),  # small
+    ([], 2, (1, 1)),
+])  # fmt: skip
+def test_few_sequences_are_the_work_of_teams(lengths, num_threads, expected):
+    vr.set_num_threads(num_threads)
+    nothing = np.empty(0, np.int64)
+    batch = sharing.Batch(nothing, np.array(lengths, np.int64), nothing, False)
+    assert sharing._split(batch, work_of_row=2 * 4 * 256 * 256, unit_blocks=16, may_meet=True) == expected
+    if expected[1] > 1:
+        groups, parts = sharing._split(batch, 2 * 4 * 256 * 256, 16, may_meet=False)
+        assert parts == 1
+        assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
 
 
 def test_modes_belong_to_a_context():

@@ -34,6 +34,9 @@ class Cell(NamedTuple):
         `step(x, h, prev) -> (states, slots)`, each a tuple of scalars.
     step_grad : body
         `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` without the recurrent product.
+        It may not read `states[0]`, the output: what it needs of that stands in a slot.
+    reads_output : bool
+        Whether the equations read the output of the step before, `prev[0]`; otherwise it is not brought to them.
     """
 
     name: str
@@ -44,3 +47,4 @@ class Cell(NamedTuple):
     h_gates: tuple[int, ...]
     step: Callable
     step_grad: Callable
+    reads_output: bool

@@ -44,4 +44,4 @@ def step_grad(slots, prev, states, d_states):
     return (d_n * r, d_r, d_z, d_n), (d_h * z,)
 
 
-GRU = Cell("gru", ("r", "z", "n"), ("h",), ("u_n", "r", "z", "n"), 1, (2, 0, 1), step, step_grad)
+GRU = Cell("gru", ("r", "z", "n"), ("h",), ("u_n", "r", "z", "n"), 1, (2, 0, 1), step, step_grad, True)

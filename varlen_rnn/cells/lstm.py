@@ -48,4 +48,4 @@ def step_grad(slots, prev, states, d_states):
     return (d_i, d_f, d_g, d_o), (type(i)(0), d_c * f)
 
 
-LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), 0, (0, 1, 2, 3), step, step_grad)
+LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), 0, (0, 1, 2, 3), step, step_grad, False)

@@ -40,5 +40,5 @@ def step_relu_grad(slots, prev, states, d_states):
     return (d_states[0] if y > zero else zero,), (zero,)
 
 
-RNN_TANH = Cell("rnn_tanh", ("h",), ("h",), ("h",), 0, (0,), step_tanh, step_tanh_grad)
-RNN_RELU = Cell("rnn_relu", ("h",), ("h",), ("h",), 0, (0,), step_relu, step_relu_grad)
+RNN_TANH = Cell("rnn_tanh", ("h",), ("h",), ("h",), 0, (0,), step_tanh, step_tanh_grad, False)
+RNN_RELU = Cell("rnn_relu", ("h",), ("h",), ("h",), 0, (0,), step_relu, step_relu_grad, False)

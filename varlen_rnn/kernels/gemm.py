@@ -1,20 +1,36 @@
-"""Products on tiles: `x W + b`, `dg W^T`, `x^T dg`, and the packing of weights into panels.
+"""Products on tiles: `x W + b` and `dg W^T`, and the packing of weights into panels.
 
-Every product reduces in an order that depends on the shapes alone: not on the number of rows beside a row, nor on
-the number of threads.  CUDA twins are plain: a thread an element of the result.
+Every element is one chain of multiply-adds in the order of the weight's rows: it does not depend on the rows beside it,
+nor on the number of threads.  CUDA twins are plain: a thread an element of the result.
 """
 
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, empty, launch, on_device
-from varlen_rnn.jit import cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.tile import TILE_ROWS, panel_width, rows_of_tile, tile
-from varlen_rnn.threads import for_each_shard
+from varlen_rnn.device import empty, launch, on_device, zeros
+from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.tile import (
+    TILE_ROWS,
+    copy_run,
+    lanes_of,
+    offset,
+    panel_width,
+    pointer,
+    rows_of_tile,
+    tile,
+    transpose_block,
+    width_of,
+)
+from varlen_rnn.threads import count_shards, for_each_shard
 
-_ROW_BLOCK = 48  # rows of A that stay in the first-level cache while panels pass
-_DEPTH_BLOCK = 128  # rows that one block of a sum over rows takes
-ALL_ROWS = np.empty(0, np.int64)
+_ROW_BLOCK = 48  # rows of the result that one panel serves before the next
+
+
+@cpu_inlined
+def share(shard, num_shards, count):
+    """Return the first and the end of a shard's share of `count` rows, in whole tiles."""
+    tiles = (count + TILE_ROWS - 1) // TILE_ROWS
+    return tiles * shard // num_shards * TILE_ROWS, min(count, tiles * (shard + 1) // num_shards * TILE_ROWS)
 
 
 @cpu_kernel
@@ -22,71 +38,126 @@ def pack_rows(weight, panels):
     """Pack `weight` (depth, columns) into `panels` (num_panels, depth, width), the last one filled with zeros."""
     depth, columns = weight.shape
     width = panels.shape[2]
+    weight, flat = weight.ravel(), panels.ravel()
     for p in range(panels.shape[0]):
+        valid = min(width, columns - p * width)
         for k in range(depth):
-            for j in range(width):
-                column = p * width + j
-                panels[p, k, j] = weight[k, column] if column < columns else 0
+            target = (p * depth + k) * width
+            copy_run(weight, k * columns + p * width, flat, target, valid, width)
+            for j in range(valid, width):
+                flat[target + j] = 0
 
 
 @cpu_kernel
-def pack_columns(weight, panels):
-    """Pack the transpose of `weight` (columns, depth) into `panels` (num_panels, depth, width)."""
+def pack_columns(weight, bias, num_groups, panels, starts):
+    """Pack the transpose of `weight` (columns, depth) into `panels` (num_panels, depth, width), and `bias` likewise.
+
+    The columns are `num_groups` groups of equal size.  Neighbouring panels hold the same columns of each group, and
+    end in zeros where the group does: panel `i * num_groups + g` begins at column `i * width` of group g.
+    """
     columns, depth = weight.shape
-    width = panels.shape[2]
+    size, width = columns // num_groups, panels.shape[2]
+    weight, flat = weight.ravel(), panels.ravel()
+    lanes = lanes_of(pointer(flat, 0))
     for p in range(panels.shape[0]):
+        unit, group = p // num_groups * width, p % num_groups
+        valid, first = min(width, size - unit), group * size + unit
         for j in range(width):
-            column = p * width + j
-            for k in range(depth):
-                panels[p, k, j] = weight[column, k] if column < columns else 0
+            starts[p, j] = bias[first + j] if j < valid else 0
+        for k in range(0, depth, lanes):
+            for j in range(0, width, lanes):
+                source, target = (first + j) * depth + k, (p * depth + k) * width + j
+                if k + lanes <= depth and j + lanes <= valid:
+                    transpose_block(pointer(weight, source), depth, pointer(flat, target), width)
+                else:
+                    for i in range(min(lanes, depth - k)):
+                        for lane in range(lanes):
+                            flat[target + i * width + lane] = (
+                                weight[source + lane * depth + i] if j + lane < valid else 0
+                            )
 
 
-def packed(weight, transposed=False):
-    """Return the panels of a product with `weight` (depth, columns), or with its transpose."""
-    columns, depth = weight.shape if transposed else weight.shape[::-1]
+def packed(weight, bias, num_groups=1):
+    """Return the panels of a product with the transpose of `weight` (columns, depth), and `bias` in panels."""
+    columns, depth = weight.shape
     width = panel_width(weight.dtype)
-    panels = np.empty((-(-columns // width), depth, width), weight.dtype)
-    (pack_columns if transposed else pack_rows)(weight, panels)
+    count = -(-columns // num_groups // width) * num_groups
+    panels, starts = empty((count, depth, width), weight), empty((count, width), weight)
+    pack_columns(weight, bias, num_groups, panels, starts)
+    return panels, starts
+
+
+def packed_rows(weight):
+    """Return the panels of a product with `weight` (depth, columns)."""
+    depth, columns = weight.shape
+    width = panel_width(weight.dtype)
+    panels = empty((-(-columns // width), depth, width), weight)
+    pack_rows(weight, panels)
     return panels
 
 
 @cpu_kernel
-def product_cpu(shard, num_shards, a, a_column, depth, panels, bias, c, c_column, columns, accumulate):
-    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, this shard's blocks of rows.
+def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
+    """Run `rows` rows of `a` over `num_panels` neighbouring panels.
 
-    `a` (rows, ...) and `c` (rows, ...) are C-contiguous; `bias` (columns,), or empty for none.
+    All are addresses.  Row r begins at its `..._rows[r]`; from the sums of a panel to those of the next it is a step.
     """
-    num_rows, a_stride = a.shape
-    c_stride = c.shape[1]
-    width = panels.shape[2]
-    offsets = np.empty(_ROW_BLOCK, np.int64)
-    edge = np.zeros((TILE_ROWS, width), a.dtype)
-    num_blocks = (num_rows + _ROW_BLOCK - 1) // _ROW_BLOCK
-    for block in range(shard, num_blocks, num_shards):
-        start = block * _ROW_BLOCK
-        in_block = min(_ROW_BLOCK, num_rows - start)
-        for r in range(in_block):
-            offsets[r] = (start + r) * a_stride + a_column
-        for p in range(panels.shape[0]):
-            valid = min(width, columns - p * width)
-            r = 0
-            while r < in_block:
-                m = rows_of_tile(in_block - r)
-                row, column = start + r, c_column + p * width
-                panel = p * depth * width
-                if valid == width:
-                    tile(m, a, offsets, r, 1, panels, panel, depth, c, row * c_stride + column, c_stride, accumulate)
-                else:
-                    tile(m, a, offsets, r, 1, panels, panel, depth, edge, 0, width, False)
-                    for i in range(m):
-                        for j in range(valid):
-                            kept = c[row + i, column + j] if accumulate else edge.dtype.type(0)
-                            c[row + i, column + j] = kept + edge[i, j]
-                if bias.shape[0]:
-                    for i in range(m):
-                        for j in range(valid):
-                            c[row + i, column + j] += bias[p * width + j]
-                r += m
+    width = width_of(a)
+    size = depth * width
+    if rows < 4:
+        tile(rows, num_panels, a, a_rows, 1, panels, size, depth, start, start_rows, start_step, c, c_rows, c_step)
+        return
+    for p in range(num_panels):  # a panel stays in the caches while rows pass
+        panel, here, there = offset(panels, p * size), offset(start, p * start_step), offset(c, p * c_step)
+        r = 0
+        while r < rows:
+            m = rows_of_tile(rows - r)
+            tile(
+                m, 1, a, offset(a_rows, r), 1, panel, 0, depth, here, offset(start_rows, r), 0, there,
+                offset(c_rows, r), 0,
+            )  # fmt: skip
+            r += m
+
+
+@cpu_kernel
+def product_cpu(shard, num_shards, a, a_column, depth, panels, bias, c, c_column, columns, accumulate):
+    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, this shard's share of the rows.
+
+    `a` (rows, ...) and `c` (rows, ...) are C-contiguous; `bias` (num_panels * width,), unused when accumulating.
+    """
+    a_stride, c_stride, width = a.shape[1], c.shape[1], panels.shape[2]
+    first, end = share(shard, num_shards, a.shape[0])
+    a_rows, c_rows, no_rows = (
+        np.empty(_ROW_BLOCK, np.int64),
+        np.empty(_ROW_BLOCK, np.int64),
+        np.zeros(_ROW_BLOCK, np.int64),
+    )
+    for r in range(_ROW_BLOCK):
+        a_rows[r], c_rows[r] = r * a_stride, r * c_stride
+    whole, valid = columns // width, columns % width
+    edge_rows = np.arange(_ROW_BLOCK) * width
+    edge = np.zeros(_ROW_BLOCK * width, a.dtype)
+    for block in range(first, end, _ROW_BLOCK):
+        rows = min(_ROW_BLOCK, end - block)
+        rows_of_a, here = pointer(a, block * a_stride + a_column), block * c_stride + c_column
+        start, start_rows = (pointer(c, here), c_rows) if accumulate else (pointer(bias, 0), no_rows)
+        tiles(
+            rows, rows_of_a, pointer(a_rows, 0), pointer(panels, 0), whole, depth, start, pointer(start_rows, 0),
+            width, pointer(c, here), pointer(c_rows, 0), width,
+        )  # fmt: skip
+        if valid:
+            column = c_column + whole * width
+            for r in range(rows):
+                for j in range(valid):
+                    edge[r * width + j] = c[block + r, column + j] if accumulate else bias[whole * width + j]
+            at = pointer(edge_rows, 0)
+            panel = pointer(panels, whole * depth * width)
+            tiles(
+                rows, rows_of_a, pointer(a_rows, 0), panel, 1, depth, pointer(edge, 0), at, 0, pointer(edge, 0), at, 0,
+            )  # fmt: skip
+            for r in range(rows):
+                for j in range(valid):
+                    c[block + r, column + j] = edge[r * width + j]
 
 
 @cuda_kernel
@@ -95,21 +166,21 @@ def product_cuda(a, a_column, depth, weight, transposed, bias, c, c_column, colu
     i = cuda.grid(1)
     if i < a.shape[0] * columns:
         r, j = i // columns, i % columns
-        total = c[r, c_column + j] if accumulate else c.dtype.type(0)
+        total = c[r, c_column + j] if accumulate else bias[j]
         for k in range(depth):
             total += a[r, a_column + k] * (weight[j, k] if transposed else weight[k, j])
-        c[r, c_column + j] = total + bias[j] if bias.shape[0] else total
+        c[r, c_column + j] = total
 
 
 def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):
-    """Compute `c (+)= a @ weight + bias`, or with `weight` transposed, on windows of columns of `a` and `c`.
+    """Compute `c = a @ weight + bias`, or add `a @ weight` to `c`, on windows of columns of `a` and `c`.
 
     Parameters
     ----------
     a : (rows, a_columns) C-contiguous; the product reads `depth` columns from `a_column` on.
     weight : (depth, columns), or (columns, depth) when `transposed`
     c : (rows, c_columns) C-contiguous; the product writes `columns` columns from `c_column` on.
-    bias : (columns,), optional
+    bias : (columns,), optional; where the sums start unless they `accumulate`
 
     Examples
     --------
@@ -117,125 +188,18 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     array([4., 4.])
     """
     columns, depth = weight.shape if transposed else weight.shape[::-1]
-    if bias is None:
-        bias = empty(0, a)
     if on_device(a):
+        bias = zeros(columns, a) if bias is None else bias
         arguments = (a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate)
         launch(product_cuda, a.shape[0] * columns, *arguments)
         return
-    arguments = (a, a_column, depth, packed(weight, transposed), bias, c, c_column, columns, accumulate)
-    num_blocks = -(-a.shape[0] // _ROW_BLOCK)
-    for_each_shard(product_cpu, *arguments, work=a.shape[0] * depth * columns, max_shards=num_blocks)
-
-
-@cpu_kernel
-def row_product_cpu(shard, num_shards, a, a_column, depth, b, b_column, columns, b_first, b_rows, c):
-    """`c = a[:, a_column:][:, :depth]^T @ b[b_rows, b_column:][:, :columns]`, this shard's panels of columns.
-
-    Row `b_rows[k]` of `b` stands at k; -1 - i means row i of `b_first`; an empty `b_rows` means `b` as it is.
-    """
-    num_rows, a_stride = a.shape
-    width = c.shape[2]
-    offsets = np.empty(depth, np.int64)
-    panel = np.zeros((_DEPTH_BLOCK, width), a.dtype)
-    for p in range(shard, c.shape[0], num_shards):
-        valid = min(width, columns - p * width)
-        if num_rows == 0:
-            c[p] = 0
-        for start in range(0, num_rows, _DEPTH_BLOCK):
-            in_block = min(_DEPTH_BLOCK, num_rows - start)
-            for k in range(in_block):
-                row = b_rows[start + k] if b_rows.shape[0] else start + k
-                if row >= 0:
-                    for j in range(valid):
-                        panel[k, j] = b[row, b_column + p * width + j]
-                else:
-                    for j in range(valid):
-                        panel[k, j] = b_first[-1 - row, p * width + j]
-            for m in range(depth):
-                offsets[m] = start * a_stride + a_column + m
-            m = 0
-            while m < depth:
-                rows = rows_of_tile(depth - m)
-                first = (p * depth + m) * width
-                tile(rows, a, offsets, m, a_stride, panel, 0, in_block, c, first, width, start > 0)
-                m += rows
-
-
-@cuda_kernel
-def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, c):
-    """Twin of `row_product_cpu`; a thread an element of `c` (depth, columns)."""
-    i = cuda.grid(1)
-    if i < c.size:
-        m, j = i // c.shape[1], i % c.shape[1]
-        total = c.dtype.type(0)
-        for k in range(a.shape[0]):
-            row = b_rows[k] if b_rows.shape[0] else k
-            value = b[row, b_column + j] if row >= 0 else b_first[-1 - row, j]
-            total += a[k, a_column + m] * value
-        c[m, j] = total
-
-
-def row_product(a, a_column, depth, b, b_first=None, b_rows=ALL_ROWS, b_column=0, b_columns=None):
-    """Return `a[:, a_column:][:, :depth]^T @ b[b_rows]`: the sum over rows that gives the gradient of a weight.
-
-    Parameters
-    ----------
-    a : (rows, a_columns) C-contiguous
-    b : (rows, ...) C-contiguous; the product reads `b_columns` columns from `b_column` on, by default all.
-    b_first : (n, b_columns), optional
-    b_rows : (rows,) int64, optional
-        Row of `b` that stands at each row; -1 - i is row i of `b_first`.
-
-    Returns
-    -------
-    (depth, b_columns)
-    """
-    columns = b.shape[1] if b_columns is None else b_columns
-    b_first = empty((0, columns), a) if b_first is None else b_first
-    if on_device(a):
-        c = empty((depth, columns), a)
-        launch(row_product_cuda, depth * columns, a, a_column, b, b_column, b_first, beside(b_rows, a), c)
-        return c
-    width = panel_width(a.dtype)
-    panels = np.empty((-(-columns // width), depth, width), a.dtype)
-    work = a.shape[0] * depth * columns
-    arguments = (a, a_column, depth, b, b_column, columns, b_first, b_rows, panels)
-    for_each_shard(row_product_cpu, *arguments, work=work, max_shards=len(panels))
-    return np.ascontiguousarray(panels.transpose(1, 0, 2).reshape(depth, len(panels) * width)[:, :columns])
-
-
-@cpu_kernel
-def row_sum_cpu(a, out):
-    """`out = a.sum(axis=0)`: in blocks of rows, so that rounding grows with their number's root."""
-    num_rows, columns = a.shape
-    out[:] = 0
-    part = np.empty(columns, a.dtype)
-    for start in range(0, num_rows, _DEPTH_BLOCK):
-        part[:] = 0
-        for r in range(start, min(start + _DEPTH_BLOCK, num_rows)):
-            for j in range(columns):
-                part[j] += a[r, j]
-        for j in range(columns):
-            out[j] += part[j]
-
-
-@cuda_kernel
-def row_sum_cuda(a, out):
-    """Twin of `row_sum_cpu`."""
-    j = cuda.grid(1)
-    if j < out.size:
-        total = out.dtype.type(0)
-        for r in range(a.shape[0]):
-            total += a[r, j]
-        out[j] = total
-
-
-def row_sum(a):
-    """Return the sum of the rows of `a` (rows, columns): the gradient of a bias."""
-    out = empty(a.shape[1], a)
-    if on_device(a):
-        launch(row_sum_cuda, out.size, a, out)
+    if transposed:
+        panels, starts = packed(weight, np.zeros(columns, a.dtype) if bias is None else bias)
     else:
-        row_sum_cpu(a, out)
-    return out
+        panels = packed_rows(weight)
+        starts = np.zeros(panels.shape[::2], a.dtype)
+        if bias is not None:
+            starts.ravel()[:columns] = bias
+    arguments = (a, a_column, depth, panels, starts.ravel(), c, c_column, columns, accumulate)
+    max_shards = -(-a.shape[0] // TILE_ROWS)
+    for_each_shard(product_cpu, *arguments, num_shards=count_shards(a.shape[0] * depth * columns, max_shards))

@@ -38,81 +38,100 @@ def panel_width(dtype):
     return _VECTORS * _VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
-def _make_tile(rows):
-    """Return the tile of exactly `rows` rows as a function for compiled code.
+@intrinsic
+def pointer(typing, array, start):
+    """Return the address of entry `start` of a C-contiguous array, whose last use must come later than the address's.
 
-    Its arguments are array `a`, `a_rows[first + r]` (the offset in elements of row r in `a`), `a_step` (elements
-    from k to k + 1), array `panels` and the offset of the panel in it, the depth `k`, array `c`, the offset of its
-    first row, its row stride, and whether to add to what `c` holds.
+    Numba frees a local array after its last use, and an address is none: take addresses of arguments, or inside the
+    loop that uses them.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+        return builder.gep(array.data, [arguments[1]])
+
+    return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def width_of(typing, address):
+    """Return the width of a panel of the numbers at an address."""
+    width = _VECTORS * _VECTOR_BYTES // (address.dtype.bitwidth // 8)
+    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), width)
+
+
+@intrinsic
+def offset(typing, address, count):
+    """Return the address `count` elements further."""
+    return address(address, types.intp), lambda context, builder, signature, arguments: builder.gep(
+        arguments[0], [arguments[1]]
+    )
+
+
+def _make_tile(rows, panels):
+    """Return the tile of exactly `rows` rows and `panels` panels as a function of addresses, for compiled code.
+
+    Its arguments: `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements from k to k + 1;
+    the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin, and `c`, where
+    they go, each with the offsets of its rows, and elements from the sums of a panel to those of the next.
     """
 
     @intrinsic
-    def tile(typing, a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate):
-        number = types.intp
-        signature = types.void(a, a_rows, number, number, panels, number, number, c, number, number, types.boolean)
-        lanes = _VECTOR_BYTES // (a.dtype.bitwidth // 8)
+    def tile(typing, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step):
+        number, scalar_bytes = types.intp, a.dtype.bitwidth // 8
+        lanes = _VECTOR_BYTES // scalar_bytes
+        signature = types.void(
+            a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number
+        )  # fmt: skip
 
         def codegen(context, builder, signature, arguments):
-            a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate = arguments
-            scalar = context.get_value_type(signature.args[0].dtype)
-            vector = ir.VectorType(scalar, lanes)
-            index = ir.IntType(64)
+            a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step = arguments
+            vector, index = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes), ir.IntType(64)
+            cells = [(r, q, v) for q in range(panels) for v in range(_VECTORS) for r in range(rows)]
+            if rows > panels * _VECTORS:
+                cells.sort()
 
-            def data(position, value):
-                return context.make_array(signature.args[position])(context, builder, value=value).data
+            def row_at(address, offsets, r):
+                return builder.gep(address, [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
 
-            def vectors_at(pointer):
-                return [
-                    builder.bitcast(builder.gep(pointer, [ir.Constant(index, v * lanes)]), vector.as_pointer())
-                    for v in range(_VECTORS)
-                ]
+            def panel_at(address, step, q):
+                return builder.gep(address, [builder.mul(step, ir.Constant(index, q))])
 
-            def load(pointer):
-                value = builder.load(pointer)
+            def vector_at(address, v):
+                address = builder.gep(address, [ir.Constant(index, v * lanes)])
+                return builder.bitcast(address, vector.as_pointer())
+
+            def load(address):
+                value = builder.load(address)
                 value.align = scalar_bytes
                 return value
 
-            scalar_bytes = signature.args[0].dtype.bitwidth // 8
-            offsets = builder.gep(data(1, a_rows), [first])
-            a_row = [
-                builder.gep(data(0, a), [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
-                for r in range(rows)
-            ]
-            c_start = builder.gep(data(7, c), [c_first])
-            c_row = [
-                vectors_at(builder.gep(c_start, [builder.mul(c_stride, ir.Constant(index, r))])) for r in range(rows)
-            ]
-            panel_start = builder.gep(data(4, panels), [panel])
-            sums = [[cgutils.alloca_once(builder, vector) for _ in range(_VECTORS)] for _ in range(rows)]
-            with builder.if_else(accumulate) as (add, fresh):
-                with add:
-                    for r in range(rows):
-                        for v in range(_VECTORS):
-                            builder.store(load(c_row[r][v]), sums[r][v])
-                with fresh:
-                    for r in range(rows):
-                        for v in range(_VECTORS):
-                            builder.store(ir.Constant(vector, None), sums[r][v])
+            a_row = [row_at(a, a_rows, r) for r in range(rows)]
+            start_row = [row_at(start, start_rows, r) for r in range(rows)]
+            c_row = [row_at(c, c_rows, r) for r in range(rows)]
+            sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
+            for r, q, v in cells:
+                builder.store(load(vector_at(panel_at(start_row[r], start_step, q), v)), sums[r, q, v])
             name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
             multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
             undefined = ir.Constant(vector, ir.Undefined)
             everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
             with cgutils.for_range(builder, depth, intp=index) as loop:
-                width = ir.Constant(index, _VECTORS * lanes)
-                step = [
-                    load(pointer) for pointer in vectors_at(builder.gep(panel_start, [builder.mul(loop.index, width)]))
-                ]
                 offset = builder.mul(loop.index, a_step)
-                for r in range(rows):
-                    one = builder.load(builder.gep(a_row[r], [offset]))
-                    first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
-                    spread = builder.shuffle_vector(first_lane, undefined, everywhere)
-                    for v in range(_VECTORS):
-                        total = builder.call(multiply_add, [spread, step[v], builder.load(sums[r][v])])
-                        builder.store(total, sums[r][v])
-            for r in range(rows):
-                for v in range(_VECTORS):
-                    builder.store(builder.load(sums[r][v]), c_row[r][v]).align = scalar_bytes
+                here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
+                spread, steps = {}, {}
+                for r, q, v in cells:  # the order decides what stays in registers beside the sums
+                    if r not in spread:
+                        one = builder.load(builder.gep(a_row[r], [offset]))
+                        first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
+                        spread[r] = builder.shuffle_vector(first_lane, undefined, everywhere)
+                    if (q, v) not in steps:
+                        steps[q, v] = load(vector_at(panel_at(here, panel_step, q), v))
+                    total = builder.call(multiply_add, [spread[r], steps[q, v], builder.load(sums[r, q, v])])
+                    builder.store(total, sums[r, q, v])
+            for r, q, v in cells:
+                address = vector_at(panel_at(c_row[r], c_step, q), v)
+                builder.store(builder.load(sums[r, q, v]), address).align = scalar_bytes
             return context.get_dummy_value()
 
         return signature, codegen
@@ -120,24 +139,84 @@ def _make_tile(rows):
     return tile
 
 
-_one, _two, _three, _four, _five, _six = (_make_tile(rows) for rows in range(1, TILE_ROWS + 1))
+# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add.
+_one, _one_three, _one_four = _make_tile(1, 1), _make_tile(1, 3), _make_tile(1, 4)
+_two, _two_two, _three, _three_two = _make_tile(2, 1), _make_tile(2, 2), _make_tile(3, 1), _make_tile(3, 2)
+_four, _five, _six = _make_tile(4, 1), _make_tile(5, 1), _make_tile(6, 1)
 
 
 @cpu_kernel
-def tile(rows, a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate):
-    """Run the tile of `rows` rows, 1 to `TILE_ROWS`; the arguments are those of `_make_tile`."""
-    if rows == 6:
-        _six(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
-    elif rows == 5:
-        _five(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
-    elif rows == 4:
-        _four(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
-    elif rows == 3:
-        _three(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
-    elif rows == 2:
-        _two(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
-    else:
-        _one(a, a_rows, first, a_step, panels, panel, depth, c, c_first, c_stride, accumulate)
+def tile(
+    rows, panels, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step
+):  # fmt: skip
+    """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`."""
+    q = 0
+    while q < panels:
+        p, s, d = offset(panel, q * panel_step), offset(start, q * start_step), offset(c, q * c_step)
+        if rows == 6:
+            _six(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        elif rows == 5:
+            _five(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        elif rows == 4:
+            _four(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        elif rows == 3 and q + 1 < panels:
+            _three_two(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+            q += 1
+        elif rows == 3:
+            _three(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        elif rows == 2 and q + 1 < panels:
+            _two_two(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+            q += 1
+        elif rows == 2:
+            _two(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        elif q + 3 < panels:
+            _one_four(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+            q += 3
+        elif q + 2 < panels:
+            _one_three(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+            q += 2
+        else:
+            _one(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
+        q += 1
+
+
+@intrinsic
+def transpose_block(typing, source, source_step, target, target_step):
+    """Write the transpose of a block of `lanes_of` vectors, `source_step` apart, as as many, `target_step` apart."""
+    scalar_bytes = source.dtype.bitwidth // 8
+    lanes = _VECTOR_BYTES // scalar_bytes
+
+    def codegen(context, builder, signature, arguments):
+        source, source_step, target, target_step = arguments
+        vector, index = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes), ir.IntType(64)
+
+        def vector_at(address, step, number):
+            address = builder.gep(address, [builder.mul(step, ir.Constant(index, number))])
+            return builder.bitcast(address, vector.as_pointer())
+
+        def interleave(low, high, half):
+            order = [lane // 2 + half * lanes // 2 + lane % 2 * lanes for lane in range(lanes)]
+            return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(ir.IntType(32), lanes), order))
+
+        block = []
+        for number in range(lanes):
+            block.append(builder.load(vector_at(source, source_step, number)))
+            block[-1].align = scalar_bytes
+        for _ in range(lanes.bit_length() - 1):
+            pairs = zip(block[: lanes // 2], block[lanes // 2 :], strict=True)
+            block = [interleave(low, high, half) for low, high in pairs for half in (0, 1)]
+        for number, value in enumerate(block):
+            builder.store(value, vector_at(target, target_step, number)).align = scalar_bytes
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), codegen
+
+
+@intrinsic
+def lanes_of(typing, address):
+    """Return how many of the numbers at an address a vector holds."""
+    lanes = _VECTOR_BYTES // (address.dtype.bitwidth // 8)
+    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), lanes)
 
 
 def _make_move(add):

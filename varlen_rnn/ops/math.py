@@ -8,7 +8,8 @@ import numpy as np
 from scipy import special
 
 from varlen_rnn.errors import ShapeError, check_int
-from varlen_rnn.kernels.gemm import product, row_product, row_sum
+from varlen_rnn.kernels.gemm import product
+from varlen_rnn.kernels.row_sums import row_product, row_sum
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import broadcast, check_float, check_rank, check_shape, shared_lod
 from varlen_rnn.program.block import apply
@@ -366,7 +367,7 @@ def _rows(data):
 
 
 def _row_product(a, b):
-    return [LoDTensor.wrap(row_product(_rows(a.data), 0, a.shape[-1], _rows(b.data)))]
+    return [LoDTensor.wrap(row_product(_rows(a.data), _rows(b.data)))]
 
 
 register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad))

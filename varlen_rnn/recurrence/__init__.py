@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.device import empty, on_device, to_device, zeros
-from varlen_rnn.kernels.gemm import product, row_product, row_sum
+from varlen_rnn.kernels.gemm import product
+from varlen_rnn.kernels.row_sums import ALL_ROWS, Factor, row_products, row_sum
 from varlen_rnn.recurrence import cpu, cuda
 
 
@@ -61,14 +62,13 @@ def forward(cell, x, directions, initial, plan, keep=True):
     last, residuals = [], []
     engine = cuda if on_device(x) else cpu
     for number, direction in enumerate(directions):
-        slots = empty((x.shape[0], len(cell.slots) * hidden), x)
-        states = empty((num_states - 1, x.shape[0], hidden), x)
-        column = cell.x_slot * hidden
-        product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
+        kept_rows = x.shape[0] if keep or on_device(x) else 0
+        slots = empty((kept_rows, len(cell.slots) * hidden), x)
+        states = empty((num_states - 1, kept_rows, hidden), x)
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         end = empty(shape, x)
         engine.forward(
-            cell, slots, y, number * hidden, states, direction, start, initial is not None, end, plan, number == 1,
+            cell, x, direction, start, initial is not None, y, number * hidden, slots, states, end, plan, number == 1,
             keep,
         )  # fmt: skip
         last.append(end)
@@ -112,13 +112,15 @@ def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need
         x_column = cell.x_slot * hidden
         if need_x:
             product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
-        d_h = row_product(slots, 0, num_gates, y, start[0], previous, b_column=column, b_columns=hidden)
+        of_x = Factor(x_column, x_column + num_gates, x, 0, x.shape[1], x[:0], ALL_ROWS)
+        of_h = Factor(0, num_gates, y, column, hidden, start[0], previous)
+        d_weight_ih, d_weight_hh = row_products(slots, of_x, of_h)
         sums = row_sum(slots)
         inverse = np.argsort(cell.h_gates)
         d_directions.append(
             Direction(
-                row_product(slots, x_column, num_gates, x),
-                _reorder(d_h, inverse),
+                d_weight_ih,
+                _reorder(d_weight_hh, inverse),
                 sums[x_column : x_column + num_gates],
                 _reorder(sums[:num_gates], inverse),
             )

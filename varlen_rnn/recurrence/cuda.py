@@ -10,6 +10,7 @@ from numba import cuda
 
 from varlen_rnn.device import launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
+from varlen_rnn.kernels.gemm import product
 from varlen_rnn.recurrence.tuples import put, take
 
 
@@ -116,9 +117,11 @@ def _rows_of_step(plan, t, reverse):
     return to_device(starts + steps)
 
 
-def forward(cell, slots, y, y_column, states, direction, initial, given, last, plan, reverse, keep):
+def forward(cell, x, direction, initial, given, y, y_column, slots, states, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps the residuals."""
     weight = direction.weight_hh
+    column = cell.x_slot * weight.shape[1]
+    product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
     hidden, order = weight.shape[1], to_device(plan.sorted_indices)
     state, products = zeros(initial.shape, y), zeros((plan.num_sequences, weight.shape[0]), y)
     launch(permute_states, state.size, initial, order, False, state)

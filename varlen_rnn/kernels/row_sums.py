@@ -1,0 +1,184 @@
+"""Sums over rows, `x^T dg` and the columns' sums of dg: what the gradients of weights and biases are made of.
+
+They reduce in blocks of rows of a fixed size, so the order depends on the number of rows alone, not on the number of
+threads.  CUDA twins are plain: a thread an element of the result.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, empty, launch, on_device
+from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.gemm import share
+from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, panel_width, pointer, tile
+from varlen_rnn.threads import count_shards, for_each_shard
+
+_DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
+_COLUMN_BLOCK = 384  # and the columns of such a block that stay in the second-level cache
+ALL_ROWS = np.empty(0, np.int64)
+
+
+class Factor(NamedTuple):
+    """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`.
+
+    Row `rows[k]` of `b` stands at k; -1 - i means row i of `initial` (n, columns); empty `rows` mean `b` as it is.
+    """
+
+    first: int
+    end: int
+    b: np.ndarray
+    column: int
+    columns: int
+    initial: np.ndarray
+    rows: np.ndarray
+
+
+@cpu_inlined
+def _gather(factor, start, count, panels, width):
+    """Copy a block of rows of a factor into panels [panel][row][width]; the last one keeps its zeros."""
+    b, initial, stride = factor.b.ravel(), factor.initial.ravel(), factor.b.shape[1]
+    for k in range(count):
+        row = factor.rows[start + k] if factor.rows.shape[0] else start + k
+        source, at = (b, row * stride + factor.column) if row >= 0 else (initial, (-1 - row) * factor.columns)
+        for p in range(0, factor.columns, width):
+            copy_run(source, at + p, panels, p * _DEPTH_BLOCK + k * width, min(width, factor.columns - p), width)
+
+
+@cpu_inlined
+def _add_products(factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, c_rows, c, width):
+    """Add the products of a block of rows to the rows of `c` that belong to columns `first` to `end` of `a`."""
+    at_columns, at_rows = pointer(columns_of_tile, 0), pointer(c_rows, 0)
+    for p in range(0, factor.columns, width):
+        for m in range(first, end, TILE_ROWS):
+            n = min(TILE_ROWS, end - m)
+            if m < factor.end and m + n > factor.first:
+                here = pointer(c, (m - lowest) * c.shape[1] + p)
+                tile(
+                    n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
+                    pointer(panels, p * _DEPTH_BLOCK), 0, count, here, at_rows, 0, here, at_rows, 0,
+                )  # fmt: skip
+
+
+@cpu_kernel
+def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two):
+    """Two sums over the rows of `a`, which is read once; this shard's columns of `a`, from `lowest` to `highest`.
+
+    Row i of `c_one` and `c_two` belongs to column `lowest + i` of `a`; they hold zeros at first, and whole panels.
+    """
+    first, end = share(shard, num_shards, highest - lowest)
+    first, end = lowest + first, lowest + end
+    if first == end:
+        return
+    flat = a.ravel()
+    # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
+    tile_size = _DEPTH_BLOCK * TILE_ROWS + width
+    tiles = np.empty(_COLUMN_BLOCK // TILE_ROWS * tile_size, a.dtype)
+    panels_one = np.zeros(c_one.shape[1] * _DEPTH_BLOCK, a.dtype)
+    panels_two = np.zeros(c_two.shape[1] * _DEPTH_BLOCK, a.dtype)
+    steps = np.arange(TILE_ROWS)
+    rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
+    for start in range(0, a.shape[0], _DEPTH_BLOCK):
+        count = min(_DEPTH_BLOCK, a.shape[0] - start)
+        _gather(one, start, count, panels_one, width)
+        _gather(two, start, count, panels_two, width)
+        for block in range(first, end, _COLUMN_BLOCK):
+            block_end = min(block + _COLUMN_BLOCK, end)
+            for k in range(count):
+                target, row = k * TILE_ROWS, (start + k) * a.shape[1]
+                for m in range(block, block_end, TILE_ROWS):
+                    # A whole vector where the row has one: what is too much is overwritten by the next row.
+                    n = width if m + width <= a.shape[1] else min(TILE_ROWS, block_end - m)
+                    copy_run(flat, row + m, tiles, target, n, width)
+                    target += tile_size
+            _add_products(
+                one, lowest, block, block_end, count, tiles, tile_size, steps, panels_one, rows_one, c_one, width
+            )
+            _add_products(
+                two, lowest, block, block_end, count, tiles, tile_size, steps, panels_two, rows_two, c_two, width
+            )
+
+
+@cuda_kernel
+def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, c):
+    """Twin of `row_products_cpu` for one factor; a thread an element of `c` (end - first, columns)."""
+    i = cuda.grid(1)
+    if i < c.size:
+        m, j = i // c.shape[1], i % c.shape[1]
+        total = c.dtype.type(0)
+        for k in range(a.shape[0]):
+            row = b_rows[k] if b_rows.shape[0] else k
+            value = b[row, b_column + j] if row >= 0 else b_first[-1 - row, j]
+            total += a[k, a_column + m] * value
+        c[m, j] = total
+
+
+def row_products(a, one, two):
+    """Return the two sums over the rows of `a` (rows, columns), C-contiguous: (end - first, columns) of each factor."""
+    if on_device(a):
+        return [_row_product_on_device(a, *factor) for factor in (one, two)]
+    width = panel_width(a.dtype)
+    windows = [factor for factor in (one, two) if factor.end > factor.first]
+    lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
+    sums = [np.zeros((highest - lowest, -(-f.columns // width) * width), a.dtype) for f in (one, two)]
+    num_shards = count_shards(a.shape[0] * sum(s.size for s in sums), -(-(highest - lowest) // TILE_ROWS))
+    for_each_shard(row_products_cpu, width, lowest, highest, a, one, two, *sums, num_shards=num_shards)
+    cut = [s[f.first - lowest : f.end - lowest, : f.columns] for s, f in zip(sums, (one, two), strict=True)]
+    return [np.ascontiguousarray(c) for c in cut]
+
+
+def _row_product_on_device(a, first, end, b, column, columns, initial, rows):
+    c = empty((end - first, columns), a)
+    launch(row_product_cuda, c.size, a, first, b, column, initial, beside(rows, a), c)
+    return c
+
+
+def row_product(a, b):
+    """Return `a^T @ b` for `a` (rows, depth) and `b` (rows, columns): the gradient of a weight.
+
+    Examples
+    --------
+    >>> row_product(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
+    array([[6.]])
+    """
+    none = empty((0, 0), a)
+    factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
+    return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]
+
+
+@cpu_kernel
+def row_sum_cpu(shard, num_shards, a, out):
+    """`out = a.sum(axis=0)`, this shard's columns: in blocks of rows, so that rounding grows slowly."""
+    first, end = share(shard, num_shards, a.shape[1])
+    out[first:end] = 0
+    part = np.empty(end - first, a.dtype)
+    for start in range(0, a.shape[0], _DEPTH_BLOCK):
+        part[:] = 0
+        for r in range(start, min(start + _DEPTH_BLOCK, a.shape[0])):
+            row = a[r, first:end]
+            for j in range(len(part)):
+                part[j] += row[j]
+        for j in range(len(part)):
+            out[first + j] += part[j]
+
+
+@cuda_kernel
+def row_sum_cuda(a, out):
+    """Twin of `row_sum_cpu`."""
+    j = cuda.grid(1)
+    if j < out.size:
+        total = out.dtype.type(0)
+        for r in range(a.shape[0]):
+            total += a[r, j]
+        out[j] = total
+
+
+def row_sum(a):
+    """Return the sum of the rows of `a` (rows, columns): the gradient of a bias."""
+    out = empty(a.shape[1], a)
+    if on_device(a):
+        launch(row_sum_cuda, out.size, a, out)
+    else:
+        for_each_shard(row_sum_cpu, a, out, num_shards=count_shards(8 * a.size, -(-a.shape[1] // TILE_ROWS)))
+    return out

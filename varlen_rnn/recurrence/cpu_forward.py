@@ -1,0 +1,204 @@
+"""The forward loop of the shrinking batch on the CPU, for any cell.
+
+A block is up to `BLOCK_ROWS` sequences at one step, or, where fewer are alive, at several steps.  Its rows are
+projected at once, so that the weights of the inputs pass once a block.  Then, for each step and panel of units, the
+recurrent products are summed into the scratch, and the cell's equations run on it.
+
+The scratch is a few planes of numbers [row][unit], a quantity each, at offsets known to the compiler: the equations are
+one loop over rows and units, and vectorise without a doubt about aliasing.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.jit import cpu_inlined, cpu_kernel
+from varlen_rnn.kernels.barrier import wait
+from varlen_rnn.kernels.gemm import tiles
+from varlen_rnn.kernels.tile import copy_run, pointer
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, row_of_step, share_of
+from varlen_rnn.recurrence.tuples import put, take
+
+
+class Weights(NamedTuple):
+    """Panels of the weights of inputs and recurrent products, (unit blocks * gates, depth, width), and their biases."""
+
+    x_panels: np.ndarray
+    x_biases: np.ndarray
+    h_panels: np.ndarray
+    h_biases: np.ndarray
+
+
+def memory_of(cell, unit_blocks, sequences):
+    """Return how many panels of numbers a shard needs: scratch, projected inputs, and the states that it carries."""
+    planes = 2 * len(cell.gates) + 2 * len(cell.states) + len(cell.slots)
+    return BLOCK_ROWS * (planes + unit_blocks * len(cell.gates)) + (len(cell.states) - 1) * unit_blocks * sequences
+
+
+def offsets_of(sequences):
+    """Return how many offsets a shard needs."""
+    return sequences + 4 * BLOCK_ROWS
+
+
+@cpu_inlined
+def rows_of_block(batch, group, num_groups, r0, n, alive, t, stride, offsets):
+    """Fill in the offsets of the block that begins with step `t` of `n` sequences.
+
+    Return its rows, and the step that it ends before: the next one, unless all `alive` sequences are in the block.
+    """
+    count, end, max_steps = 0, t, batch.seq_lens[group]
+    while True:
+        for r in range(n):
+            offsets[count + r] = row_of_step(batch, group + (r0 + r) * num_groups, end) * stride
+        count += n
+        end += 1
+        if alive > BLOCK_ROWS or end == max_steps:
+            return count, end
+        while batch.seq_lens[group + (n - 1) * num_groups] <= end:
+            n -= 1
+        if count + n > BLOCK_ROWS:
+            return count, end
+
+
+@functools.cache
+def forward_kernel(cell, width):
+    """Return the forward loop of `cell` for panels of `width` units."""
+    num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
+    step, reads_output, plane = cell.step, cell.reads_output, BLOCK_ROWS * width
+    take_gates, take_states = take(num_gates), take(num_states)
+    put_states, put_slots = put(num_states), put(num_slots)
+    products, previous = num_gates * plane, 2 * num_gates * plane
+    new = previous + num_states * plane
+    kept = new + num_states * plane
+    size = kept + num_slots * plane
+
+    @cpu_inlined
+    def load(scratch, r, projected, at_x, source, at_h, valid, carry, at_carry, carry_plane):
+        for g in range(num_gates):
+            copy_run(projected, at_x + g * width, scratch, g * plane + r, width, width)
+        if reads_output:
+            copy_run(source, at_h, scratch, previous + r, valid, width)
+        for s in range(1, num_states):
+            copy_run(carry, at_carry + (s - 1) * carry_plane, scratch, previous + s * plane + r, width, width)
+
+    @cpu_inlined
+    def equations(scratch, count):
+        for j in range(count):
+            x, h = take_gates(scratch, j, plane), take_gates(scratch, j + products, plane)
+            states, slots = step(x, h, take_states(scratch, j + previous, plane))
+            put_states(scratch, j + new, plane, states)
+            put_slots(scratch, j + kept, plane, slots)
+
+    @cpu_inlined
+    def store(scratch, r, y, at_y, valid, carry, at_carry, carry_plane):
+        copy_run(scratch, new + r, y, at_y, valid, width)
+        for s in range(1, num_states):
+            copy_run(scratch, new + s * plane + r, carry, at_carry + (s - 1) * carry_plane, width, width)
+
+    @cpu_inlined
+    def keep_row(scratch, r, slots, at_slot, hidden, states, at_state, state_plane, valid):
+        for k in range(num_slots):
+            copy_run(scratch, kept + k * plane + r, slots, at_slot + k * hidden, valid, width)
+        for s in range(1, num_states):
+            copy_run(scratch, new + s * plane + r, states, at_state + (s - 1) * state_plane, valid, width)
+
+    @cpu_kernel
+    def forward(
+        shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, states, last, keep
+    ):  # fmt: skip
+        unit_blocks, hidden = weights.h_panels.shape[0] // num_gates, initial.shape[2]
+        group, num_groups, num_sequences, first, end = share_of(
+            shard, num_shards, work.parts, unit_blocks, len(batch.starts)
+        )
+        if num_sequences <= 0:
+            return
+        own, x_size, x_depth, y_stride = end - first, num_gates * width, x.shape[1], y.shape[1]
+        h_size, slots_stride, state_plane = num_gates * hidden * width, num_slots * hidden, x.shape[0] * hidden
+        x, y, slots, states = x.ravel(), y.ravel(), slots.ravel(), states.ravel()
+        initial, last, initial_plane = initial.ravel(), last.ravel(), len(batch.starts) * hidden
+        x_panels, x_biases = weights.x_panels.ravel(), weights.x_biases.ravel()
+        h_panels, h_biases = weights.h_panels.ravel(), weights.h_biases.ravel()
+
+        scratch, memory = work.memory[shard, :size], work.memory[shard, size:]
+        projected, carry = memory[: BLOCK_ROWS * own * x_size], memory[BLOCK_ROWS * own * x_size :]
+        carry_plane = own * num_sequences * width  # of a state but the first: [unit block][rank][unit]
+        offsets = work.offsets[shard]
+        x_rows, x_sums, h_sums = offsets, offsets[BLOCK_ROWS:], offsets[2 * BLOCK_ROWS :]
+        no_offsets, h_rows = offsets[3 * BLOCK_ROWS :], offsets[4 * BLOCK_ROWS :]
+        for r in range(BLOCK_ROWS):
+            x_sums[r], h_sums[r] = r * own * x_size, r * width
+
+        for r in range(num_sequences):
+            for unit_block in range(first, end):
+                unit, to = unit_block * width, ((unit_block - first) * num_sequences + r) * width
+                at = batch.order[group + r * num_groups] * hidden + unit
+                for s in range(1, num_states):
+                    to_s = to + (s - 1) * carry_plane
+                    copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
+
+        alive, projected_until, at_step = num_sequences, 0, 0
+        for t in range(batch.seq_lens[group]):
+            while batch.seq_lens[group + (alive - 1) * num_groups] <= t:
+                alive -= 1
+            source, depth = (y, hidden) if t > 0 else (initial, hidden if given else 0)
+            for r in range(alive):
+                rank = group + r * num_groups
+                h_rows[r] = (
+                    row_of_step(batch, rank, t - 1) * y_stride + y_column if t > 0 else batch.order[rank] * hidden
+                )
+            for r0 in range(0, alive, BLOCK_ROWS):
+                n = min(BLOCK_ROWS, alive - r0)
+                if projected_until <= t:
+                    count, until = rows_of_block(batch, group, num_groups, r0, n, alive, t, x_depth, x_rows)
+                    tiles(
+                        count, pointer(x, 0), pointer(x_rows, 0), pointer(x_panels, first * x_depth * x_size),
+                        own * num_gates, x_depth, pointer(x_biases, first * x_size), pointer(no_offsets, 0), width,
+                        pointer(projected, 0), pointer(x_sums, 0), width,
+                    )  # fmt: skip
+                    at_step = 0
+                    if alive <= BLOCK_ROWS:
+                        projected_until = until
+                for unit_block in range(first, end):
+                    unit = unit_block * width
+                    valid = min(width, hidden - unit)
+                    at_carry = ((unit_block - first) * num_sequences + r0) * width
+                    at_x = (at_step * own + unit_block - first) * x_size
+                    for r in range(n):
+                        load(
+                            scratch, r * width, projected, at_x + x_sums[r], source, h_rows[r0 + r] + unit, valid,
+                            carry, at_carry + r * width, carry_plane,
+                        )  # fmt: skip
+                    tiles(
+                        n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, unit_block * h_size), num_gates,
+                        depth, pointer(h_biases, unit_block * x_size), pointer(no_offsets, 0), width,
+                        pointer(scratch, products), pointer(h_sums, 0), plane,
+                    )  # fmt: skip
+                    equations(scratch, n * width)
+                    for r in range(n):
+                        row = row_of_step(batch, group + (r0 + r) * num_groups, t)
+                        at_y = row * y_stride + y_column + unit
+                        store(scratch, r * width, y, at_y, valid, carry, at_carry + r * width, carry_plane)
+                        if keep:
+                            at_slot, at_state = row * slots_stride + unit, row * hidden + unit
+                            keep_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane, valid)
+                at_step += n
+            if work.parts > 1:
+                wait(pointer(work.arrived, group * 8), (t + 1) * work.parts)
+
+        for r in range(num_sequences):
+            rank = group + r * num_groups
+            length = batch.seq_lens[rank]
+            for unit_block in range(first, end):
+                unit, here = unit_block * width, ((unit_block - first) * num_sequences + r) * width
+                valid, to = min(width, hidden - unit), batch.order[rank] * hidden + unit
+                if length > 0:
+                    copy_run(
+                        y, row_of_step(batch, rank, length - 1) * y_stride + y_column + unit, last, to, valid, width
+                    )
+                else:
+                    copy_run(initial, to, last, to, valid, width)
+                for s in range(1, num_states):
+                    copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
+
+    return forward

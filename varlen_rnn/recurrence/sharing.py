@@ -1,0 +1,100 @@
+"""How threads share a recurrence: groups of sequences, each the business of one thread, or of a team of them.
+
+A group owns every `num_groups`-th sequence of the plan, from the first step to the last, so groups shrink alike and
+never wait for each other.  The members of a team share the sequences of their group and own parts of the hidden units;
+since a step needs all units of the one before, they meet at a barrier once a step.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn import threads
+from varlen_rnn.device import empty
+from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.kernels.tile import panel_width
+
+BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
+_BARRIER = 100_000  # multiply-adds in the time of a barrier
+_LINE = 8  # int64 in a cache line: a counter each
+
+
+class Batch(NamedTuple):
+    """The sequences of a plan by rank, and whether each runs from its last row to its first."""
+
+    starts: np.ndarray
+    seq_lens: np.ndarray
+    order: np.ndarray
+    reverse: bool
+
+
+class Work(NamedTuple):
+    """The members of a team, the counters of their barriers, and memory of each shard for numbers and for offsets."""
+
+    parts: int
+    arrived: np.ndarray
+    memory: np.ndarray
+    offsets: np.ndarray
+
+
+@cpu_inlined
+def share_of(shard, num_shards, parts, unit_blocks, num_sequences):
+    """Return a shard's group, how many there are, its sequences, and the shard's first and end of unit blocks."""
+    group, part, num_groups = shard // parts, shard % parts, num_shards // parts
+    own = (num_sequences - group + num_groups - 1) // num_groups
+    return group, num_groups, own, unit_blocks * part // parts, unit_blocks * (part + 1) // parts
+
+
+@cpu_inlined
+def row_of_step(batch, rank, t):
+    """Return the row of step `t` of a sequence."""
+    return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
+
+
+def run(kernel, batch, work_of_row, unit_blocks, memory_of, offsets_of, like, *arguments):
+    """Call `kernel(shard, num_shards, work, batch, *arguments)` on as many threads, in as large teams, as pay.
+
+    Parameters
+    ----------
+    work_of_row : int
+        Multiply-adds a row.
+    memory_of : function
+        `memory_of(unit_blocks, sequences)`: numbers, in panels, of a shard with that many.
+    offsets_of : function
+        `offsets_of(sequences)`: offsets of a shard with that many sequences.
+    """
+    num_sequences = len(batch.seq_lens)
+    with threads.team() as may_meet:
+        num_groups, parts = _split(batch, work_of_row, unit_blocks, may_meet)
+        num_shards, sequences = num_groups * parts, -(-num_sequences // num_groups)
+        work = Work(
+            parts,
+            np.zeros(_LINE * num_groups, np.int64),
+            empty((num_shards, memory_of(-(-unit_blocks // parts), sequences) * panel_width(like.dtype)), like),
+            np.zeros((num_shards, offsets_of(sequences)), np.int64),
+        )
+        arguments = work, batch, *arguments
+        # Should one member fail, the others must not wait for it.
+        threads.for_each_shard(kernel, *arguments, num_shards=num_shards, give_up=lambda: work.arrived.fill(2**62))
+
+
+def _split(batch, work_of_row, unit_blocks, may_meet):
+    """Return how many groups, and how many members of a team each, take the least time.
+
+    The time of a group is that of its rows, where one or two rows take a tile longer than their share of three, divided
+    by its members, and of the barriers.  The first group has the longest sequences.
+    """
+    seq_lens = batch.seq_lens
+    num_sequences = int(np.count_nonzero(seq_lens))
+    num_threads = threads.count_shards(int(seq_lens.sum()) * work_of_row, num_sequences * unit_blocks)
+    best = (np.inf, 1, 1)
+    most, parts = min(num_threads if may_meet else 1, unit_blocks, threads.MAX_TEAM), 1
+    while parts <= most:
+        num_groups = max(1, min((num_threads if parts == 1 else most) // parts, num_sequences))
+        steps = [int(n) for n in seq_lens[: 3 * num_groups : num_groups]] + [0, 0, 0]
+        rows = int(seq_lens[::num_groups].sum()) + 0.6 * (steps[0] - steps[1]) + 0.3 * (steps[1] - steps[2])
+        units = -(-unit_blocks // parts) / unit_blocks
+        time = rows * work_of_row * units + (steps[0] * _BARRIER if parts > 1 else 0)
+        best = min(best, (time, num_groups, parts))
+        parts *= 2
+    return best[1:]
