@@ -84,9 +84,10 @@ def test_few_sequences_are_the_work_of_teams(lengths, num_threads, expected):
     vr.set_num_threads(num_threads)
     nothing = np.empty(0, np.int64)
     batch = sharing.Batch(nothing, np.array(lengths, np.int64), nothing, False)
-    assert sharing._split(batch, work_of_row=2 * 4 * 256 * 256, unit_blocks=16, may_meet=True) == expected
+    products = sum(lengths) * 2 * 4 * 256 * 256
+    assert sharing._split(batch, products, unit_blocks=16, may_meet=True) == expected
     if expected[1] > 1:
-        groups, parts = sharing._split(batch, 2 * 4 * 256 * 256, 16, may_meet=False)
+        groups, parts = sharing._split(batch, products, 16, may_meet=False)
         assert parts == 1
         assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 THREADS_PER_BLOCK = 128
-_CACHE_LINE = 64  # bytes
+_CACHE_LINE, _LARGE = 64, 65_536  # bytes
 
 
 def on_device(array):
@@ -32,14 +32,16 @@ def to_host(array):
 def empty(shape, like):
     """Return an uninitialised array of `shape`, with the data type and the place of `like`.
 
-    On the host it begins at a cache line: rows of a multiple of 16 float32 never share one.
+    On the host a large one begins at a cache line, so that rows of 16 float32, or a multiple, never share one.
     """
     if on_device(like):
         return cuda.device_array(shape, like.dtype)
-    size = math.prod(shape) if isinstance(shape, tuple) else shape
-    memory = np.empty(size * like.dtype.itemsize + _CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % _CACHE_LINE
-    return memory[start : start + size * like.dtype.itemsize].view(like.dtype).reshape(shape)
+    size = (math.prod(shape) if isinstance(shape, tuple) else shape) * like.dtype.itemsize
+    if size < _LARGE:
+        return np.empty(shape, like.dtype)
+    memory = np.empty(size + _CACHE_LINE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _CACHE_LINE
+    return memory[start : start + size].view(like.dtype).reshape(shape)
 
 
 def zeros(shape, like):

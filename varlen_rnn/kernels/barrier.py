@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from varlen_rnn.jit import cpu_kernel
 
-_SPINS = 4096
+_SPINS = 256
 _PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
 _CAN_YIELD = sys.platform != "win32"

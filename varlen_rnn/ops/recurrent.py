@@ -108,9 +108,12 @@ def _forward_grad(*inputs, cell, num_inputs, need_x):
     shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
     pairs = [recurrence.Residual(a.data, b.data) for a, b in zip(residuals[::2], residuals[1::2], strict=True)]
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else np.ascontiguousarray(d_y.data)
-    d_last = np.stack([np.zeros(shape, x.dtype) if d is None else d.data for d in d_last])
+    d_states = np.zeros((len(d_last), *shape), x.dtype)
+    for d_state, d in zip(d_states, d_last, strict=True):
+        if d is not None:
+            d_state[...] = d.data
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, y.data, pairs, d_y, d_last, need_x
+        cell, rows, weights, initial, plan, y.data, pairs, d_y, d_states, need_x
     )
     d_x = tensor_like(d_x, x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]

@@ -224,6 +224,13 @@ def required(value, name):
     return as_variable(value)
 
 
+def _as_input(op, position, value):
+    """Return the Variable of an operator's input, or None for one that may be missing."""
+    if value is None and op.may_miss(position):
+        return None
+    return required(value, f"{op.type}, {op.input_name(position)}")
+
+
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -238,11 +245,12 @@ def apply(op_type, *inputs, **attrs):
     """
     op = find(op_type)
     inputs = [
-        None if value is None and op.may_miss(position) else required(value, f"{op_type}, {op.input_name(position)}")
+        value if isinstance(value, Variable) else _as_input(op, position, value)
         for position, value in enumerate(inputs)
     ]
-    op.infer(*[None if variable is None else describe(variable.value) for variable in inputs], **attrs)
-    values = op.forward(*[None if variable is None else variable.value for variable in inputs], **attrs)
+    given = [None if variable is None else variable.value for variable in inputs]
+    op.infer(*[None if value is None else describe(value) for value in given], **attrs)
+    values = op.forward(*given, **attrs)
     outputs = [Variable(value) for value in values]
     if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
         record = Record(op, inputs, values, attrs)

@@ -116,7 +116,7 @@ def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need
         of_h = Factor(0, num_gates, y, column, hidden, start[0], previous)
         d_weight_ih, d_weight_hh = row_products(slots, of_x, of_h)
         sums = row_sum(slots)
-        inverse = np.argsort(cell.h_gates)
+        inverse = [cell.h_gates.index(gate) for gate in range(len(cell.gates))]
         d_directions.append(
             Direction(
                 d_weight_ih,
@@ -140,12 +140,12 @@ def _stack_directions(states):
     """Return (states, directions, sequences, hidden) from one array a direction."""
     if on_device(states[0]):
         return to_device(np.stack([part.copy_to_host() for part in states], axis=1))
-    return np.stack(states, axis=1)
+    return np.stack(states, axis=1) if len(states) > 1 else states[0][:, None]
 
 
 def _reorder(gates, order):
     """Return the blocks of rows of `gates`, one a gate, in another order."""
-    if list(order) == list(range(len(order))):
+    if list(order) == sorted(order):
         return gates
     host = gates.copy_to_host() if on_device(gates) else gates
     blocks = np.concatenate([np.split(host, len(order))[gate] for gate in order])

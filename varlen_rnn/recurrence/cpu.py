@@ -24,7 +24,7 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, states, last
     width = panel_width(y.dtype)
     sharing.run(
         cpu_forward.forward_kernel(cell, width), _batch(plan, reverse),
-        direction.weight_ih.size + direction.weight_hh.size, -(-hidden // width),
+        len(x) * (direction.weight_ih.size + direction.weight_hh.size), -(-hidden // width),
         functools.partial(cpu_forward.memory_of, cell), cpu_forward.offsets_of, y,
         weights, x, initial, given, y, y_column, slots, states, last, keep,
     )  # fmt: skip
@@ -35,7 +35,7 @@ def backward(cell, slots, y, y_column, states, weight, initial, d_y, d_last, d_i
     width = panel_width(y.dtype)
     sharing.run(
         cpu_backward.backward_kernel(cell, width), _batch(plan, reverse),
-        weight.size, -(-weight.shape[1] // width),
+        len(slots) * weight.size, -(-weight.shape[1] // width),
         functools.partial(cpu_backward.memory_of, cell), cpu_backward.offsets_of, y,
         packed_rows(weight), slots, y, y_column, states, initial, d_y, d_last, d_initial,
     )  # fmt: skip

@@ -51,13 +51,13 @@ def row_of_step(batch, rank, t):
     return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
 
 
-def run(kernel, batch, work_of_row, unit_blocks, memory_of, offsets_of, like, *arguments):
+def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, like, *arguments):
     """Call `kernel(shard, num_shards, work, batch, *arguments)` on as many threads, in as large teams, as pay.
 
     Parameters
     ----------
-    work_of_row : int
-        Multiply-adds a row.
+    products : int
+        Multiply-adds in all.
     memory_of : function
         `memory_of(unit_blocks, sequences)`: numbers, in panels, of a shard with that many.
     offsets_of : function
@@ -65,7 +65,7 @@ def run(kernel, batch, work_of_row, unit_blocks, memory_of, offsets_of, like, *a
     """
     num_sequences = len(batch.seq_lens)
     with threads.team() as may_meet:
-        num_groups, parts = _split(batch, work_of_row, unit_blocks, may_meet)
+        num_groups, parts = _split(batch, products, unit_blocks, may_meet)
         num_shards, sequences = num_groups * parts, -(-num_sequences // num_groups)
         work = Work(
             parts,
@@ -78,15 +78,17 @@ def run(kernel, batch, work_of_row, unit_blocks, memory_of, offsets_of, like, *a
         threads.for_each_shard(kernel, *arguments, num_shards=num_shards, give_up=lambda: work.arrived.fill(2**62))
 
 
-def _split(batch, work_of_row, unit_blocks, may_meet):
+def _split(batch, products, unit_blocks, may_meet):
     """Return how many groups, and how many members of a team each, take the least time.
 
     The time of a group is that of its rows, where one or two rows take a tile longer than their share of three, divided
     by its members, and of the barriers.  The first group has the longest sequences.
     """
-    seq_lens = batch.seq_lens
-    num_sequences = int(np.count_nonzero(seq_lens))
-    num_threads = threads.count_shards(int(seq_lens.sum()) * work_of_row, num_sequences * unit_blocks)
+    num_threads = threads.count_shards(products, len(batch.seq_lens) * unit_blocks)
+    if num_threads == 1:
+        return 1, 1
+    seq_lens = batch.seq_lens[batch.seq_lens > 0]
+    num_sequences, work_of_row = len(seq_lens), products / seq_lens.sum()
     best = (np.inf, 1, 1)
     most, parts = min(num_threads if may_meet else 1, unit_blocks, threads.MAX_TEAM), 1
     while parts <= most:
