@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from varlen_rnn import jit
+from varlen_rnn.cache.fingerprint import fingerprint
 
 PROGRAM = """
 import numpy as np
@@ -25,10 +25,10 @@ def run(folder):
 
 def test_found_again_and_robust_to_damage(tmp_path):
     run(tmp_path)
-    files = {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").iterdir()}
+    files = {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").glob("*/*.nbc")}
     assert files
     run(tmp_path)
-    assert files == {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").iterdir()}
+    assert files == {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").glob("*/*.nbc")}
     (path, content), *_ = files.items()
     path.write_bytes(content[: len(content) // 2])
     run(tmp_path)
@@ -60,13 +60,13 @@ def triple(x):
 
 
 def test_a_fingerprint_sees_closures_helpers_and_globals(monkeypatch):
-    base = jit._fingerprint(make(1.0, double, False))
-    assert base == jit._fingerprint(make(1.0, double, False))
-    assert base != jit._fingerprint(make(1.5, double, False))
-    assert base != jit._fingerprint(make(1.0, triple, False))
-    base = jit._fingerprint(make(1.0, double, True))
+    base = fingerprint(make(1.0, double, False))
+    assert base == fingerprint(make(1.0, double, False))
+    assert base != fingerprint(make(1.5, double, False))
+    assert base != fingerprint(make(1.0, triple, False))
+    base = fingerprint(make(1.0, double, True))
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    changed = jit._fingerprint(make(1.0, double, True))
+    changed = fingerprint(make(1.0, double, True))
     assert base != changed
     monkeypatch.setitem(globals(), "TABLE", np.array([1.0, 3.0]))
-    assert changed != jit._fingerprint(make(1.0, double, True))
+    assert changed != fingerprint(make(1.0, double, True))
