@@ -9,5 +9,5 @@ function and signature (`fingerprint`).  So a stale or foreign file cannot be me
 """
 
 from varlen_rnn.cache.disk import DiskCache
-from varlen_rnn.cache.environment import Environment, environment
+from varlen_rnn.cache.environment import Environment, this_environment
 from varlen_rnn.cache.folders import KernelFolder, cache_folder, kernel_folders, remove

@@ -11,7 +11,7 @@ import tempfile
 from numba.core import caching, compiler
 
 from varlen_rnn.cache import folders
-from varlen_rnn.cache.environment import environment, sources_known
+from varlen_rnn.cache.environment import sources_known, this_environment
 from varlen_rnn.cache.fingerprint import fingerprint
 
 COLD_START = (
@@ -22,7 +22,7 @@ COLD_START = (
 
 def environment_folder():
     """Return the folder of the kernels of this process's environment."""
-    return folders.cache_folder() / environment().name
+    return folders.cache_folder() / this_environment().name
 
 
 class DiskCache(caching._Cache):
@@ -34,18 +34,22 @@ class DiskCache(caching._Cache):
 
     @property
     def cache_path(self):
+        """The folder of this environment, as text."""
         return str(environment_folder())
 
     def enable(self):
+        """Load and save from now on."""
         self._enabled = True
 
     def disable(self):
+        """Neither load nor save from now on."""
         self._enabled = False
 
     def flush(self):
         """Forget nothing: a digest never names stale code."""
 
     def load_overload(self, signature, target_context):
+        """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
         target_context.refresh()
@@ -60,6 +64,7 @@ class DiskCache(caching._Cache):
         return compiled
 
     def save_overload(self, signature, compiled):
+        """Save a compiled function, if it can be found again."""
         dynamic = compiled.library.has_dynamic_globals or compiled.lifted
         # After an upgrade under a running process, what it has compiled may belong to neither of the two sources.
         if not self._enabled or dynamic or not sources_known():
@@ -100,5 +105,5 @@ def _mark_used():
 
 @functools.cache
 def _describe_and_tidy():
-    folders.mark_used(environment_folder(), environment().description)
-    folders.remove_unused(keep=environment().name)
+    folders.mark_used(environment_folder(), this_environment().description)
+    folders.remove_unused(keep=this_environment().name)

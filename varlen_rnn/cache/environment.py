@@ -48,12 +48,12 @@ def sources_known():
 
 
 @functools.cache
-def environment():
+def this_environment():
     """Return the Environment of this process.
 
     Examples
     --------
-    >>> len(environment().name), "Numba" in environment().description
+    >>> len(this_environment().name), "Numba" in this_environment().description
     (32, True)
     """
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
