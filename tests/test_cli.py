@@ -1,9 +1,12 @@
 """The command line: what it prints, and that bad input ends in a line and status 2, never in a traceback."""
 
+import importlib
 import json
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,6 +42,13 @@ def test_python_dash_m():
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "varlen-rnn: /no/such/file: expected a file of lengths, got No such file or directory\n"
+
+
+def test_the_console_script_is_this_function():
+    with (Path(__file__).parent.parent / "pyproject.toml").open("rb") as file:
+        (entry,) = tomllib.load(file)["project"]["scripts"].values()
+    module, _, name = entry.partition(":")
+    assert getattr(importlib.import_module(module), name) is main
 
 
 # compare

@@ -31,7 +31,8 @@ assert out.sum() == 2
 
 def run(folder, **variables):
     """Run the program in a process of its own; return what it wrote to its standard error."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), "HOME": "/nowhere"} | variables
+    ours = {"NUMBA_CACHE_DIR": str(folder), "HOME": "/nowhere", "VARLEN_RNN_QUIET": "0"}
+    environment = os.environ | ours | variables
     command = [sys.executable, "-c", PROGRAM]
     return subprocess.run(command, env=environment, check=True, timeout=120, stderr=subprocess.PIPE, text=True).stderr
 
