@@ -4,6 +4,7 @@
 answers with PyTorch's version; then, as often as asked, a round of all batches, answered with the seconds of each.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -53,10 +54,8 @@ class Packed:
         return self._ask("round")
 
     def _ask(self, question):
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and why is read below
             print(json.dumps(question), file=self._process.stdin, flush=True)
-        except BrokenPipeError:  # it has ended, and why is read below
-            pass
         answer = self._process.stdout.readline()
         if not answer:
             self._process.wait()
