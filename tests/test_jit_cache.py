@@ -1,12 +1,23 @@
 """The disk cache: never an import error, found again by another process, blind to nothing, robust to damage."""
 
+import ast
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
+import pytest
+from numba import config
 
-from varlen_rnn import jit
+import varlen_rnn
+from varlen_rnn.cache import environment as environments
+from varlen_rnn.cache import folders
+from varlen_rnn.cache.disk import COLD_START, DiskCache
+from varlen_rnn.cache.environment import SOURCES, this_environment
+from varlen_rnn.cache.fingerprint import fingerprint
+from varlen_rnn.jit import cpu_kernel
 
 PROGRAM = """
 import numpy as np
@@ -18,27 +29,125 @@ assert out.sum() == 2
 """
 
 
-def run(folder):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), "HOME": "/nowhere"}
-    subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=120)
+def run(folder, **variables):
+    """Run the program in a process of its own; return what it wrote to its standard error."""
+    ours = {"NUMBA_CACHE_DIR": str(folder), "HOME": "/nowhere", "VARLEN_RNN_QUIET": "0"}
+    environment = os.environ | ours | variables
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, env=environment, check=True, timeout=120, stderr=subprocess.PIPE, text=True).stderr
+
+
+def kernels(folder):
+    return {path: path.read_bytes() for path in (folder / "varlen_rnn" / this_environment().name).glob("*.nbc")}
 
 
 def test_found_again_and_robust_to_damage(tmp_path):
-    run(tmp_path)
-    files = {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").iterdir()}
+    assert run(tmp_path) == COLD_START + "\n"  # once, however many kernels there are
+    files = kernels(tmp_path)
     assert files
-    run(tmp_path)
-    assert files == {path: path.read_bytes() for path in (tmp_path / "varlen_rnn").iterdir()}
+    assert run(tmp_path) == ""
+    assert files == kernels(tmp_path)
     (path, content), *_ = files.items()
     path.write_bytes(content[: len(content) // 2])
-    run(tmp_path)
+    assert run(tmp_path) == ""
     assert len(path.read_bytes()) > len(content) // 2
 
 
 def test_an_unwritable_folder_costs_time_only(tmp_path):
     blocked = tmp_path / "a file, not a folder"
     blocked.write_text("")
-    run(blocked)
+    assert run(blocked, VARLEN_RNN_QUIET="1") == ""
+
+
+# Folders of other environments.
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    return tmp_path / "varlen_rnn"
+
+
+def make_folder(base, name, days):
+    """Make the folder of an environment that was last used so many days ago."""
+    folder = base / name
+    folder.mkdir(parents=True)
+    (folder / "kernel-1.nbc").write_bytes(b"x")
+    (folder / folders.MARKER).write_text(f"used {days} days ago")
+    moment = time.time() - days * 24 * 3600
+    os.utime(folder / folders.MARKER, (moment, moment))
+    return folder
+
+
+def test_folders_unused_for_long_are_removed_but_never_this_one_or_a_strangers(base):
+    new, old, ours = (make_folder(base, letter * 32, days) for letter, days in (("a", 29), ("b", 31), ("c", 31)))
+    stranger = make_folder(base, "not a digest", 31)
+    unmarked = make_folder(base, "d" * 32, 31)
+    (unmarked / folders.MARKER).unlink()  # its process has just made it, and not described it yet
+    folders.remove_unused(keep=ours.name)
+    assert [path.exists() for path in (new, old, ours, stranger, unmarked)] == [True, False, True, True, True]
+    assert [folder.path for folder in folders.kernel_folders()] == [unmarked, new, ours]
+
+
+def test_using_a_folder_keeps_it(base):
+    folder = make_folder(base, "a" * 32, 31)
+    folders.mark_used(folder)
+    folders.remove_unused(keep="")
+    assert folder.exists()
+    assert folders.kernel_folders()[0].description == "used 31 days ago"
+
+
+def test_what_others_remove_meanwhile_is_no_error(base):
+    folders.remove(base / ("a" * 32))
+    folders.mark_used(base / ("a" * 32))
+    assert folders.kernel_folders() == []
+    assert not folders.has_kernels(base / ("a" * 32))
+
+
+def test_a_save_tidies_up(base):
+    old = make_folder(base, "a" * 32, 31)
+    run(base.parent)
+    assert not old.exists()
+    assert [folder.path.name for folder in folders.kernel_folders()] == [this_environment().name]
+
+
+# Nothing stale.
+
+
+def test_all_that_compiles_is_in_the_digest():
+    package = Path(varlen_rnn.__file__).parent
+    for path in package.rglob("*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        if any(node.module in ("varlen_rnn.jit", "numba.extending") for node in nodes):
+            assert path.relative_to(package).parts[0] in SOURCES, path
+
+
+def test_an_upgrade_under_a_running_process_saves_nothing(base, monkeypatch):
+    kernel = cpu_kernel(double)
+    monkeypatch.setattr(environments, "_IMPORTED", "of another version")
+    kernel(1)
+    assert not base.exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(config, "CACHE_DIR", str(base.parent))
+    cpu_kernel(double)(1)
+    assert list(base.glob("*/double-*.nbc"))
+
+
+def test_an_environment_depends_on_sources_and_settings(monkeypatch):
+    names = {this_environment.__wrapped__().name}
+    monkeypatch.setattr(config, "BOUNDSCHECK", 1)
+    names.add(this_environment.__wrapped__().name)
+    monkeypatch.setattr(environments, "_IMPORTED", "of another version")
+    names.add(this_environment.__wrapped__().name)
+    assert len(names) == 3
+
+
+def test_sources_in_an_archive_are_no_error_and_never_saved(base, monkeypatch):
+    monkeypatch.setattr(environments, "SOURCES", ("nowhere",))
+    assert environments._digest_of_sources() is None
+    monkeypatch.setattr(environments, "_IMPORTED", None)
+    assert not environments.sources_known()
+    assert DiskCache(double).load_overload((), cpu_kernel(double).targetctx) is None
 
 
 FACTOR = 2.0
@@ -60,13 +169,13 @@ def triple(x):
 
 
 def test_a_fingerprint_sees_closures_helpers_and_globals(monkeypatch):
-    base = jit._fingerprint(make(1.0, double, False))
-    assert base == jit._fingerprint(make(1.0, double, False))
-    assert base != jit._fingerprint(make(1.5, double, False))
-    assert base != jit._fingerprint(make(1.0, triple, False))
-    base = jit._fingerprint(make(1.0, double, True))
+    base = fingerprint(make(1.0, double, False))
+    assert base == fingerprint(make(1.0, double, False))
+    assert base != fingerprint(make(1.5, double, False))
+    assert base != fingerprint(make(1.0, triple, False))
+    base = fingerprint(make(1.0, double, True))
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    changed = jit._fingerprint(make(1.0, double, True))
+    changed = fingerprint(make(1.0, double, True))
     assert base != changed
     monkeypatch.setitem(globals(), "TABLE", np.array([1.0, 3.0]))
-    assert changed != jit._fingerprint(make(1.0, double, True))
+    assert changed != fingerprint(make(1.0, double, True))

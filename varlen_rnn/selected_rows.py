@@ -7,7 +7,6 @@ Source: PaddlePaddle's design document "Selected Rows".
 """
 
 import numpy as np
-import scipy.sparse
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
 
@@ -174,6 +173,8 @@ class SelectedRows:
 
 def _sum_rows(value, position, count):
     """Return `count` rows: each the sum, in order of appearance, of the rows of `value` at its position."""
+    import scipy.sparse  # here, for it takes longer to import than all of ours, and most programs never merge
+
     flat = value.reshape(len(value), -1)
     order = np.argsort(position, kind="stable")
     ends = np.searchsorted(position[order], np.arange(count + 1))

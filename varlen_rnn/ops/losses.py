@@ -1,11 +1,10 @@
 """Losses, one number a row: softmax cross entropy and binary cross entropy, from logits."""
 
 import numpy as np
-from scipy import special
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.ops.checks import check_float, check_integer, check_rank, check_shape, shared_lod
-from varlen_rnn.ops.math import grad_like, tensor_like
+from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 
@@ -26,7 +25,7 @@ def _softmax(logits, labels):
         entry, expected = int(wrong[0]), f"0 <= class < {num_classes}"
         raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
     shared_lod("cross_entropy", ("logits", logits), ("labels", labels))
-    log_probabilities = special.log_softmax(logits.data, axis=-1)
+    log_probabilities = log_softmax(logits.data)
     loss = -log_probabilities[np.arange(len(classes)), classes]
     return [tensor_like(loss, logits), tensor_like(log_probabilities, logits)]
 

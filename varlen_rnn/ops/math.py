@@ -5,7 +5,6 @@ on the rows beside it, nor on the number of threads.
 """
 
 import numpy as np
-from scipy import special
 
 from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.kernels.gemm import product
@@ -123,6 +122,19 @@ def _log_grad(x, y, d):
         return d / x
 
 
+def _sigmoid(x):
+    from scipy import special  # here, for it takes as long to import as all of ours
+
+    return special.expit(x)
+
+
+def log_softmax(x):
+    """Return the logarithm of the softmax over the last axis of an array."""
+    from scipy import special  # here, as above
+
+    return special.log_softmax(x, axis=-1)
+
+
 def _pow(x, exponent):
     with np.errstate(divide="ignore", invalid="ignore"):
         return x**exponent
@@ -137,14 +149,14 @@ def _pow_grad(x, y, d, exponent):
 
 _unary("neg", np.negative, lambda x, y, d: -d)
 _unary("tanh", np.tanh, lambda x, y, d: d * (1 - y * y))
-_unary("sigmoid", special.expit, lambda x, y, d: d * y * (1 - y))
+_unary("sigmoid", _sigmoid, lambda x, y, d: d * y * (1 - y))
 _unary("relu", lambda x: np.maximum(x, 0), lambda x, y, d: d * (x > 0))
 _unary("exp", np.exp, lambda x, y, d: d * y)
 _unary("log", _log, _log_grad)
 _unary("pow", _pow, _pow_grad)
 _unary(
     "log_softmax",
-    lambda x: special.log_softmax(x, axis=-1),
+    log_softmax,
     lambda x, y, d: d - np.exp(y) * d.sum(axis=-1, keepdims=True),
 )
 

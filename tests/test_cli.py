@@ -1,0 +1,253 @@
+"""The command line: what it prints, and that bad input ends in a line and status 2, never in a traceback."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import config
+
+import varlen_rnn as vr
+from varlen_rnn.cli import main
+from varlen_rnn.cli.batching import cost, cut
+from varlen_rnn.cli.lengths import read_lengths
+from varlen_rnn.cli.measure import Measured
+from varlen_rnn.cli.report import verdict
+
+SMALL = ["--input-size", "3", "--hidden-size", "4", "--batch-size", "3", "--batches", "2", "--threads", "1"]
+
+
+def test_alone_it_prints_help(capsys):
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "cache" in text
+    assert "compare" in text
+
+
+def test_a_command_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["compute"])
+    assert exit.value.code == 2
+    assert "compute" in capsys.readouterr().err
+
+
+def test_python_dash_m():
+    command = [sys.executable, "-m", "varlen_rnn", "compare", "/no/such/file"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "varlen-rnn: /no/such/file: expected a file of lengths, got No such file or directory\n"
+
+
+def test_the_console_script_is_this_function():
+    with (Path(__file__).parent.parent / "pyproject.toml").open("rb") as file:
+        (entry,) = tomllib.load(file)["project"]["scripts"].values()
+    module, _, name = entry.partition(":")
+    assert getattr(importlib.import_module(module), name) is main
+
+
+# compare
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_compare_prints_rows_times_and_a_verdict(cell, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("varlen_rnn.cli.compare.Packed", no_packed)
+    path = tmp_path / "lengths.txt"
+    path.write_text("5 0 1\n7,2\n3\n")
+    assert main(["compare", str(path), "--cell", cell, *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert "6 sequences of 0 to 7 rows, median 2.5" in text
+    assert re.search(r"unpadded +18 +1\.00", text)
+    batches = cut(np.array([5, 0, 1, 7, 2, 3]), 3, shuffle=True, bucket=False, seed=0)
+    padded = cost(batches).padded_rows
+    assert re.search(rf"padded +{padded} +{padded / 18:.2f}", text)
+    assert re.search(rf"\npadded +{padded / 2:.0f} +\d+\.\d\d +\d+\.\d\d", text)
+    assert "Packed sequences are not measured. No PyTorch here." in text
+    assert re.search(r"\nUse (unpadded|bucketed|padded): ", text)
+
+
+def no_packed(*arguments):
+    raise OSError("No PyTorch here.")
+
+
+def test_compare_measures_packed_sequences(tmp_path, capsys):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    path = tmp_path / "lengths.txt"
+    path.write_text("5 0 1 7 2 3 0 0 0")
+    assert main(["compare", str(path), *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"packed +\d+ +\d+\.\d\d", text)
+    assert f"PyTorch {torch.__version__}" in text
+
+
+def test_compare_leaves_the_callers_modes_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("varlen_rnn.cli.compare.Packed", no_packed)
+    (tmp_path / "lengths.txt").write_text("1 2")
+    vr.manual_seed(3)
+    before = vr.get_num_threads(), vr.random.get_state()
+    main(["compare", str(tmp_path / "lengths.txt"), *SMALL, "--threads", "7"])
+    assert (vr.get_num_threads(), vr.random.get_state()) == before
+
+
+def test_lengths_of_every_kind_of_file(tmp_path):
+    (tmp_path / "a.txt").write_text("3 0,12\n")
+    np.save(tmp_path / "a.npy", np.array([3, 0, 12], np.uint8))
+    sequences = ["abc", "", "a" * 12]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"words": text}) + "\n" for text in sequences))
+    (tmp_path / "a.csv").write_text('words\nabc\n""\naaaaaaaaaaaa\n')
+    for name in ("a.txt", "a.npy", "a.jsonl", "a.csv"):
+        lengths = read_lengths(tmp_path / name, field="words")
+        assert lengths.tolist() == [3, 0, 12], name
+        assert lengths.dtype == np.int64
+    assert read_lengths(tmp_path / "a.csv", "words", "words").tolist() == [1, 0, 1]
+
+
+BAD_TEXTS = {
+    "empty": ("", "at least one length"),
+    "white space": (" \n", "at least one length"),
+    "negative": ("3 -1", "entry 2: expected 0 to 2,147,483,647 rows, got -1"),
+    "a fraction": ("3 1.5", "entry 2: expected an integer, got '1.5'"),
+    "words": ("three", "entry 1: expected an integer"),
+    "bytes": (b"\xff\xfe", "entry 1: expected an integer"),
+    "all zero": ("0 0 0", "a length above 0"),
+    "huge": ("3 9999999999", "entry 2: expected 0 to 2,147,483,647 rows"),
+    "more than 64 bits": ("1" * 5000, "entry 1: expected at most"),
+    "more than fits": ("2147483647", "4 GiB at most"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_TEXTS.values(), ids=BAD_TEXTS)
+def test_bad_lengths_are_a_line(content, message, tmp_path, capsys):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["compare", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+BAD_ARRAYS = {
+    "fractions": (np.ones(3), "expected integers, got data type float64"),
+    "two dimensions": (np.ones((2, 2), int), "expected one dimension, got shape (2, 2)"),
+    "objects": (np.array([1, "a"], object), "expected a NumPy array of integers"),
+    "none": (np.ones(0, int), "at least one length"),
+    "unsigned": (np.array([2**64 - 1], np.uint64), "entry 1: expected 0 to"),
+}
+
+
+@pytest.mark.parametrize(("array", "message"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
+def test_bad_arrays_are_a_line(array, message, tmp_path, capsys):
+    np.save(tmp_path / "bad.npy", array)
+    assert main(["compare", str(tmp_path / "bad.npy")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_bad_files_and_options_are_a_line(tmp_path, capsys):
+    (tmp_path / "bad.npy").write_text("no array")
+    (tmp_path / "good.txt").write_text("1 2 3")
+    (tmp_path / "bad.jsonl").write_text('{"words": "a"}\n')
+    good = str(tmp_path / "good.txt")
+    for arguments, message in (
+        ([str(tmp_path)], "Is a directory"),
+        ([str(tmp_path / "bad.npy")], "a NumPy array of integers"),
+        ([str(tmp_path / "bad.jsonl")], "line 1, field 'text'"),
+        ([good, "--hidden-size", "0"], "hidden_size: expected at least 1, got 0"),
+        ([good, "--hidden-size", "1000000"], "4 GiB at most"),
+        ([good, "--batches", "-1"], "batches: expected at least 1, got -1"),
+    ):
+        assert main(["compare", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_buckets_hold_the_same_sequences_in_as_many_batches():
+    lengths = np.random.default_rng(0).integers(0, 50, 100)
+    for shuffle in (False, True):
+        plain, buckets = (cut(lengths, 8, shuffle=shuffle, bucket=bucket) for bucket in (False, True))
+        assert len(plain) == len(buckets) == 13
+        assert sorted(np.concatenate(plain)) == sorted(np.concatenate(buckets)) == sorted(lengths)
+        assert cost(buckets).rows == cost(plain).rows == lengths.sum()
+        assert cost(buckets).padded_rows < cost(plain).padded_rows
+
+
+def test_the_verdict_names_the_fastest():
+    def of(**seconds):
+        return verdict({way: Measured(1, taken, 1) for way, taken in seconds.items()})
+
+    assert of(unpadded=1.0, padded=2.0, bucketed=1.5, packed=3.0).startswith("Use unpadded: 2.00 times as fast as p")
+    assert of(unpadded=2.0, padded=3.0, bucketed=2.5, packed=1.0) == "Use packed: 2.00 times as fast as unpadded."
+    # Of what is alike, the one that needs no order of batches.
+    assert of(unpadded=1.0, padded=2.0, bucketed=0.99).startswith("Use unpadded")
+
+
+# cache
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    return tmp_path / "varlen_rnn"
+
+
+def make_stale(folder):
+    stale = folder / ("0" * 32)
+    stale.mkdir(parents=True)
+    (stale / "kernel-1.nbc").write_bytes(b"x" * 2**20)
+    (stale / "environment.txt").write_text("another machine")
+    return stale
+
+
+def test_show_and_clear_stale(folder, capsys):
+    stale = make_stale(folder)
+    assert main(["cache"]) == main(["cache", "show"]) == 0
+    first, *_ = text = capsys.readouterr().out.splitlines()
+    assert first == f"{folder}: 1 kernel, 1.0 MiB in 1 environment"
+    assert re.fullmatch(r" +stale +1 kernel, 1.0 MiB, used today: another machine", text[1])
+    assert main(["cache", "clear", "--stale"]) == 0
+    assert capsys.readouterr().out == f"{folder}: removed 1 kernel, 1.0 MiB\n"
+    assert not stale.exists()
+    assert main(["cache", "show"]) == 0
+    assert "0 kernels" in capsys.readouterr().out
+
+
+def test_clear_removes_what_is_ours_and_nothing_else(folder, capsys):
+    stale = make_stale(folder)
+    (folder / "mine").mkdir()
+    (stale / "mine.py").write_text("x = 1")
+    (folder / "mine" / "kernel-1.nbc").write_text("not of ours")
+    assert main(["cache", "clear"]) == 2  # the folder stays, with a stranger's file in it
+    assert "expected a folder that can be removed" in capsys.readouterr().err
+    assert [path.name for path in stale.iterdir()] == ["mine.py"]
+    assert (folder / "mine" / "kernel-1.nbc").exists()
+
+
+def test_warm_compiles_what_a_training_uses(monkeypatch, capsys):
+    """In a process of its own, a training step after `cache warm` finds all its kernels: it writes no file."""
+    monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
+    assert main(["cache", "warm"]) == 0
+    assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
+    program = """
+import numpy as np, varlen_rnn as vr
+from varlen_rnn.cache.disk import DiskCache
+def refuse(self, signature, compiled): raise AssertionError(f"{self._function.__name__} {signature}")
+DiskCache.save_overload = refuse
+x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
+embedding, lstm, output = vr.nn.Embedding(3, 20), vr.nn.LSTM(20, 70), vr.nn.Linear(70, 2)
+y, _ = lstm(embedding(x))
+vr.nn.functional.cross_entropy(output(vr.sequence_pool(y, "last")), labels).backward()
+vr.optim.Adam([*embedding.parameters(), *lstm.parameters(), *output.parameters()]).step()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_warm_says_when_nothing_can_be_saved(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "a file"))
+    monkeypatch.setattr("varlen_rnn.cli.cache.warm", lambda dtypes: None)
+    assert main(["cache", "warm"]) == 2
+    assert "NUMBA_CACHE_DIR" in capsys.readouterr().err

@@ -1,0 +1,13 @@
+"""The disk cache of compiled kernels: never an import error, never stale code, found again by any other process.
+
+Why a cache of our own: Numba's refuses, at import, to work where no folder is writable; does not see a change in
+a called helper; can mix two signatures that two processes compile at once; raises for ever on a truncated file;
+and never finds a loop that was built for a cell by a factory.
+
+Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one
+function and signature (`fingerprint`).  So a stale or foreign file cannot be met, and a damaged one is compiled again.
+"""
+
+from varlen_rnn.cache.disk import DiskCache
+from varlen_rnn.cache.environment import Environment, this_environment
+from varlen_rnn.cache.folders import KernelFolder, cache_folder, kernel_folders, remove

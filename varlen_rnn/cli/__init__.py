@@ -1,0 +1,38 @@
+"""The command line, `python -m varlen_rnn` or `varlen-rnn`: one module a command."""
+
+import argparse
+import sys
+
+from varlen_rnn.cli import cache, compare
+from varlen_rnn.errors import InputError
+
+
+def main(argv=None):
+    """Run a command, and return its exit status: 0, or 2 after a line that says what was wrong.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        The command and its arguments; by default those of the process.
+
+    Examples
+    --------
+    >>> main(["compare", "/no/such/file"])
+    2
+    """
+    parser = argparse.ArgumentParser(
+        prog="varlen-rnn", description="Recurrent networks on variable-length sequences, without padding."
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    cache.add_to(commands)
+    compare.add_to(commands)
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 0
+    try:
+        arguments.run(arguments)
+    except (InputError, OSError, MemoryError) as error:
+        print(f"varlen-rnn: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,57 @@
+"""Batches of lengths alone, as `data.batches` cuts them, and what padding them costs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.data import batches
+from varlen_rnn.lod import LoD, LoDTensor
+
+
+class Cost(NamedTuple):
+    """Rows that exist in some batches, and rows of the same batches padded."""
+
+    rows: int
+    padded_rows: int
+
+    @property
+    def ratio(self):
+        """Rows of the padded batches for each row that exists."""
+        return self.padded_rows / self.rows
+
+
+def offsets_of(lengths):
+    """Return the offsets of sequences of these lengths, int64, one more than there are.
+
+    Examples
+    --------
+    >>> offsets_of(np.array([2, 0, 3]))
+    array([0, 2, 2, 5])
+    """
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
+    """Return the lengths of each batch: a list of int64 arrays.
+
+    Examples
+    --------
+    >>> cut(np.array([5, 1, 4, 2]), 2, shuffle=False, bucket=True)
+    [array([1, 2]), array([4, 5])]
+    """
+    offsets = offsets_of(lengths)
+    sequences = LoDTensor.wrap(np.empty((offsets[-1], 0), np.float32), LoD([offsets]))  # rows without features
+    found = batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)
+    return [lengths[found.indices(number)] for number in range(len(found))]
+
+
+def cost(batches):
+    """Return what padding each of these batches to its longest sequence costs.
+
+    Examples
+    --------
+    >>> cost([np.array([1, 2]), np.array([4, 5])])
+    Cost(rows=12, padded_rows=14)
+    """
+    padded = (len(batch) * int(batch.max()) for batch in batches)
+    return Cost(sum(int(batch.sum()) for batch in batches), sum(padded))

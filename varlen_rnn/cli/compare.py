@@ -1,0 +1,92 @@
+"""`compare LENGTHS`: what padding costs on the user's own lengths, and which way to use."""
+
+import contextvars
+
+import numpy as np
+
+from varlen_rnn.cli.batching import cost, cut
+from varlen_rnn.cli.lengths import read_lengths
+from varlen_rnn.cli.measure import REPEATS, largest_difference, measure
+from varlen_rnn.cli.packed import Packed
+from varlen_rnn.cli.report import print_rows, print_times, verdict
+from varlen_rnn.cli.warm import LAYERS
+from varlen_rnn.data.batches import POOL
+from varlen_rnn.errors import OutOfRangeError, check_int
+from varlen_rnn.random import manual_seed
+from varlen_rnn.threads import get_num_threads, set_num_threads
+
+MOST_BYTES = 4 * 2**30  # of a padded batch; more may not fit, and the system would kill the process
+
+# The integers, by name: their default, the least that they may be, and what they are.
+OPTIONS = {
+    "input_size": (256, 1, "features of a row"),
+    "hidden_size": (256, 1, "units of the layer"),
+    "batch_size": (32, 1, "sequences of a batch"),
+    "batches": (POOL, 1, "how many batches to measure; fewer than a pool make worse buckets"),
+    "threads": (get_num_threads(), 1, "threads of the kernels, and of PyTorch"),
+    "seed": (0, 0, "decides the order of the sequences"),
+}
+
+
+def add_to(commands):
+    """Add the command to the parser's."""
+    text = (
+        "Measure a training step of one recurrent layer on batches of your lengths: unpadded, padded, padded in "
+        "batches of like length, and packed where PyTorch is installed; then say which to use."
+    )
+    parser = commands.add_parser("compare", help="what padding costs on your own lengths", description=text)
+    parser.add_argument(
+        "lengths", metavar="LENGTHS", help="a text or .npy file of integers, or a .jsonl or .csv data file"
+    )
+    parser.add_argument("--cell", choices=LAYERS, default="lstm", help="default lstm")
+    for name, (default, least, what) in OPTIONS.items():
+        text = f"{what}, at least {least}; default {default}"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=text)
+    parser.add_argument("--field", default="text", help="of a data file, the field of the sequence; default text")
+    parser.add_argument("--tokens", choices=["characters", "words", "list"], default="characters",
+                        help="of a data file, what a text is cut into; default characters")  # fmt: skip
+    parser.set_defaults(run=lambda arguments: contextvars.copy_context().run(_run, arguments))
+
+
+def _run(arguments):
+    """Run in a context of its own: the number of threads and the seed are this command's alone."""
+    options = {name: check_int(getattr(arguments, name), name, least) for name, (_, least, _) in OPTIONS.items()}
+    set_num_threads(options["threads"])
+    manual_seed(options["seed"])
+    lengths = read_lengths(arguments.lengths, arguments.field, arguments.tokens)
+    batches = cut(lengths, options["batch_size"], shuffle=True, bucket=False, seed=options["seed"])
+    bucketed = cut(lengths, options["batch_size"], shuffle=True, bucket=True, seed=options["seed"])
+    print_rows(arguments.lengths, lengths, options["batch_size"], cost(batches), cost(bucketed))
+    _measure(arguments.cell, [batch for batch in batches if batch.any()][: options["batches"]], options)
+
+
+def _measure(cell, batches, options):
+    """Measure these batches in every way, and print what came of it."""
+    sizes = options["input_size"], options["hidden_size"]
+    _check_memory(batches, *sizes)
+    layer = LAYERS[cell](*sizes)
+    print(f"\n{layer}, float32, {options['threads']} threads")
+    print(f"A step is forward and backward; the mean of {len(batches)} batches, each the median of {REPEATS} runs.")
+    # The same sequences in buckets, so that all ways see the same rows.
+    bucketed = cut(np.concatenate(batches), options["batch_size"], shuffle=False, bucket=True)
+    try:
+        with Packed(cell, *sizes, options["threads"], batches) as packed:
+            measured = measure(layer, batches, bucketed, packed)
+            note = f"Packed sequences are those of PyTorch {packed.version}."
+    except OSError as error:
+        measured, note = measure(layer, batches, bucketed), f"Packed sequences are not measured. {error}"
+    print_times(measured)
+    print(note)
+    print(f"Outputs unpadded and padded differ by {largest_difference(layer, batches[0]):.0e} at most.")
+    print(verdict(measured))
+
+
+def _check_memory(batches, input_size, hidden_size):
+    """Raise if padding the largest batch may not fit: its rows in and out, what is kept, and all gradients."""
+    rows = max(cost([batch]).padded_rows for batch in batches)
+    needed = 4 * (rows * (2 * input_size + 8 * hidden_size) + 8 * hidden_size * (input_size + hidden_size))
+    if needed > MOST_BYTES:
+        got = f"about {needed / 2**30:,.0f} GiB for {rows:,} rows"
+        hint = "take a smaller --batch-size, or cut long sequences into pieces"
+        expected = f"padded batches of {MOST_BYTES // 2**30} GiB at most"
+        raise OutOfRangeError("lengths", expected=expected, got=got, hint=hint)

@@ -1,0 +1,88 @@
+"""The user's lengths: integers in a text or NumPy file, or the sequences of a data file."""
+
+import pathlib
+import re
+
+import numpy as np
+
+from varlen_rnn.data import read_csv, read_jsonl
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError
+
+LONGEST = 2**31 - 1  # rows of a sequence; sums of as many as fit a file stay below 2**63
+
+
+def read_lengths(path, field="text", tokens="characters"):
+    r"""Return the lengths of a file's sequences, int64, shape `(num_sequences,)`.
+
+    Parameters
+    ----------
+    path : path
+        `.npy`: an array of integers.  `.jsonl`, `.csv`: a data file, whose sequences are counted.  Anything else:
+        a text of integers, with white space or commas between them.
+    field, tokens : str
+        Of a data file, as `data.read_jsonl` and `data.read_csv` have them.
+
+    Raises
+    ------
+    InputError
+        File and entry, what was expected there, what it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "lengths.txt")
+    >>> _ = path.write_text("3, 0\n12")
+    >>> read_lengths(path)
+    array([ 3,  0, 12])
+    """
+    path = pathlib.Path(path)
+    try:
+        if path.suffix == ".npy":
+            lengths = _of_array(path)
+        elif path.suffix == ".jsonl":
+            lengths = read_jsonl(path, field, None, tokens=tokens).lengths
+        elif path.suffix == ".csv":
+            lengths = read_csv(path, field, None, tokens=tokens).lengths
+        else:
+            lengths = _of_text(path)
+    except OSError as error:
+        raise InputError(path, expected="a file of lengths", got=error.strerror or error) from error
+    return _check(lengths, path)
+
+
+def _of_array(path):
+    try:
+        with path.open("rb") as file:
+            lengths = np.lib.format.read_array(file, allow_pickle=False)
+    except ValueError as error:
+        raise InputError(path, expected="a NumPy array of integers", got=error) from error
+    if lengths.dtype.kind not in "iu":
+        raise DTypeError(path, expected="integers", got=f"data type {lengths.dtype}")
+    if lengths.ndim != 1:
+        raise ShapeError(path, expected="one dimension", got=f"shape {lengths.shape}")
+    return lengths
+
+
+def _of_text(path):
+    words = re.findall(r"[^\s,]+", path.read_text(encoding="utf-8-sig", errors="replace"))
+    hint = "a data file ends in .jsonl or .csv"
+    for number, word in enumerate(words, 1):
+        if not re.fullmatch(r"[+-]?[0-9]+", word):
+            raise DTypeError(f"{path}, entry {number}", expected="an integer", got=repr(word)[:40], hint=hint)
+        if len(word) > len(str(LONGEST)) + 1:  # more than any integer of 64 bits may have, and int() may refuse it
+            raise OutOfRangeError(f"{path}, entry {number}", expected=f"at most {LONGEST:,} rows", got=word[:40])
+    return np.array(list(map(int, words)), np.int64)
+
+
+def _check(lengths, path):
+    """Return lengths as int64, or raise what is wrong with them."""
+    if not lengths.size:
+        raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
+    wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))
+    if len(wrong):
+        entry = int(wrong[0])
+        expected = f"0 to {LONGEST:,} rows"
+        raise OutOfRangeError(f"{path}, entry {entry + 1}", expected=expected, got=int(lengths[entry]))
+    if not lengths.any():
+        raise InputError(path, expected="a length above 0", got=f"{len(lengths)} sequences without rows")
+    return lengths.astype(np.int64)

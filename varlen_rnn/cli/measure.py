@@ -1,0 +1,112 @@
+"""The time and memory of training steps of one recurrent layer: unpadded, padded, and padded in buckets.
+
+A step is the forward and backward pass of the layer on a batch: what padding changes, and nothing else.
+"""
+
+import time
+import tracemalloc
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from varlen_rnn.baselines import Padded
+from varlen_rnn.cli.batching import cost, offsets_of
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.program.block import Variable, no_grad
+
+REPEATS = 3  # times that each step is measured; their median counts
+
+
+class Measured(NamedTuple):
+    """Rows and seconds of a step, on average over the batches; bytes of the largest step at its peak, or None."""
+
+    rows: float
+    seconds: float
+    peak: int | None
+
+
+class Subject:
+    """A layer, padded or not, and the batches that it is measured on."""
+
+    def __init__(self, run, batches, rows):
+        self.run, self.batches, self.rows = run, batches, rows
+
+    def input(self, batch):
+        """Return the rows of a batch with a LoD that nothing is remembered of, as a new batch has."""
+        offsets = offsets_of(batch)
+        return Variable(LoDTensor.wrap(self.rows[: offsets[-1]], LoD([offsets])), requires_grad=True)
+
+    def step(self, batch):
+        """Run forward and backward."""
+        y, _ = self.run(self.input(batch))
+        y.backward(np.ones(y.shape, y.dtype))
+        for parameter in self.run.parameters():
+            parameter.grad = None
+
+    def seconds(self, batch):
+        """Return the seconds of a step."""
+        began = time.perf_counter()
+        self.step(batch)
+        return time.perf_counter() - began
+
+    def peak(self):
+        """Return the bytes that the largest step takes at its peak."""
+        largest = max(self.batches, key=lambda batch: cost([batch]).padded_rows)
+        tracemalloc.start()
+        try:
+            self.step(largest)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+def random_rows(batches, input_size):
+    """Return rows for any of these batches, float32, standard normal."""
+    return np.random.default_rng(0).standard_normal((max(map(np.sum, batches)), input_size), np.float32)
+
+
+def measure(layer, batches, bucketed, packed=None):
+    """Return a Measured for each way to run these batches, in turn, so that what else the machine does slows all.
+
+    Parameters
+    ----------
+    layer : nn.RNN, nn.LSTM or nn.GRU, float32
+    batches, bucketed : lists of int64 arrays
+        The lengths of each batch; the same sequences in both, in as many batches.
+    packed : Packed, optional
+        PyTorch on the same batches.
+    """
+    ways = {"unpadded": (layer, batches), "padded": (Padded(layer), batches), "bucketed": (Padded(layer), bucketed)}
+    rows = random_rows([*batches, *bucketed], layer.input_size)
+    subjects = {name: Subject(run, lengths, rows) for name, (run, lengths) in ways.items()}
+    for subject in subjects.values():
+        subject.step(subject.batches[0])  # compile, or load, the kernels
+    peaks = {name: subject.peak() for name, subject in subjects.items()}
+    times = {name: np.empty((REPEATS, len(batches))) for name in (*subjects, *(["packed"] if packed else []))}
+    bar = tqdm(total=REPEATS * len(batches), desc="measuring", unit="batch", leave=False)
+    for repeat in range(REPEATS):
+        for number in range(len(batches)):
+            for name, subject in subjects.items():
+                times[name][repeat, number] = subject.seconds(subject.batches[number])
+            bar.update()
+        if packed:
+            times["packed"][repeat] = packed.seconds()
+    bar.close()
+    padded = {"padded": cost(batches).padded_rows, "bucketed": cost(bucketed).padded_rows}
+    return {
+        name: Measured(
+            padded.get(name, cost(batches).rows) / len(batches),
+            np.median(of_way, axis=0).mean(),
+            peaks.get(name),
+        )
+        for name, of_way in times.items()
+    }
+
+
+def largest_difference(layer, batch):
+    """Return by how much the outputs of the layer and of its padded twin differ at most."""
+    x = Subject(layer, [batch], random_rows([batch], layer.input_size)).input(batch)
+    with no_grad():
+        outputs = [np.asarray(run(x)[0]) for run in (layer, Padded(layer))]
+    return float(np.abs(outputs[0] - outputs[1]).max(initial=0))

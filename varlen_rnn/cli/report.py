@@ -1,0 +1,49 @@
+"""What `compare` prints: the rows of the user's file, the measured times, and which way to use."""
+
+import numpy as np
+
+ALIKE = 1.05  # times that differ by less are called equal
+
+
+def print_rows(name, lengths, batch_size, padded, bucketed):
+    """Print how many rows the whole file has, and how many with padding."""
+    spread = f"{lengths.min():,} to {lengths.max():,} rows, median {np.median(lengths):,g}"
+    print(f"{name}: {len(lengths):,} sequences of {spread}; batches of {batch_size}\n")
+    print(f"{'':10}{'rows':>16}{'ratio':>8}")
+    for way, rows in (("unpadded", padded.rows), ("padded", padded.padded_rows), ("bucketed", bucketed.padded_rows)):
+        print(f"{way:10}{rows:>16,}{rows / padded.rows:>8.2f}")
+    print(f"Padding ratio {padded.ratio:.2f}: without padding, {padded.padded_rows - padded.rows:,} rows less.")
+    print("Bucketed is padded too, in batches of like length.")
+
+
+def print_times(measured):
+    """Print rows, time and memory of a step of each way; the memory of the packed way is PyTorch's own."""
+    base = measured["unpadded"]
+    print(f"{'':10}{'rows/step':>16}{'ms/step':>12}{'ratio':>8}{'peak MiB':>12}")
+    for way, (rows, seconds, peak) in measured.items():
+        memory = "" if peak is None else f"{peak / 2**20:,.1f}"
+        print(f"{way:10}{rows:>16,.0f}{seconds * 1e3:>12,.2f}{seconds / base.seconds:>8.2f}{memory:>12}".rstrip())
+    saved = measured["padded"].peak - base.peak
+    print(f"Without padding, the largest step takes {saved / 2**20:,.1f} MiB less.")
+
+
+def verdict(measured):
+    """Return the sentence that says which way to use.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cli.measure import Measured
+    >>> verdict({"unpadded": Measured(9, 2.0, 1), "padded": Measured(20, 3.0, 2), "bucketed": Measured(10, 2.02, 2)})
+    'Use unpadded: 1.50 times as fast as padded, as fast as bucketed.'
+    >>> verdict({"unpadded": Measured(9, 2.0, 1), "padded": Measured(20, 3.0, 2), "bucketed": Measured(10, 1.6, 2)})
+    'Use bucketed: 1.25 times as fast as unpadded.'
+    """
+    seconds = {way: measurement.seconds for way, measurement in measured.items()}
+    unpadded, best = seconds.pop("unpadded"), min(seconds, key=seconds.get)
+    if seconds[best] * ALIKE < unpadded:
+        return f"Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."
+    rivals = []
+    for way, taken in seconds.items():
+        ratio = taken / unpadded
+        rivals.append(f"{'' if ratio < ALIKE else f'{ratio:.2f} times '}as fast as {way}")
+    return f"Use unpadded: {', '.join(rivals)}."
