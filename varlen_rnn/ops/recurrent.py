@@ -7,7 +7,8 @@ from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_lod_level, check_rank, check_shape
-from varlen_rnn.ops.math import apply_list, tensor_like
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.block import grad_enabled
 from varlen_rnn.program.desc import PLAN
