@@ -10,7 +10,7 @@ from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
 from varlen_rnn.kernels.tile import add_run, copy_run, pointer
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 
@@ -111,17 +111,17 @@ def backward_kernel(cell, width):
             sums[r] = r * width
             for unit_block in range(first, end):
                 unit, to = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                at = batch.order[group + r * num_groups] * hidden + unit
+                at = batch.order[rank_of(group, num_groups, r)] * hidden + unit
                 for s in range(num_states):
                     valid = min(width, hidden - unit)
                     copy_run(d_last, at + s * initial_plane, carry, to + s * carry_plane, valid, width)
 
         alive, max_steps = 0, batch.seq_lens[group]
         for t in range(max_steps - 1, -1, -1):
-            while alive < num_sequences and batch.seq_lens[group + alive * num_groups] > t:
+            while alive < num_sequences and batch.seq_lens[rank_of(group, num_groups, alive)] > t:
                 alive += 1
             for r in range(alive):
-                rows[r] = row_of_step(batch, group + r * num_groups, t)
+                rows[r] = row_of_step(batch, rank_of(group, num_groups, r), t)
                 gates[r] = rows[r] * slots_stride
             for r0 in range(0, alive, BLOCK_ROWS):
                 n = min(BLOCK_ROWS, alive - r0)
@@ -130,7 +130,7 @@ def backward_kernel(cell, width):
                     valid = min(width, hidden - unit)
                     at_carry = ((unit_block - first) * num_sequences + r0) * width
                     for r in range(n):
-                        rank, row = group + (r0 + r) * num_groups, rows[r0 + r]
+                        rank, row = rank_of(group, num_groups, r0 + r), rows[r0 + r]
                         load(
                             scratch, r * width, slots, gates[r0 + r] + unit, hidden, d_y,
                             row * y_stride + y_column + unit, states, row * hidden + unit, state_plane,
@@ -159,7 +159,7 @@ def backward_kernel(cell, width):
         for r in range(num_sequences):
             for unit_block in range(first, end):
                 unit, here = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                to = batch.order[group + r * num_groups] * hidden + unit
+                to = batch.order[rank_of(group, num_groups, r)] * hidden + unit
                 for s in range(num_states):
                     valid = min(width, hidden - unit)
                     copy_run(carry, here + s * carry_plane, d_initial, to + s * initial_plane, valid, width)

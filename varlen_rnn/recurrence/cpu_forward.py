@@ -17,7 +17,7 @@ from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
 from varlen_rnn.kernels.tile import copy_run, pointer
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 
@@ -50,12 +50,12 @@ def rows_of_block(batch, group, num_groups, r0, n, alive, t, stride, offsets):
     count, end, max_steps = 0, t, batch.seq_lens[group]
     while True:
         for r in range(n):
-            offsets[count + r] = row_of_step(batch, group + (r0 + r) * num_groups, end) * stride
+            offsets[count + r] = row_of_step(batch, rank_of(group, num_groups, r0 + r), end) * stride
         count += n
         end += 1
         if alive > BLOCK_ROWS or end == max_steps:
             return count, end
-        while batch.seq_lens[group + (n - 1) * num_groups] <= end:
+        while batch.seq_lens[rank_of(group, num_groups, n - 1)] <= end:
             n -= 1
         if count + n > BLOCK_ROWS:
             return count, end
@@ -132,18 +132,18 @@ def forward_kernel(cell, width):
         for r in range(num_sequences):
             for unit_block in range(first, end):
                 unit, to = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                at = batch.order[group + r * num_groups] * hidden + unit
+                at = batch.order[rank_of(group, num_groups, r)] * hidden + unit
                 for s in range(1, num_states):
                     to_s = to + (s - 1) * carry_plane
                     copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
 
         alive, projected_until, at_step = num_sequences, 0, 0
         for t in range(batch.seq_lens[group]):
-            while batch.seq_lens[group + (alive - 1) * num_groups] <= t:
+            while batch.seq_lens[rank_of(group, num_groups, alive - 1)] <= t:
                 alive -= 1
             source, depth = (y, hidden) if t > 0 else (initial, hidden if given else 0)
             for r in range(alive):
-                rank = group + r * num_groups
+                rank = rank_of(group, num_groups, r)
                 h_rows[r] = (
                     row_of_step(batch, rank, t - 1) * y_stride + y_column if t > 0 else batch.order[rank] * hidden
                 )
@@ -176,7 +176,7 @@ def forward_kernel(cell, width):
                     )  # fmt: skip
                     equations(scratch, n * width)
                     for r in range(n):
-                        row = row_of_step(batch, group + (r0 + r) * num_groups, t)
+                        row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
                         at_y = row * y_stride + y_column + unit
                         store(scratch, r * width, y, at_y, valid, carry, at_carry + r * width, carry_plane)
                         if keep:
@@ -187,7 +187,7 @@ def forward_kernel(cell, width):
                 wait(pointer(work.arrived, group * 8), (t + 1) * work.parts)
 
         for r in range(num_sequences):
-            rank = group + r * num_groups
+            rank = rank_of(group, num_groups, r)
             length = batch.seq_lens[rank]
             for unit_block in range(first, end):
                 unit, here = unit_block * width, ((unit_block - first) * num_sequences + r) * width

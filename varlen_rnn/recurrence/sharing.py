@@ -1,8 +1,8 @@
 """How threads share a recurrence: groups of sequences, each the business of one thread, or of a team of them.
 
-A group owns every `num_groups`-th sequence of the plan, from the first step to the last, so groups shrink alike and
-never wait for each other.  The members of a team share the sequences of their group and own parts of the hidden units;
-since a step needs all units of the one before, they meet at a barrier once a step.
+A group owns one of every `num_groups` sequences of the plan, from the first step to the last, so groups shrink alike
+and never wait for each other.  The members of a team share the sequences of their group and own parts of the hidden
+units; since a step needs all units of the one before, they meet at a barrier once a step.
 """
 
 from typing import NamedTuple
@@ -38,10 +38,17 @@ class Work(NamedTuple):
 
 
 @cpu_inlined
+def rank_of(group, num_groups, r):
+    """Return the rank of sequence `r` of a group: dealt out to and fro, so that groups get nearly equal rows."""
+    return r * num_groups + (num_groups - 1 - group if r % 2 else group)
+
+
+@cpu_inlined
 def share_of(shard, num_shards, parts, unit_blocks, num_sequences):
     """Return a shard's group, how many there are, its sequences, and the shard's first and end of unit blocks."""
     group, part, num_groups = shard // parts, shard % parts, num_shards // parts
-    own = (num_sequences - group + num_groups - 1) // num_groups
+    own = num_sequences // num_groups
+    own += rank_of(group, num_groups, own) < num_sequences
     return group, num_groups, own, unit_blocks * part // parts, unit_blocks * (part + 1) // parts
 
 
@@ -93,10 +100,13 @@ def _split(batch, products, unit_blocks, may_meet):
     most, parts = min(num_threads if may_meet else 1, unit_blocks, threads.MAX_TEAM), 1
     while parts <= most:
         num_groups = max(1, min((num_threads if parts == 1 else most) // parts, num_sequences))
-        steps = [int(n) for n in seq_lens[: 3 * num_groups : num_groups]] + [0, 0, 0]
-        rows = int(seq_lens[::num_groups].sum()) + 0.6 * (steps[0] - steps[1]) + 0.3 * (steps[1] - steps[2])
+        r = np.arange(-(-num_sequences // num_groups))
+        ranks = r * num_groups + r % 2 * (num_groups - 1)  # of the first group: `rank_of`
+        lengths = seq_lens[ranks[ranks < num_sequences]]
+        first, second, third = [*lengths[:3].tolist(), 0, 0][:3]
+        rows = lengths.sum() + 0.6 * (first - second) + 0.3 * (second - third)
         units = -(-unit_blocks // parts) / unit_blocks
-        time = rows * work_of_row * units + (steps[0] * _BARRIER if parts > 1 else 0)
+        time = rows * work_of_row * units + (first * _BARRIER if parts > 1 else 0)
         best = min(best, (time, num_groups, parts))
         parts *= 2
     return best[1:]
