@@ -63,13 +63,23 @@ class Inputs:
 
     def __init__(self, case):
         rng = np.random.default_rng(0)
-        gates, bound = GATES[case.cell] * case.hidden_size, case.hidden_size**-0.5
-        shapes = {
-            "weight_ih_l0": (gates, case.input_size),
-            "weight_hh_l0": (gates, case.hidden_size),
-            "bias_ih_l0": (gates,),
-            "bias_hh_l0": (gates,),
-        }
-        self.weights = {name: rng.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
+        self.weights = draw_weights(rng, weight_shapes(case.cell, case.input_size, case.hidden_size), case.hidden_size)
         self.x = rng.standard_normal((case.rows, case.input_size), np.float32)
         self.d_y = rng.standard_normal((case.rows, case.hidden_size), np.float32)
+
+
+def weight_shapes(cell, input_size, hidden_size):
+    """Return the shape of each weight of a layer, by PyTorch's name."""
+    gates = GATES[cell] * hidden_size
+    return {
+        "weight_ih_l0": (gates, input_size),
+        "weight_hh_l0": (gates, hidden_size),
+        "bias_ih_l0": (gates,),
+        "bias_hh_l0": (gates,),
+    }
+
+
+def draw_weights(rng, shapes, hidden_size):
+    """Return weights drawn as PyTorch draws those of a recurrent layer."""
+    bound = hidden_size**-0.5
+    return {name: rng.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
