@@ -9,21 +9,21 @@ import importlib
 import importlib.util
 from typing import NamedTuple
 
-OURS = "varlen_rnn"
+OURS, TWIN = "varlen_rnn", "varlen_rnn padded"
 MODES = ("training", "inference")
 
 
 class Engine(NamedTuple):
-    """Module and class of an engine within the folder of a task, and the packages that it needs."""
+    """Module and class of an engine within the folder of a task, and the packages that it needs, lowest first."""
 
     module: str
     name: str
-    needs: tuple = ()
+    needs: tuple
 
 
 ENGINES = {
-    OURS: Engine("ours", "Unpadded"),
-    "varlen_rnn padded": Engine("ours", "Padded"),
+    OURS: Engine("ours", "Unpadded", ("numba", "varlen_rnn")),
+    TWIN: Engine("ours", "Padded", ("numba", "varlen_rnn")),
     "torch packed": Engine("pytorch", "Packed", ("torch",)),
     "torch padded": Engine("pytorch", "Padded", ("torch",)),
     "onnxruntime": Engine("ort", "Session", ("onnx", "onnxruntime")),
