@@ -1,7 +1,7 @@
 """Run suites, or make the report of those that have been run.
 
-    python -m benchmarks [SUITE ...] [--quick] [--threads N]
-    python -m benchmarks report
+python -m benchmarks [SUITE ...] [--quick] [--threads N]
+python -m benchmarks report
 """
 
 import argparse

@@ -21,7 +21,7 @@ class Patience(NamedTuple):
     seconds: float = 10.0
 
 
-QUICK = Patience(3, 3, 1.0)
+QUICK = Patience(1, 3, 1.0)
 
 
 def measure(task, case, engines, threads, patience, modes=MODES):

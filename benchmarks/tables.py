@@ -2,18 +2,15 @@
 
 
 def text_row(cells, widths):
-    """Return a line of text: names to the left, figures to the right.
+    """Return a line of text: the first cell to the left, the others to the right.
 
     Examples
     --------
     >>> text_row(["LSTM", 1.5, None], [6, 6, 3])
     'LSTM    1.50  -'
     """
-    parts = [
-        f"{cell:<{width}}" if isinstance(cell, str) else f"{show(cell):>{width}}"
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    return "".join(parts).rstrip()
+    first, *others = (f"{show(cell):>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return "".join([f"{first.lstrip():<{len(first)}}", *others])
 
 
 def markdown(header, rows):

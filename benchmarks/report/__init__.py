@@ -1,4 +1,3 @@
 """docs/benchmarks.md and its pictures, from the results of the last full run."""
 
-
-def write_report(results, docs): ...
+from benchmarks.report.document import write_report

@@ -42,7 +42,7 @@ def cells(line):
     """Return the cells of a line: our time and efficiency, then how many times as long each peer takes."""
     size = ",".join(map(str, line["size"]))
     padding = line["padded_rows"] / line["rows"]
-    names = [line["cell"], size, line["lengths"], line["rows"], padding, " " + line["mode"], line["threads"]]
+    names = [line["cell"], size, line["lengths"], line["rows"], padding, line["mode"], line["threads"]]
     if "failed" in line:
         return [*names, None, None, *[None] * len(PEERS)]
     ours = results.seconds(line, OURS) * 1e3

@@ -1,0 +1,97 @@
+"""The bars: what was promised, what was aimed at, what came out."""
+
+from typing import NamedTuple
+
+from benchmarks.engines import PEERS, PYTORCH
+from benchmarks.results import best_ratio, efficiency
+from benchmarks.suites.memory import of_packed
+from benchmarks.suites.recurrent import MAIN_SIZES
+
+CELLS = ("LSTM", "GRU")
+ONE_SEQUENCE = [(1, 256, 256)]
+HEADER = ["measure", "floor", "aim", "measured", "verdict"]
+
+
+def against(*engines):
+    """Return a function of a line: how many times as long as ours the fastest of the engines takes."""
+    return lambda line: best_ratio(line, engines)
+
+
+# Of the suite `recurrent`, for each cell: words, floor, aim, the value of a line; sizes, lengths, mode.
+RECURRENT = [
+    ("training, equal: share of sgemm", 0.85, 1, efficiency, MAIN_SIZES, "equal", "training"),
+    ("training, ragged: share of sgemm", 0.85, 1, efficiency, MAIN_SIZES, "lognormal", "training"),
+    ("training, ragged: over PyTorch packed", 8, 12, against("torch packed"), MAIN_SIZES, "lognormal", "training"),
+    ("training, ragged: over PyTorch padded", 4, 6, against("torch padded"), MAIN_SIZES, "lognormal", "training"),
+    ("training, equal: over PyTorch padded", 1, 1.15, against("torch padded"), MAIN_SIZES, "equal", "training"),
+    ("inference, ragged: over the best peer", 1.5, 3, against(*PEERS), MAIN_SIZES, "lognormal", "inference"),
+    ("training, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), ONE_SEQUENCE, "equal", "training"),
+    ("inference, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), ONE_SEQUENCE, "equal", "inference"),
+]
+
+
+class Bar(NamedTuple):
+    """A promise, and a value for each case that it covers; None where a case gave no figures.
+
+    Where the aim is below the floor, less is better.
+
+    Examples
+    --------
+    >>> Bar("speed", 1.0, 2.0, {"small": 1.5, "large": 2.5}).verdict()
+    'floor met'
+    >>> Bar("memory", 1.0, 0.5, {"small": 0.4}).verdict()
+    'aim met'
+    """
+
+    measure: str
+    floor: float
+    aim: float
+    values: dict
+
+    def verdict(self):
+        """Return what the worst case says."""
+        values = list(self.values.values())
+        if not values or None in values:
+            return "not measured"
+        sign = -1 if self.aim < self.floor else 1
+        worst = min(sign * value for value in values)
+        if worst >= sign * self.aim:
+            return "aim met"
+        return "floor met" if worst >= sign * self.floor else "**below the floor**"
+
+    def cells(self):
+        """Return the row of the table."""
+        measured = [f"{'-' if value is None else f'{value:.2f}'} {case}" for case, value in self.values.items()]
+        sign = "at most " if self.aim < self.floor else ""
+        return [self.measure, f"{sign}{self.floor:g}", f"{sign}{self.aim:g}", ", ".join(measured), self.verdict()]
+
+
+def all_bars(lines):
+    """Return the bars.
+
+    Parameters
+    ----------
+    lines : dict
+        The lines of each suite; none of one that has not run.
+    """
+    bars = [
+        Bar(f"{cell} {words}", floor, aim, {size_of(line): value(line) for line in _pick(lines["recurrent"], cell, *of)
+            if tuple(line["size"]) in sizes})
+        for cell in CELLS
+        for words, floor, aim, value, sizes, *of in RECURRENT
+    ]  # fmt: skip
+    for cell in CELLS:
+        for mode in ("training", "inference"):
+            tiny = {size_of(line): best_ratio(line, PYTORCH) for line in _pick(lines["small"], cell, "equal", mode)}
+            bars.append(Bar(f"{cell} {mode}, 4 sequences of 5 steps: over PyTorch", 1, 2, tiny))
+    peaks = {f"{line['cell']} {size_of(line)}": of_packed(line) for line in lines["memory"]}
+    return [*bars, Bar("memory of a training step: of PyTorch packed", 1, 0.5, peaks)]
+
+
+def size_of(line):
+    """Return sequences, features and units of a line as text."""
+    return f"({', '.join(map(str, line['size']))})"
+
+
+def _pick(lines, cell, lengths, mode):
+    return [line for line in lines if (line["cell"], line["lengths"], line["mode"]) == (cell, lengths, mode)]
