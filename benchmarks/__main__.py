@@ -1,7 +1,6 @@
-"""Run suites, or make the report of those that have been run.
+"""Measure varlen_rnn beside other engines.
 
-python -m benchmarks [SUITE ...] [--quick] [--threads N]
-python -m benchmarks report
+`python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md.
 """
 
 import argparse
@@ -50,7 +49,7 @@ def warn():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="sizes that only show that everything runs")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="of every engine; default all cores")

@@ -30,7 +30,7 @@ def lognormal(batch_size, median=60, sigma=0.8):
     Examples
     --------
     >>> lognormal(4)
-    (24, 47, 77, 151)
+    (77, 24, 46, 151)
     """
     normal = NormalDist(np.log(median), sigma)
     return _batch([np.exp(normal.inv_cdf(level)) for level in _levels(batch_size)])
@@ -42,7 +42,7 @@ def pareto(batch_size, shortest=10, alpha=1.2):
     Examples
     --------
     >>> pareto(4)
-    (11, 15, 22, 57)
+    (23, 11, 15, 57)
     """
     return _batch(shortest * (1 - _levels(batch_size)) ** (-1 / alpha))
 

@@ -1,7 +1,7 @@
 """Results: JSON lines in files, and the ratios that are read off a line.
 
-A line of timings holds what was computed, and either `failed`, why nobody is believed, or `engines`, the figures of each.
-Ratios are not stored: a line cannot contradict itself.
+A line holds what was computed, and either `failed`, why nobody is believed, or `engines`, the figures of each.  Ratios
+are not stored: a line cannot contradict itself.
 """
 
 import json

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.clock import peak_bytes, seconds_per_step, sgemm_rate
 from benchmarks.engines import MODES, build
 
-# Threads of BLAS and OpenMP spin for some milliseconds after their last product; the next engine waits until they sleep.
+# Threads of BLAS and OpenMP spin for milliseconds after their last product; the next engine waits until they sleep.
 QUIET_SECONDS = 0.05
 
 

@@ -65,12 +65,39 @@ def draw(lines, folder):
     return paths
 
 
-def straight_line(lines):
-    """Return seconds, seconds a row, and the share of the variance that the line through our times explains."""
+def caption(section, path, lines):
+    """Return the Markdown of a section's picture, and what it says in figures."""
+    picture = f"![{PICTURES[section].title}](img/{path.name})\n"
+    shown = [line for line in lines if line["section"] == section and "engines" in line]
+    if section == "padding":
+        return picture + "".join(f"\n{break_even(shown, engine)}\n" for engine in PICTURES[section].engines[1:])
+    if section == "rows" and len(shown) > 2:
+        return f"{picture}\n{cost_of_rows(shown)}\n"
+    return picture
+
+
+def break_even(lines, engine):
+    """Return the sentence that says at which padding ratios an engine that pads is faster than ours."""
+    ratios = {padding_ratio(line): results.ratio(line, engine) for line in lines}
+    measured = {padding: ratio for padding, ratio in ratios.items() if ratio is not None}
+    won = [padding for padding, ratio in measured.items() if ratio < 1]
+    if not measured:
+        return f"{engine} was not measured."
+    if not won:
+        return f"{engine} is slower than {OURS} at every padding ratio, from {min(measured):.2f}."
+    return f"{engine} is faster than {OURS} at padding ratios up to {max(won):.2f}."
+
+
+def cost_of_rows(lines):
+    """Return the sentence that gives the straight line through our times."""
     x = np.array([line["rows"] for line in lines])
     y = np.array([results.seconds(line, OURS) for line in lines])
     slope, start = np.polyfit(x, y, 1)
-    return start, slope, 1 - np.var(y - start - slope * x) / np.var(y)
+    explained = 1 - np.var(y - start - slope * x) / np.var(y)
+    return (
+        f"A step costs {slope * 1e6:.2f} µs a row and {start * 1e3:.1f} ms more: "
+        f"this straight line explains {explained:.1%} of the variance."
+    )
 
 
 def _draw(picture, lines, path):

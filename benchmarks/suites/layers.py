@@ -24,7 +24,8 @@ class Point(NamedTuple):
 
     def __str__(self):
         size = (len(self.case.lengths), self.case.input_size, self.case.hidden_size)
-        return f"{self.case.cell} {size} {self.case.distribution}, threads {self.threads}"
+        section = f"{self.section}: " if self.section else ""
+        return f"{section}{self.case.cell} {size} {self.case.distribution}, threads {self.threads}"
 
 
 def run(point, patience):
