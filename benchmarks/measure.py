@@ -17,8 +17,8 @@ class Patience(NamedTuple):
     """Rounds of a case: at least, at most, and the seconds after which no more than the least are begun."""
 
     least: int = 3
-    most: int = 9
-    seconds: float = 10.0
+    most: int = 7
+    seconds: float = 6.0
 
 
 QUICK = Patience(1, 3, 1.0)
@@ -61,7 +61,7 @@ def check_outputs(processes, mode):
             process.ask("outputs", mode=mode, path=str(path))
             with np.load(path) as arrays:
                 outputs[process.engine] = dict(arrays)
-    return disagreement(outputs, mode)
+    return disagreement(outputs)
 
 
 def take_turns(able, patience):

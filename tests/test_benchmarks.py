@@ -39,7 +39,7 @@ def test_engines_of_a_layer_agree(cell):
                 outputs[mode][name] = engine.arrays(getattr(engine, mode)())
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
-        assert parity.disagreement(outputs[mode], mode) is None
+        assert parity.disagreement(outputs[mode]) is None
 
 
 def test_engines_of_a_classifier_agree():
@@ -48,7 +48,7 @@ def test_engines_of_a_classifier_agree():
     for name in installed([name for name in ENGINES if name != "onnxruntime"]):
         engine = build("classifiers", name, case, 1)
         losses[name] = engine.arrays(engine.training())
-    assert parity.disagreement(losses, "training") is None
+    assert parity.disagreement(losses) is None
 
 
 def test_rectangles_put_every_row_back():
@@ -129,7 +129,7 @@ def test_no_speed_without_agreement(theirs):
 
 
 def test_one_engine_alone_is_not_believed():
-    assert "nothing to compare" in parity.disagreement({OURS: {"y": np.ones(1)}}, "inference")
+    assert "nothing to compare" in parity.disagreement({OURS: {"y": np.ones(1)}})
 
 
 def test_a_missing_peer_is_named(monkeypatch, capsys):

@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 def points(quick, threads):
     """Return a point for each data set."""
-    batch_size, num_batches = (4, 1) if quick else (32, 10)
+    batch_size, num_batches = (4, 1) if quick else (32, 4)
     return [Point(Case(name, batch_size, num_batches), threads) for name in DATA_SETS]
 
 

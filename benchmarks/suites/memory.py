@@ -1,7 +1,6 @@
 """Memory of a training step: how far the resident set of a fresh process rises."""
 
 import dataclasses
-import statistics
 from pathlib import Path
 
 from benchmarks.engines import OURS, PYTORCH, installed
@@ -29,31 +28,22 @@ def points(quick, threads):
 
 
 def run(point, patience):
-    """Return the line of a point: medians over fresh processes, and the bytes that gates and states fill."""
+    """Return the line of a point: the peak of each engine, and the bytes that gates and states fill.
+
+    Processes have loaded the code that they need by a step of two rows; what is measured is the first real step.
+    """
     case = point.case
     kept = 4 * case.rows * (GATES[case.cell] + STATES[case.cell]) * case.hidden_size
     line = {**case.summary(), "mode": "training", "threads": point.threads, "kept": kept}
-    engines = installed(point.engines)
-    peaks = {engine: [] for engine in engines}
-    for _ in range(patience.least):
-        for engine in engines:
-            peaks[engine].append(_peak(point, engine))
-    with started("layers", dataclasses.asdict(case), engines, point.threads) as processes:
+    two_rows = dataclasses.replace(case, lengths=equal(2, 1))
+    with started("layers", dataclasses.asdict(two_rows), installed(point.engines), point.threads) as processes:
+        for process in processes:
+            process.ask("seconds", mode="training")
+            process.send_build("layers", dataclasses.asdict(case))
+            process.receive()
+        peaks = {process.engine: {"bytes": process.ask("peak", mode="training")} for process in processes}
         failed = check_outputs(processes, "training")
-    if failed:
-        return [line | {"failed": failed}]
-    medians = {engine: {"bytes": statistics.median(values), "rounds": values} for engine, values in peaks.items()}
-    return [line | {"engines": medians}]
-
-
-def _peak(point, engine):
-    """Return the bytes of the first step of a process that has loaded, by a step of two rows, the code it needs."""
-    small = dataclasses.replace(point.case, lengths=equal(2, 1))
-    with started("layers", dataclasses.asdict(small), [engine], point.threads) as (process,):
-        process.ask("seconds", mode="training")
-        process.send_build("layers", dataclasses.asdict(point.case))
-        process.receive()
-        return process.ask("peak", mode="training")
+    return [line | ({"failed": failed} if failed else {"engines": peaks})]
 
 
 def of_packed(line):
