@@ -34,6 +34,8 @@ def run_suite(name, threads, quick, folder):
             print(text_row(suite.cells(line), widths), flush=True)
             if "failed" in line:
                 print(f"  no figures: {line['failed']}", flush=True)
+            if results.disturbed(line):
+                print(f"  others used the machine in every round of {', '.join(results.disturbed(line))}", flush=True)
     path = folder / f"{name}.jsonl"
     results.write(path, lines)
     print(f"{path}: {time.perf_counter() - began:.0f} s", file=sys.stderr)

@@ -11,17 +11,29 @@ import numpy as np
 from benchmarks.engines import MODES
 from benchmarks.parity import disagreement
 from benchmarks.processes import started
+from benchmarks.quiet import TOLERATED, Watch, wait_for_quiet
 
 
 class Patience(NamedTuple):
-    """Rounds of a case: at least, at most, and the seconds after which no more than the least are begun."""
+    """How long to measure a case.
+
+    Attributes
+    ----------
+    least, most : int
+        Rounds.
+    seconds : float
+        After so many no more than the least rounds are begun.
+    wait : float
+        Seconds to wait at most, before a round, for others to leave the machine alone.
+    """
 
     least: int = 3
     most: int = 7
     seconds: float = 6.0
+    wait: float = 5.0
 
 
-QUICK = Patience(1, 3, 1.0)
+QUICK = Patience(1, 3, 1.0, 0.0)
 
 
 def measure(task, case, engines, threads, patience, modes=MODES):
@@ -48,8 +60,10 @@ def compare(processes, modes, patience):
     able = {mode: [process for process, its in processes.items() if mode in its] for mode in modes}
     failures = {mode: check_outputs(able[mode], mode) for mode in modes}
     sound = {mode: able[mode] for mode in modes if failures[mode] is None}
-    figures = _figures(*take_turns(sound, patience))
-    return {mode: {"engines": figures[mode]} if mode in sound else {"failed": failures[mode]} for mode in modes}
+    rounds = take_turns(sound, patience)
+    return {
+        mode: {"engines": _figures(rounds, mode)} if mode in sound else {"failed": failures[mode]} for mode in modes
+    }
 
 
 def check_outputs(processes, mode):
@@ -65,27 +79,43 @@ def check_outputs(processes, mode):
 
 
 def take_turns(able, patience):
-    """Return the seconds of steps, {(mode, engine): a list}, and sgemm rates, {engine: a list}: a value a round."""
-    seconds, rates, began = {}, {}, time.perf_counter()
+    """Return the rounds of each engine: {engine: {mode or "sgemm": a list of values and of the cores others took}}."""
+    rounds, began = {}, time.perf_counter()
     everyone = list(dict.fromkeys(process for processes in able.values() for process in processes))
     for number in range(patience.most):
         if number >= patience.least and time.perf_counter() - began > patience.seconds:
             break
         for process in everyone:
-            for mode, processes in able.items():
-                if process in processes:
-                    seconds.setdefault((mode, process.engine), []).append(process.ask("seconds", mode=mode))
-            rates.setdefault(process.engine, []).append(process.ask("sgemm"))
-    return seconds, rates
+            wait_for_quiet(patience.wait)
+            requests = {mode: {"do": "seconds", "mode": mode} for mode in able if process in able[mode]}
+            for name, request in {**requests, "sgemm": {"do": "sgemm"}}.items():
+                watch = Watch(process.pid)
+                value = process.ask(**request)
+                rounds.setdefault(process.engine, {}).setdefault(name, []).append((value, watch.others()))
+    return rounds
 
 
-def _figures(seconds, rates):
-    """Return {mode: {engine: medians, and the rounds that they are of}}."""
-    figures = {}
-    for (mode, engine), rounds in seconds.items():
-        figures.setdefault(mode, {})[engine] = {
-            "seconds": statistics.median(rounds),
-            "sgemm": statistics.median(rates[engine]),
-            "rounds": rounds,
+def _figures(rounds, mode):
+    """Return the figures of each engine in a mode: medians, and the rounds of its steps."""
+    return {
+        engine: {
+            "seconds": median_of_quiet(its[mode]),
+            "sgemm": median_of_quiet(its["sgemm"]),
+            "rounds": [seconds for seconds, _ in its[mode]],
+            "others": [others for _, others in its[mode]],
         }
-    return figures
+        for engine, its in rounds.items()
+        if mode in its
+    }
+
+
+def median_of_quiet(rounds):
+    """Return the median of the rounds that nobody disturbed, or of all if there is none.
+
+    Examples
+    --------
+    >>> median_of_quiet([(1.0, 0.0), (5.0, 0.9), (2.0, 0.1)])
+    1.5
+    """
+    quiet = [value for value, others in rounds if others <= TOLERATED]
+    return statistics.median(quiet or [value for value, _ in rounds])

@@ -29,6 +29,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.pid = self._process.pid
 
     def send(self, do, **request):
         """Ask without waiting for the reply."""

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.engines import OURS
-
-NOISY = 1.5  # slowest round over median
+from benchmarks.quiet import TOLERATED
 
 
 def write(path, lines):
@@ -80,6 +79,7 @@ def efficiency(line):
     return ours and line["flops"] / ours["seconds"] / ours["sgemm"]
 
 
-def is_noisy(figures):
-    """Return whether a round of an engine took far longer than its median: something else ran on the machine."""
-    return max(figures["rounds"]) > NOISY * figures["seconds"]
+def disturbed(line):
+    """Return the engines of a line in whose every round others ran on the machine, so that the median is of those."""
+    engines = line.get("engines", {})
+    return [engine for engine, its in engines.items() if "others" in its and min(its["others"]) > TOLERATED]

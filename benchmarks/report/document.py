@@ -65,12 +65,12 @@ def _quality(lines):
     if not figures:
         return ""
     rates = [each["sgemm"] / 1e9 for each in figures]
-    noisy = sum(map(results.is_noisy, figures))
+    disturbed = sum(len(results.disturbed(line)) for line in lines)
     failed = sum("failed" in line for line in lines)
     return (
         f"sgemm: {statistics.median(rates):.0f} GFLOP/s in the median, from {min(rates):.0f} to {max(rates):.0f}. "
-        f"Of {len(figures)} figures, {noisy} have a round that took more than {results.NOISY:g} times the median: "
-        f"something else ran on the machine. Lines without figures, for results differ: {failed}.\n"
+        f"In {disturbed} of {len(figures)} figures, others used the machine in every round. "
+        f"Lines without figures, for results differ: {failed}.\n"
     )
 
 

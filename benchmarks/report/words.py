@@ -11,7 +11,8 @@ Each engine runs in a process of its own, on inputs that all processes make from
 number of threads. First their results are compared (outputs; in training the gradients of rows and of all weights, or
 the losses); a line without agreement has no figures. Then they take turns: a round repeats a step for at least a tenth
 of a second while the other processes wait, and is followed by NumPy's product of two 2048 x 2048 matrices (sgemm).
-Figures are medians of the rounds.
+A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
+less than a quarter of a core, or of all rounds if there is no such round.
 
 * A step of training is forward and backward: gradients of the rows and of all weights, no optimizer. *of sgemm* counts
   the products only, `2 rows (D + H) gates H` forward and three times as much in training, over rows that exist, and
@@ -22,8 +23,8 @@ Figures are medians of the rounds.
   *varlen_rnn padded* is our kernels on the rectangle. PyTorch and onnxruntime find their rectangles ready, time-major
   and longest first, and our plan is kept with the batch: neither padding nor sorting is part of their steps or ours.
   Only our padded twin pads in each step.
-* OpenMP's threads spin between the steps of a layer, as they do unless told otherwise: PyTorch is fastest so, but on a
-  machine where anything else runs its times explode. Read its figures with the count of disturbed rounds above.
+* OpenMP's threads spin at their barriers, as they do unless told otherwise: PyTorch is fastest so, but where anything
+  else runs its times explode. Hence the quiet moments.
 * *lognormal* is median 60, sigma 0.8, *pareto* is from 10 with exponent 1.2, both as quantiles within 5 to 400 steps;
   *equal* is 80 steps; *names*, *sentences* and *functions* are random batches of the embedded data sets.
 """
