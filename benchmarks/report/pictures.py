@@ -38,7 +38,7 @@ def padding_ratio(line):
 PICTURES = {
     "padding": Picture("Where padding breaks even", "rows of the padded batch for each row", "µs a row",
                        padding_ratio, _microseconds_a_row, "linear", (OURS, TWIN, "torch padded")),
-    "rows": Picture("Cost is rows", "rows of the batch, whatever its lengths", "ms a step",
+    "rows": Picture("Cost against rows", "rows of the batch, whatever its lengths", "ms a step",
                     lambda line: line["rows"], _milliseconds, "linear", (OURS,)),
     "batch": Picture("Sequences of a batch, equal lengths", "sequences", "µs a row",
                      lambda line: line["size"][0], _microseconds_a_row, "log", (OURS, *PYTORCH)),
