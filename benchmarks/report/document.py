@@ -94,10 +94,15 @@ def _case(line):
 
 
 def _table(name, lines):
-    """Return the table of a suite, and why some of its lines have no figures."""
+    """Return the table of a suite, and which of its lines have no figures, or doubtful ones."""
     if not lines:
         return "Not measured.\n"
     suite = SUITES[name]
     table = markdown(list(suite.columns), [suite.cells(line) for line in lines]) + "\n"
     failed = [f"* No figures for {_case(line)}: {line['failed']}\n" for line in lines if "failed" in line]
-    return "\n".join([table, *failed])
+    doubtful = [
+        f"* Others used the machine in every round of {', '.join(engines)}: {_case(line)}\n"
+        for line in lines
+        if (engines := results.disturbed(line))
+    ]
+    return "\n".join([table, "".join(failed + doubtful)])
