@@ -80,7 +80,8 @@ def test_oracles_import_nothing_of_ours():
 
 
 def test_modules_stay_short():
-    assert not [path for path in FILES if len(path.read_text().splitlines()) > 400]
+    files = [*FILES, *(ROOT / "benchmarks").rglob("*.py")]
+    assert not [path for path in files if len(path.read_text().splitlines()) > 400]
 
 
 def test_names_of_the_contract():

@@ -1,0 +1,76 @@
+"""Measure varlen_rnn beside other engines.
+
+`python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import machine, measure, results
+from benchmarks.engines import ENGINES, lacking
+from benchmarks.processes import ROOT, EngineError
+from benchmarks.report import write_report
+from benchmarks.suites import SUITES
+from benchmarks.tables import text_row
+
+FULL, QUICK = ROOT / "benchmarks" / "results", ROOT / "out" / "benchmarks"
+BUSY = 0.5  # processes that already run
+
+
+def run_suite(name, threads, quick, folder):
+    """Run a suite, print its lines as they come, and write them when all are there."""
+    suite, lines, began = SUITES[name], [machine.describe(threads)], time.perf_counter()
+    widths = suite.columns.values()
+    points = suite.points(quick, threads)
+    print(f"\n{name}\n{text_row(suite.columns, widths)}", flush=True)
+    for number, point in enumerate(points):
+        spent = time.perf_counter() - began
+        left = f", about {spent / number * (len(points) - number) / 60:.1f} min to go" if number else ""
+        print(f"[{name} {number + 1}/{len(points)}{left}] {point}", file=sys.stderr, flush=True)
+        for line in suite.run(point, measure.QUICK if quick else measure.Patience()):
+            lines.append(line)
+            print(text_row(suite.cells(line), widths), flush=True)
+            if "failed" in line:
+                print(f"  no figures: {line['failed']}", flush=True)
+            if results.disturbed(line):
+                print(f"  others used the machine in every round of {', '.join(results.disturbed(line))}", flush=True)
+    path = folder / f"{name}.jsonl"
+    results.write(path, lines)
+    print(f"{path}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+def warn():
+    """Say what will be missing, and what will disturb."""
+    for engine in ENGINES:
+        if lacking(engine):
+            print(f'{engine} is left out: {" and ".join(lacking(engine))} not installed (pip install ".[bench]")')
+    if machine.load() > BUSY:
+        print(f"The machine is busy (load {machine.load():.1f}): figures will be noise.", file=sys.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; all of them by default")
+    parser.add_argument("--quick", action="store_true", help="sizes that only show that everything runs")
+    parser.add_argument("--threads", type=int, default=machine.cores(), help="of every engine; default all cores")
+    parser.add_argument("--results", type=Path, help="folder of the results; default benchmarks/results, quick: out/")
+    arguments = parser.parse_args()
+    folder = arguments.results or (QUICK if arguments.quick else FULL)
+    if arguments.suites == ["report"]:
+        write_report(folder, ROOT / "docs")
+        return
+    unknown = set(arguments.suites) - set(SUITES)
+    if unknown:
+        parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+    warn()
+    try:
+        for name in arguments.suites or SUITES:
+            run_suite(name, arguments.threads, arguments.quick, folder)
+    except EngineError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

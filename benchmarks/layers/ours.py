@@ -1,0 +1,46 @@
+"""The layers of varlen_rnn: on rows, and their padded twins."""
+
+import numpy as np
+
+import varlen_rnn as vr
+from benchmarks.layers.case import Inputs
+
+
+class Unpadded:
+    """A layer on rows.  The plan of a batch is kept with its LoD, so sorting is no part of a step."""
+
+    def __init__(self, case, threads):
+        vr.set_num_threads(threads)
+        inputs = Inputs(case)
+        self.layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
+        self.layer.load_state_dict(inputs.weights)
+        self.run = self.layer
+        self.x = vr.Variable(vr.create_lod_tensor(inputs.x, [case.lengths]), requires_grad=True)
+        self.d_y = inputs.d_y
+        self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}
+
+    def inference(self):
+        """Return the outputs."""
+        with vr.no_grad():
+            return {"y": self.run(self.x)[0]}
+
+    def training(self):
+        """Return the outputs and the gradients of rows and weights."""
+        y, _ = self.run(self.x)
+        y.backward(self.d_y)
+        results = {"y": y}
+        for name, leaf in self.leaves.items():
+            results[name], leaf.grad = leaf.grad, None
+        return results
+
+    def arrays(self, results):
+        """Return results as arrays."""
+        return {name: np.asarray(value) for name, value in results.items()}
+
+
+class Padded(Unpadded):
+    """The same kernels on all rows of the rectangle; padding and taking rows back are part of a step."""
+
+    def __init__(self, case, threads):
+        super().__init__(case, threads)
+        self.run = vr.baselines.Padded(self.layer)

@@ -1,0 +1,55 @@
+"""PyTorch's layers: packed, and padded with a masked loss.
+
+The batch stands ready as a time-major rectangle, longest sequence first, so neither padding nor sorting is part of a
+step: the cheapest form for PyTorch.  Packing and unpacking are, for every step of a packed network pays them.
+"""
+
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from benchmarks.layers.case import Inputs
+from benchmarks.rectangle import Rectangle
+
+
+class Padded:
+    """A layer on all rows of the rectangle; the gradient of outputs in the padding is zero, as a mask makes it."""
+
+    def __init__(self, case, threads):
+        torch.set_num_threads(threads)
+        inputs = Inputs(case)
+        self.rectangle = Rectangle(case.lengths)
+        self.lengths = torch.from_numpy(self.rectangle.lengths)
+        self.layer = getattr(torch.nn, case.cell)(case.input_size, case.hidden_size)
+        self.layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.weights.items()})
+        self.x = torch.from_numpy(self.rectangle.pad(inputs.x)).requires_grad_()
+        self.d_y = torch.from_numpy(self.rectangle.pad(inputs.d_y))
+        self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}
+
+    def run(self):
+        """Return the outputs, in the rectangle."""
+        return self.layer(self.x)[0]
+
+    def inference(self):
+        """Return the outputs."""
+        with torch.inference_mode():
+            return {"y": self.run()}
+
+    def training(self):
+        """Return the outputs and the gradients of rows and weights."""
+        y = self.run()
+        gradients = torch.autograd.grad(y, list(self.leaves.values()), self.d_y)
+        return {"y": y, **dict(zip(self.leaves, gradients, strict=True))}
+
+    def arrays(self, results):
+        """Return results as arrays, those of the rectangle as rows."""
+        arrays = {name: value.detach().numpy() for name, value in results.items()}
+        return arrays | {name: self.rectangle.unpad(arrays[name]) for name in ("y", "d_x") if name in arrays}
+
+
+class Packed(Padded):
+    """A layer on a packed batch."""
+
+    def run(self):
+        """Return the outputs, in the rectangle."""
+        packed, _ = self.layer(pack_padded_sequence(self.x, self.lengths))
+        return pad_packed_sequence(packed)[0]

@@ -1,0 +1,67 @@
+"""The machine, the versions and the moment that results belong to."""
+
+import datetime
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+import varlen_rnn as vr
+
+PACKAGES = ("numpy", "numba", "torch", "onnxruntime")
+
+
+def cores():
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def load():
+    """Return how many processes were running on average in the last minute; 0 where nobody counts them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def describe(threads):
+    """Return the first line of a file of results."""
+    blas = np.show_config("dicts")["Build Dependencies"]["blas"]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "varlen_rnn": vr.__version__,
+        "commit": _commit(),
+        **{package: _version(package) for package in PACKAGES},
+        "blas": f"{blas['name']} {blas['version']}",
+        "load_before": round(load(), 2),
+    }
+
+
+def _processor():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit():
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+    except OSError:
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,43 @@
+"""Engines must agree before anyone asks which is faster."""
+
+import numpy as np
+
+# Of float32 sums over some thousand terms, which each engine adds in its own order; relative to the norm.
+TOLERANCE = 1e-5
+# Our Adam adds epsilon before it corrects the bias, PyTorch's after: 4e-5 after eight steps.
+WIDER = {"losses": 1e-4}
+
+
+def difference(ours, theirs):
+    """Return the norm of the difference relative to ours; infinite where shapes differ or anything is not finite.
+
+    Examples
+    --------
+    >>> difference(np.ones(4), np.full(4, 1.5)), difference(np.ones(4), np.ones(3))
+    (0.5, inf)
+    """
+    if ours.shape != theirs.shape:
+        return np.inf
+    value = np.linalg.norm(ours - theirs) / (np.linalg.norm(ours) or 1)
+    return float(value) if np.isfinite(value) else np.inf
+
+
+def disagreement(outputs):
+    """Return why the outputs of engines are not to be trusted, or None if all agree.
+
+    Parameters
+    ----------
+    outputs : dict
+        For each engine a mapping of arrays by name; the first engine's are compared with every other's.
+    """
+    (first, ours), *others = outputs.items()
+    if not others:
+        return f"nothing to compare {first} with"
+    for engine, theirs in others:
+        if set(theirs) != set(ours):
+            return f"{engine} gives {sorted(theirs)}, {first} {sorted(ours)}"
+        for name in ours:
+            apart, allowed = difference(ours[name], theirs[name]), WIDER.get(name, TOLERANCE)
+            if apart > allowed:
+                return f"{name} of {engine} is {apart:.0e} from that of {first}, {allowed:.0e} allowed"
+    return None

@@ -1,0 +1,96 @@
+"""The bars: what was promised, what was aimed at, what came out."""
+
+from typing import NamedTuple
+
+from benchmarks.engines import PEERS, PYTORCH
+from benchmarks.results import best_ratio, disturbed, efficiency
+from benchmarks.suites.memory import of_packed
+from benchmarks.suites.recurrent import MAIN_SIZES
+
+CELLS = ("LSTM", "GRU")
+MAIN, ONE, TINY = ("recurrent", MAIN_SIZES), ("recurrent", [(1, 256, 256)]), ("small", [(4, 32, 32)])
+HEADER = ["measure", "floor", "aim", "measured", "verdict"]
+
+
+def against(*engines):
+    """Return a function of a line: how many times as long as ours the fastest of the engines takes."""
+    return lambda line: best_ratio(line, engines)
+
+
+# For each cell: words, floor, aim, the value of a line; and the lines: suite, sizes, lengths, mode.
+TIMES = [
+    ("training, equal: share of sgemm", 0.85, 1, efficiency, *MAIN, "equal", "training"),
+    ("training, ragged: share of sgemm", 0.85, 1, efficiency, *MAIN, "lognormal", "training"),
+    ("training, ragged: over PyTorch packed", 8, 12, against("torch packed"), *MAIN, "lognormal", "training"),
+    ("training, ragged: over PyTorch padded", 4, 6, against("torch padded"), *MAIN, "lognormal", "training"),
+    ("training, equal: over PyTorch padded", 1, 1.15, against("torch padded"), *MAIN, "equal", "training"),
+    ("inference, ragged: over the best peer", 1.5, 3, against(*PEERS), *MAIN, "lognormal", "inference"),
+    ("training, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), *ONE, "equal", "training"),
+    ("inference, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), *ONE, "equal", "inference"),
+    ("training, 4 sequences of 5 steps: over PyTorch", 1, 2, against(*PYTORCH), *TINY, "equal", "training"),
+    ("inference, 4 sequences of 5 steps: over PyTorch", 1, 2, against(*PYTORCH), *TINY, "equal", "inference"),
+]
+
+
+class Bar(NamedTuple):
+    """A promise, and a value for each case that it covers; None where a case gave no figures, or disturbed ones.
+
+    Where the aim is below the floor, less is better.
+
+    Examples
+    --------
+    >>> Bar("speed", 1.0, 2.0, {"small": 1.5, "large": 2.5}).verdict()
+    'floor met'
+    >>> Bar("memory", 1.0, 0.5, {"small": 0.4}).verdict()
+    'aim met'
+    """
+
+    measure: str
+    floor: float
+    aim: float
+    values: dict
+
+    def verdict(self):
+        """Return what the worst case says."""
+        values = list(self.values.values())
+        if not values or None in values:
+            return "not measured"
+        sign = -1 if self.aim < self.floor else 1
+        worst = min(sign * value for value in values)
+        if worst >= sign * self.aim:
+            return "aim met"
+        return "floor met" if worst >= sign * self.floor else "**below the floor**"
+
+    def cells(self):
+        """Return the row of the table."""
+        measured = [f"{'-' if value is None else f'{value:.2f}'} {case}" for case, value in self.values.items()]
+        sign = "at most " if self.aim < self.floor else ""
+        return [self.measure, f"{sign}{self.floor:g}", f"{sign}{self.aim:g}", ", ".join(measured), self.verdict()]
+
+
+def all_bars(lines):
+    """Return the bars.
+
+    Parameters
+    ----------
+    lines : dict
+        The lines of each suite; none of one that has not run.
+    """
+    times = [
+        Bar(f"{cell} {words}", floor, aim, _values(lines[suite], value, sizes, (cell, lengths, mode)))
+        for cell in CELLS
+        for words, floor, aim, value, suite, sizes, lengths, mode in TIMES
+    ]
+    peaks = {f"{line['cell']} {size_of(line)}": of_packed(line) for line in lines["memory"]}
+    return [*times, Bar("memory of a training step: of PyTorch packed", 1, 0.5, peaks)]
+
+
+def size_of(line):
+    """Return sequences, features and units of a line as text."""
+    return f"({', '.join(map(str, line['size']))})"
+
+
+def _values(lines, value, sizes, which):
+    """Return the value of each line of these sizes and of one cell, lengths and mode: {size: value}."""
+    chosen = [line for line in lines if (line["cell"], line["lengths"], line["mode"]) == which]
+    return {size_of(line): None if disturbed(line) else value(line) for line in chosen if tuple(line["size"]) in sizes}

@@ -1,0 +1,108 @@
+"""The text of docs/benchmarks.md: tables of the results, and sentences that say no more than they do."""
+
+import statistics
+
+from benchmarks import results
+from benchmarks.engines import PEERS
+from benchmarks.report import bars, pictures
+from benchmarks.report.words import HEAD, METHOD, NOTES, TITLES
+from benchmarks.suites import SUITES
+from benchmarks.tables import markdown
+
+TIMED = ("recurrent", "end_to_end", "small", "scaling")
+
+
+def write_report(folder, docs):
+    """Write `benchmarks.md` and its pictures into `docs`, from the results in `folder`.
+
+    Parameters
+    ----------
+    folder, docs : Path
+    """
+    found = {name: results.read(path) for name in SUITES if (path := folder / f"{name}.jsonl").exists()}
+    if not found:
+        raise SystemExit(f"No results in {folder}: run `python -m benchmarks` first.")
+    lines = {name: found[name][1] if name in found else [] for name in SUITES}
+    docs.mkdir(parents=True, exist_ok=True)
+    drawn = pictures.draw(lines["scaling"], docs / "img")
+    parts = [
+        HEAD,
+        _machines({name: machine for name, (machine, _) in found.items()}),
+        _quality([line for name in TIMED for line in lines[name]]),
+        "## The bars\n",
+        markdown(bars.HEADER, [bar.cells() for bar in bars.all_bars(lines)]) + "\n",
+        _peer_wins(lines),
+        METHOD,
+    ]
+    for name in SUITES:
+        parts += [f"## {TITLES[name]}\n", NOTES[name]]
+        if name == "scaling":
+            parts += [pictures.caption(section, path, lines[name]) for section, path in drawn.items()]
+        parts.append(_table(name, lines[name]))
+    (docs / "benchmarks.md").write_text("\n".join(part for part in parts if part))
+
+
+def _machines(machines):
+    """Return what was measured where; suites of one run share a paragraph."""
+    runs = {}
+    for name, machine in machines.items():
+        runs.setdefault(_about(machine), []).append(name)
+    return "\n".join(f"{', '.join(names)}: {about}\n" for about, names in runs.items())
+
+
+def _about(machine):
+    packages = ("python", "numba", "numpy", "torch", "onnxruntime")
+    versions = ", ".join(f"{package} {machine[package]}" for package in packages if machine[package])
+    return (
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, "
+        f"{machine['system']}; varlen_rnn {machine['varlen_rnn']} ({machine['commit']}), {versions}, {machine['blas']}."
+    )
+
+
+def _quality(lines):
+    """Return how steady the machine was."""
+    figures = [each for line in lines for each in line.get("engines", {}).values()]
+    if not figures:
+        return ""
+    rates = [each["sgemm"] / 1e9 for each in figures]
+    disturbed = sum(len(results.disturbed(line)) for line in lines)
+    failed = sum("failed" in line for line in lines)
+    return (
+        f"sgemm: {statistics.median(rates):.0f} GFLOP/s in the median, from {min(rates):.0f} to {max(rates):.0f}. "
+        f"In {disturbed} of {len(figures)} figures, others used the machine in every round. "
+        f"Lines without figures, for results differ: {failed}.\n"
+    )
+
+
+def _peer_wins(lines):
+    """Return every line where another engine was faster than ours."""
+    rows = [
+        [name, _case(line), engine, ratio]
+        for name in TIMED
+        for line in lines[name]
+        for engine in PEERS
+        if (ratio := results.ratio(line, engine)) is not None and ratio < 1
+    ]
+    table = markdown(["suite", "case", "engine", "its time over ours"], rows) if rows else "In none of these lines."
+    return f"## Where a peer wins\n\n{table}\n"
+
+
+def _case(line):
+    if "data_set" in line:
+        return f"{line['data_set']}, training"
+    return f"{line['cell']} {bars.size_of(line)} {line['lengths']}, {line['mode']}, threads {line['threads']}"
+
+
+def _table(name, lines):
+    """Return the table of a suite, and which of its lines have no figures, or doubtful ones."""
+    if not lines:
+        return "Not measured.\n"
+    suite = SUITES[name]
+    table = markdown(list(suite.columns), [suite.cells(line) for line in lines]) + "\n"
+    failed = [f"* No figures for {_case(line)}: {line['failed']}\n" for line in lines if "failed" in line]
+    doubtful = [
+        f"* Others used the machine in every round of {', '.join(engines)}: {_case(line)}\n"
+        for line in lines
+        if (engines := results.disturbed(line))
+    ]
+    return "\n".join([table, "".join(failed + doubtful)])

@@ -1,0 +1,53 @@
+"""What the document says whatever the figures are: how they were measured."""
+
+HEAD = """# Benchmarks
+
+Made by `python -m benchmarks report` from the lines in `benchmarks/results/`; `python -m benchmarks` measures them.
+"""
+
+METHOD = """## How
+
+Each engine runs in a process of its own, on inputs that all processes make from the same seed, float32, with the same
+number of threads. First their results are compared (outputs; in training the gradients of rows and of all weights, or
+the losses); a line without agreement has no figures. Then they take turns: a round repeats a step for at least a tenth
+of a second while the other processes wait, and is followed by NumPy's product of two 2048 x 2048 matrices (sgemm).
+A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
+less than a quarter of a core, or of all rounds if there is no such round.
+
+* A step of training is forward and backward: gradients of the rows and of all weights, no optimizer. *of sgemm* counts
+  the products only, `2 rows (D + H) gates H` forward and three times as much in training, over rows that exist, and
+  divides by the sgemm rate of our own process.
+* Ratios are times over ours: above 1, `varlen_rnn` is faster.
+* *torch packed* is `pack_padded_sequence`, the layer, `pad_packed_sequence`; *torch padded* runs the layer on the whole
+  rectangle, with zero gradients in the padding; *onnxruntime* gets the lengths beside the rectangle, inference only;
+  *varlen_rnn padded* is our kernels on the rectangle. PyTorch and onnxruntime find their rectangles ready, time-major
+  and longest first, and our plan is kept with the batch: neither padding nor sorting is part of their steps or ours.
+  Only our padded twin pads in each step.
+* OpenMP's threads spin at their barriers, as they do unless told otherwise: PyTorch is fastest so, but where anything
+  else runs its times explode. Hence the quiet moments.
+* *lognormal* is median 60, sigma 0.8, *pareto* is from 10 with exponent 1.2, both as quantiles within 5 to 400 steps;
+  *equal* is 80 steps; *names*, *sentences* and *functions* are random batches of the embedded data sets.
+"""
+
+NOTES = {
+    "recurrent": "",
+    "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
+in random order, sequences cut at 1,000 tokens.
+""",
+    "small": "",
+    "memory": """How far the resident set of a fresh process rises during its first training step, code already loaded;
+MiB. *gates, states* is what the gates and states of all rows fill: a gradient needs them.
+""",
+    "startup": """Fresh processes; each package's import over those before it, then a first training step of a small
+LSTM. *cold* compiles every kernel, *warm* finds them on disk.
+""",
+    "scaling": "",
+}
+TITLES = {
+    "recurrent": "Layers",
+    "end_to_end": "Whole models",
+    "small": "Small work",
+    "memory": "Memory",
+    "startup": "Start-up",
+    "scaling": "Scaling",
+}

@@ -1,0 +1,58 @@
+"""Start-up: what a fresh process pays for imports and for its first step of training."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+from benchmarks.engines import OURS, installed
+from benchmarks.processes import ROOT
+
+COLUMNS = {"engine": 14, "kernels": 11, "imports": 40, "first step, s": 15, "in all, s": 11}
+
+
+class Point(NamedTuple):
+    """An engine, and what it finds in its cache of kernels: nothing ("cold"), all ("warm"), or it has none ("")."""
+
+    engine: str
+    cache: str
+
+    def __str__(self):
+        return f"{self.engine} {self.cache}".strip()
+
+
+def points(quick, threads):
+    """Return the points; compiling everything takes a quarter of a minute, too long for a quick run."""
+    ours = [Point(OURS, "warm")] if quick else [Point(OURS, "cold"), Point(OURS, "warm")]
+    return ours + [Point(engine, "") for engine in installed(["torch packed"])]
+
+
+def run(point, patience):
+    """Return the line of a point: medians over fresh processes."""
+    if point.cache == "cold":
+        rounds = []
+        for _ in range(patience.least):
+            with tempfile.TemporaryDirectory() as folder:
+                rounds.append(_first_step(point.engine, {"NUMBA_CACHE_DIR": folder}))
+    else:
+        _first_step(point.engine, {})  # leaves kernels in the cache, and files in memory
+        rounds = [_first_step(point.engine, {}) for _ in range(patience.least)]
+    imports = {name: statistics.median(its["imports"][name] for its in rounds) for name in rounds[0]["imports"]}
+    first_step = statistics.median(its["first_step"] for its in rounds)
+    return [{"engine": point.engine, "cache": point.cache, "imports": imports, "first_step": first_step}]
+
+
+def _first_step(engine, variables):
+    command = [sys.executable, "-m", "benchmarks.first_step", engine]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def cells(line):
+    """Return the cells of a line."""
+    imports = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in line["imports"].items())
+    total = sum(line["imports"].values()) + line["first_step"]
+    return [line["engine"], line["cache"], imports, line["first_step"], total]

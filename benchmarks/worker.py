@@ -1,0 +1,62 @@
+"""The process of one engine: requests on stdin, replies on stdout, a line of JSON each.
+
+    {"do": "build", "task": "layers", "engine": "torch packed", "case": {...}, "threads": 2}
+    {"do": "outputs", "mode": "training", "path": "a.npz"}
+    {"do": "seconds", "mode": "training"}
+
+Between requests it waits in a read, so only one engine computes at a time.
+"""
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.clock import peak_bytes, seconds_per_step, sgemm_rate
+from benchmarks.engines import MODES, build
+
+# Threads of BLAS and OpenMP spin for milliseconds after their last product; the next engine waits until they sleep.
+QUIET_SECONDS = 0.05
+
+
+class Worker:
+    """Answers requests about one engine; each method is a request, and returns what JSON can hold."""
+
+    def build(self, task, engine, case, threads):
+        """Build an engine, in place of the one before; return the modes that it has."""
+        self.engine = build(task, engine, case, threads)
+        return [mode for mode in MODES if hasattr(self.engine, mode)]
+
+    def outputs(self, mode, path):
+        """Run a step and write its results to a file, by name."""
+        np.savez(path, **self.engine.arrays(getattr(self.engine, mode)()))
+
+    def seconds(self, mode):
+        """Return the seconds of a step."""
+        return seconds_per_step(getattr(self.engine, mode))
+
+    def sgemm(self):
+        """Return this process's own sgemm rate."""
+        return sgemm_rate()
+
+    def peak(self, mode):
+        """Return the bytes that a step takes at its peak."""
+        return peak_bytes(getattr(self.engine, mode))
+
+
+def main():
+    # Replies have a descriptor of their own, so that whatever a library prints does not mix with them.
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        request = json.loads(line)
+        reply = getattr(worker, request.pop("do"))(**request)
+        time.sleep(QUIET_SECONDS)
+        print(json.dumps(reply), file=replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""The benchmarks: engines agree, no speed without agreement, medians of turns, a report that says what is there."""
+
+import doctest
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import clock, engines, measure, parity, rectangle, results, tables
+from benchmarks.engines import ENGINES, MODES, OURS, build, installed
+from benchmarks.layers import Case
+from benchmarks.layers.case import Inputs
+from benchmarks.report import bars, write_report
+from benchmarks.suites import SUITES
+
+ROOT = Path(__file__).parent.parent
+CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
+
+
+@pytest.mark.parametrize(
+    "name", ["rectangle", "lengths", "layers.case", "parity", "measure", "results", "tables", "report.bars"]
+)
+def test_doctests(name):
+    found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
+    assert found.attempted
+    assert not found.failed
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_engines_of_a_layer_agree(cell):
+    outputs = {mode: {} for mode in MODES}
+    for name in installed(ENGINES):
+        engine = build("layers", name, CASE | {"cell": cell}, 1)
+        for mode in MODES:
+            if hasattr(engine, mode):
+                outputs[mode][name] = engine.arrays(getattr(engine, mode)())
+    assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
+    for mode in MODES:
+        assert parity.disagreement(outputs[mode]) is None
+
+
+def test_engines_of_a_classifier_agree():
+    case = {"data_set": "sentences", "batch_size": 3, "num_batches": 3}
+    losses = {}
+    for name in installed([name for name in ENGINES if name != "onnxruntime"]):
+        engine = build("classifiers", name, case, 1)
+        losses[name] = engine.arrays(engine.training())
+    assert parity.disagreement(losses) is None
+
+
+def test_rectangles_put_every_row_back():
+    lengths = [3, 0, 5, 1]
+    rows = np.arange(18.0).reshape(9, 2)
+    shape = rectangle.Rectangle(lengths)
+    padded = shape.pad(rows)
+    assert padded.shape == (5, 4, 2)
+    assert shape.order.tolist() == [2, 0, 3, 1]
+    assert np.array_equal(shape.unpad(padded), rows)
+    assert padded.sum() == rows.sum()
+
+
+def test_flops_are_those_of_the_products():
+    case = Case("GRU", 3, 5, (4, 1, 7), "ragged")
+    weights = Inputs(case).weights
+    of_a_row = sum(2 * weights[name].size for name in ("weight_ih_l0", "weight_hh_l0"))
+    assert case.flops("inference") == 12 * of_a_row
+    assert case.flops("training") == 3 * 12 * of_a_row
+
+
+def test_inputs_follow_from_the_case_alone():
+    first, second = Inputs(Case(**CASE)), Inputs(Case(**CASE))
+    assert np.array_equal(first.x, second.x)
+    assert all(np.array_equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+def test_peak_memory_sees_what_a_step_takes():
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("not Linux")
+    mib = 2**20
+    assert 60 * mib < clock.peak_bytes(lambda: np.ones(64 * mib, np.uint8)) < 80 * mib
+
+
+class FakeProcess:
+    """Answers as an engine's process does, and notes in `log` what it was asked."""
+
+    def __init__(self, engine, y, seconds, log):
+        self.engine, self.y, self.log = engine, np.array(y), log
+        self.times, self.pid = iter(seconds), os.getpid()
+
+    def ask(self, do, **request):
+        self.log.append((self.engine, do))
+        if do == "outputs":
+            return np.savez(request["path"], y=self.y)
+        return {"seconds": lambda: next(self.times), "sgemm": lambda: 100.0}[do]()
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Let whatever else runs here disturb no test."""
+    monkeypatch.setattr(measure.Watch, "others", lambda watch: 0.0)
+
+
+def compared(theirs, least=3, seconds=60):
+    log, patience = [], measure.Patience(least, 3, seconds, wait=0)
+    ours = FakeProcess(OURS, [1.0, 2.0], [3.0, 1.0, 2.0], log)
+    other = FakeProcess("other", theirs, [9.0, 8.0, 4.0], log)
+    return measure.compare({ours: ["inference"], other: ["inference"]}, ["inference"], patience)["inference"], log
+
+
+def test_figures_are_medians_of_turns():
+    found, log = compared([1.0, 2.0])
+    assert found["engines"][OURS] == {"seconds": 2.0, "sgemm": 100.0, "rounds": [3.0, 1.0, 2.0], "others": [0.0] * 3}
+    assert found["engines"]["other"]["seconds"] == 8.0
+    turn = [(OURS, "seconds"), (OURS, "sgemm"), ("other", "seconds"), ("other", "sgemm")]
+    assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
+
+
+def test_disturbed_rounds_do_not_count_where_there_are_better():
+    assert measure.median_of_quiet([(1.0, 0.0), (9.0, 1.0), (9.0, 1.0)]) == 1.0
+    assert measure.median_of_quiet([(1.0, 1.0), (8.0, 1.0), (9.0, 1.0)]) == 8.0
+
+
+def test_impatience_still_takes_the_least_rounds():
+    found, _ = compared([1.0, 2.0], least=2, seconds=0)
+    assert found["engines"][OURS]["rounds"] == [3.0, 1.0]
+
+
+@pytest.mark.parametrize("theirs", [[1.0, 2.001], [1.0, np.nan], [1.0]])
+def test_no_speed_without_agreement(theirs):
+    found, log = compared(theirs)
+    assert set(found) == {"failed"}
+    assert "y of other" in found["failed"]
+    assert not [do for _, do in log if do == "seconds"]
+    line = line_of(mode="inference") | found
+    del line["engines"]
+    assert set(SUITES["recurrent"].cells(line)[7:]) == {None}
+
+
+def test_one_engine_alone_is_not_believed():
+    assert "nothing to compare" in parity.disagreement({OURS: {"y": np.ones(1)}})
+
+
+def test_a_missing_peer_is_named(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    command.warn()
+    assert "torch packed is left out: torch not installed" in capsys.readouterr().out
+    assert "torch padded" not in installed(ENGINES)
+
+
+def test_results_are_replaced_only_when_complete(tmp_path):
+    path = tmp_path / "suite.jsonl"
+    results.write(path, [{"machine": 1}, {"seconds": 0.123456}])
+    assert results.read(path) == ({"machine": 1}, [{"seconds": 0.1235}])
+    with pytest.raises(TypeError):
+        results.write(path, [{"machine": 2}, {"seconds": object()}])
+    assert results.read(path)[0] == {"machine": 1}
+    assert [found.name for found in tmp_path.iterdir()] == ["suite.jsonl"]
+
+
+def line_of(size=(64, 256, 256), mode="training", lengths="lognormal", section=None, ours=1.0, **seconds):
+    """Return a line of a layer's suite; where our step takes 1 s, it reaches 90% of sgemm."""
+    times = {OURS: ours} | {name.replace("_", " "): value for name, value in seconds.items()}
+    figures = {
+        name: {"seconds": value, "sgemm": 100.0, "rounds": [value], "others": [0.0]} for name, value in times.items()
+    }
+    names = {"section": section, "cell": "LSTM", "size": size, "lengths": lengths, "rows": 1000, "padded_rows": 4000}
+    return names | {"mode": mode, "threads": 2, "flops": 90, "engines": figures}
+
+
+def machine():
+    return command.machine.describe(2)
+
+
+def test_a_report_says_what_the_lines_say(tmp_path):
+    broken = line_of(lengths="equal") | {"failed": "y of torch packed is 1e+00 from that of varlen_rnn"}
+    del broken["engines"]
+    crowded = line_of((32, 512, 512), torch_padded=500.0)
+    crowded["engines"]["torch padded"]["others"] = [1.0]
+    recurrent = [
+        crowded,
+        line_of(torch_packed=13.0, torch_padded=5.0),
+        broken,
+        line_of(mode="inference", onnxruntime=0.5),
+    ]
+    results.write(tmp_path / "recurrent.jsonl", [machine(), *recurrent])
+    padding = [line_of(section="padding", torch_padded=3.0), line_of(section="padding", torch_padded=0.9)]
+    padding[1]["padded_rows"] = 1000
+    rows = [line_of(section="rows", ours=0.1 + count * 1e-4) | {"rows": count} for count in (500, 1000, 2000)]
+    results.write(tmp_path / "scaling.jsonl", [machine(), *padding, *rows])
+    write_report(tmp_path, tmp_path / "docs")
+    text = (tmp_path / "docs" / "benchmarks.md").read_text()
+    assert (
+        "| LSTM inference, ragged: over the best peer | 1.5 | 3 | 0.50 (64, 256, 256) | **below the floor** |" in text
+    )
+    assert "over PyTorch padded | 4 | 6 | - (32, 512, 512), 5.00 (64, 256, 256) | not measured |" in text
+    assert "* Others used the machine in every round of torch padded: LSTM (32, 512, 512) lognormal, training" in text
+    assert "| LSTM training, equal: share of sgemm | 0.85 | 1 | - (64, 256, 256) | not measured |" in text
+    assert (
+        "| LSTM inference, ragged: over the best peer | 1.5 | 3 | 0.50 (64, 256, 256) | **below the floor** |" in text
+    )
+    assert "| recurrent | LSTM (64, 256, 256) lognormal, inference, threads 2 | onnxruntime | 0.50 |" in text
+    assert "torch padded is faster than varlen_rnn at padding ratios up to 1.00." in text
+    assert "A step costs 100.00 µs a row and 100.0 ms more: this straight line explains 100.0% of" in text
+    assert "* No figures for LSTM (64, 256, 256) equal, training, threads 2: y of torch packed" in text
+    assert "## Memory" in text
+    assert "Not measured." in text
+    assert {path.name for path in (tmp_path / "docs" / "img").iterdir()} == {
+        "benchmarks_padding.png",
+        "benchmarks_rows.png",
+    }
+
+
+def test_a_bar_asks_for_the_worst_case():
+    lines = {name: [] for name in SUITES}
+    lines["recurrent"] = [line_of(torch_packed=13.0), line_of((32, 512, 512), torch_packed=9.0)]
+    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
+    packed = rows["LSTM training, ragged: over PyTorch packed"]
+    assert packed == ["8", "12", "13.00 (64, 256, 256), 9.00 (32, 512, 512)", "floor met"]
+    assert rows["LSTM training, ragged: share of sgemm"][-1] == "floor met"
+    assert rows["GRU training, ragged: share of sgemm"] == ["0.85", "1", "", "not measured"]
+
+
+def test_less_is_better_where_the_aim_is_below_the_floor():
+    assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 1.1}).verdict() == "**below the floor**"
+    assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 0.9}).verdict() == "floor met"
+
+
+def test_without_results_there_is_no_report(tmp_path):
+    with pytest.raises(SystemExit, match="No results"):
+        write_report(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_points_of_every_suite_say_what_they_are(quick):
+    for suite in SUITES.values():
+        points = suite.points(quick, 2)
+        assert len(set(map(str, points))) == len(points)
+
+
+def test_tables_line_up():
+    widths = [5, 8]
+    assert len(tables.text_row(["cell", "ratio"], widths)) == len(tables.text_row(["LSTM", 1234.5], widths)) == 13
+
+
+def test_a_quick_run_of_small_work(tmp_path):
+    arguments = [sys.executable, "-m", "benchmarks", "small", "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(arguments, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    about, lines = results.read(tmp_path / "small.jsonl")
+    assert about["threads"] == command.machine.cores()
+    assert [line["mode"] for line in lines] == list(MODES)
+    for line in lines:
+        assert set(line["engines"]) == {
+            name for name in installed(ENGINES) if line["mode"] == "inference" or name != "onnxruntime"
+        }
+    assert done.stdout.count("LSTM") == 2
