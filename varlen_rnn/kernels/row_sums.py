@@ -16,6 +16,7 @@ from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, panel_width, pointer, t
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
+_PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
 _COLUMN_BLOCK = 384  # and the columns of such a block that stay in the second-level cache
 ALL_ROWS = np.empty(0, np.int64)
 
@@ -43,7 +44,7 @@ def _gather(factor, start, count, panels, width):
         row = factor.rows[start + k] if factor.rows.shape[0] else start + k
         source, at = (b, row * stride + factor.column) if row >= 0 else (initial, (-1 - row) * factor.columns)
         for p in range(0, factor.columns, width):
-            copy_run(source, at + p, panels, p * _DEPTH_BLOCK + k * width, min(width, factor.columns - p), width)
+            copy_run(source, at + p, panels, p * _PANEL_STEP + k * width, min(width, factor.columns - p), width)
 
 
 @cpu_inlined
@@ -57,7 +58,7 @@ def _add_products(factor, lowest, first, end, count, tiles, tile_size, columns_o
                 here = pointer(c, (m - lowest) * c.shape[1] + p)
                 tile(
                     n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
-                    pointer(panels, p * _DEPTH_BLOCK), 0, count, here, at_rows, 0, here, at_rows, 0,
+                    pointer(panels, p * _PANEL_STEP), 0, count, here, at_rows, 0, here, at_rows, 0,
                 )  # fmt: skip
 
 
@@ -75,8 +76,8 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
     tile_size = _DEPTH_BLOCK * TILE_ROWS + width
     tiles = np.empty(_COLUMN_BLOCK // TILE_ROWS * tile_size, a.dtype)
-    panels_one = np.zeros(c_one.shape[1] * _DEPTH_BLOCK, a.dtype)
-    panels_two = np.zeros(c_two.shape[1] * _DEPTH_BLOCK, a.dtype)
+    panels_one = np.zeros(c_one.shape[1] * _PANEL_STEP, a.dtype)
+    panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
     steps = np.arange(TILE_ROWS)
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
     for start in range(0, a.shape[0], _DEPTH_BLOCK):

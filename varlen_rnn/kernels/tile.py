@@ -68,6 +68,21 @@ def offset(typing, address, count):
     )
 
 
+@intrinsic
+def prefetch(typing, address):
+    """Ask for the cache line at an address, which will be read and written a little later."""
+
+    def codegen(context, builder, signature, arguments):
+        line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        to_write, near, data = (ir.Constant(flag, number) for number in (1, 3, 1))
+        builder.call(function, [builder.bitcast(arguments[0], line), to_write, near, data])
+        return context.get_dummy_value()
+
+    return types.void(address), codegen
+
+
 def _make_tile(rows, panels):
     """Return the tile of exactly `rows` rows and `panels` panels as a function of addresses, for compiled code.
 

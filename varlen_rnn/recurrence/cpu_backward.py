@@ -2,6 +2,9 @@
 
 A step runs the equations over all its sequences, which overwrites their slots with the gradients of the gates, and then
 adds the products of those with the weights to the gradients of the states of the step before.
+
+The equations run on blocks of a few rows and several panels of units: what they read comes from main memory, which
+gives neighbours of a row sooner than other rows.
 """
 
 import functools
@@ -9,9 +12,11 @@ import functools
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
-from varlen_rnn.kernels.tile import add_run, copy_run, pointer
+from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
 from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
+
+_PANELS = BLOCK_ROWS // TILE_ROWS  # of units in a block of `TILE_ROWS` rows
 
 
 def memory_of(cell, unit_blocks, sequences):
@@ -19,9 +24,24 @@ def memory_of(cell, unit_blocks, sequences):
     return BLOCK_ROWS * (2 * len(cell.slots) + 4 * len(cell.states)) + len(cell.states) * unit_blocks * sequences
 
 
+@cpu_inlined
+def copy_units(source, source_start, target, target_start, count, width):
+    """Copy `count` neighbours, a panel at a time."""
+    for j in range(0, count, width):
+        copy_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+
+
 def offsets_of(sequences):
     """Return how many offsets a shard needs."""
     return 3 * sequences
+
+
+@cpu_inlined
+def block_after(at_unit, r0, units, own_units, alive):
+    """Return the unit and the first rank of the block after this one, and 1 if it is the next step's."""
+    if at_unit + units < own_units:
+        return at_unit + units, r0, 0
+    return (0, r0 + TILE_ROWS, 0) if r0 + TILE_ROWS < alive else (0, 0, 1)
 
 
 @functools.cache
@@ -40,37 +60,35 @@ def backward_kernel(cell, width):
 
     @cpu_inlined
     def load(
-        scratch,
-        r,
-        slots,
-        at_slot,
-        hidden,
-        d_y,
-        at_y,
-        states,
-        at_state,
-        state_plane,
-        carry,
-        at_carry,
-        carry_plane,
-        valid,
+        scratch, r, slots, at_slot, hidden, d_y, at_y, states, at_state, state_plane, carry, at_carry, sums, units
     ):
         for k in range(num_slots):
-            copy_run(slots, at_slot + k * hidden, scratch, k * plane + r, valid, width)
+            copy_units(slots, at_slot + k * hidden, scratch, k * plane + r, units, width)
         for s in range(1, num_states):
-            copy_run(states, at_state + (s - 1) * state_plane, scratch, new + s * plane + r, valid, width)
+            copy_units(states, at_state + (s - 1) * state_plane, scratch, new + s * plane + r, units, width)
         for s in range(num_states):
-            copy_run(carry, at_carry + s * carry_plane, scratch, d_new + s * plane + r, width, width)
-        add_run(d_y, at_y, scratch, d_new + r, valid, width)
+            copy_units(carry, at_carry + s * sums, scratch, d_new + s * plane + r, units, width)
+        for j in range(0, units, width):
+            add_run(d_y, at_y + j, scratch, d_new + r + j, min(width, units - j), width)
 
     @cpu_inlined
-    def load_previous(scratch, r, y, at_y, states, at_state, state_plane, valid):
+    def load_previous(scratch, r, y, at_y, states, at_state, state_plane, units):
         """Bring the states of the step before, from the outputs and the other states; or all from initial ones."""
-        for s in range(first_read, num_states):
-            if s == 0:
-                copy_run(y, at_y, scratch, previous + r, valid, width)
-            else:
-                copy_run(states, at_state + (s - 1) * state_plane, scratch, previous + s * plane + r, valid, width)
+        if first_read == 0:
+            copy_units(y, at_y, scratch, previous + r, units, width)
+        for s in range(1, num_states):
+            copy_units(states, at_state + (s - 1) * state_plane, scratch, previous + s * plane + r, units, width)
+
+    @cpu_inlined
+    def ask(slots, at_slot, hidden, d_y, at_y, states, at_state, state_plane, units):
+        """Ask for what `load` and `load_previous` read from main memory, a block ahead."""
+        line = 64 // slots.itemsize
+        for j in range(0, units, line):
+            for k in range(num_slots):
+                prefetch(pointer(slots, at_slot + k * hidden + j))
+            for s in range(1, num_states):
+                prefetch(pointer(states, at_state + (s - 1) * state_plane + j))
+            prefetch(pointer(d_y, at_y + j))
 
     @cpu_inlined
     def equations(scratch, count):
@@ -82,11 +100,11 @@ def backward_kernel(cell, width):
             put_states(scratch, j + d_previous, plane, d_prev)
 
     @cpu_inlined
-    def store(scratch, r, slots, at_slot, hidden, carry, at_carry, carry_plane, valid):
+    def store(scratch, r, slots, at_slot, hidden, carry, at_carry, sums, units):
         for k in range(num_slots):
-            copy_run(scratch, d_kept + k * plane + r, slots, at_slot + k * hidden, valid, width)
+            copy_units(scratch, d_kept + k * plane + r, slots, at_slot + k * hidden, units, width)
         for s in range(num_states):
-            copy_run(scratch, d_previous + s * plane + r, carry, at_carry + s * carry_plane, width, width)
+            copy_units(scratch, d_previous + s * plane + r, carry, at_carry + s * sums, units, width)
 
     @cpu_kernel
     def backward(
@@ -98,24 +116,23 @@ def backward_kernel(cell, width):
         )
         if num_sequences <= 0:
             return
-        own, y_stride, slots_stride = end - first, y.shape[1], slots.shape[1]
+        first_unit, own_units = first * width, min(end * width, hidden) - first * width
+        y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], (end - first) * width
         state_plane, initial_plane = slots.shape[0] * hidden, len(batch.starts) * hidden
         y, slots, states, initial = y.ravel(), slots.ravel(), states.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
         scratch, carry = work.memory[shard, :size], work.memory[shard, size:]
-        carry_plane = own * num_sequences * width  # of a state: [unit block][rank][unit]
+        sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
         offsets = work.offsets[shard]
-        rows, gates, sums = offsets, offsets[num_sequences:], offsets[2 * num_sequences :]
+        rows, gates, carried = offsets, offsets[num_sequences:], offsets[2 * num_sequences :]
         for r in range(num_sequences):
-            sums[r] = r * width
-            for unit_block in range(first, end):
-                unit, to = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                at = batch.order[rank_of(group, num_groups, r)] * hidden + unit
-                for s in range(num_states):
-                    valid = min(width, hidden - unit)
-                    copy_run(d_last, at + s * initial_plane, carry, to + s * carry_plane, valid, width)
+            carried[r] = r * carry_stride
+            at = batch.order[rank_of(group, num_groups, r)] * hidden + first_unit
+            for s in range(num_states):
+                copy_units(d_last, at + s * initial_plane, carry, carried[r] + s * sums, own_units, width)
 
+        back = 1 if batch.reverse else -1  # from the row of a step to that of the step before
         alive, max_steps = 0, batch.seq_lens[group]
         for t in range(max_steps - 1, -1, -1):
             while alive < num_sequences and batch.seq_lens[rank_of(group, num_groups, alive)] > t:
@@ -123,45 +140,46 @@ def backward_kernel(cell, width):
             for r in range(alive):
                 rows[r] = row_of_step(batch, rank_of(group, num_groups, r), t)
                 gates[r] = rows[r] * slots_stride
-            for r0 in range(0, alive, BLOCK_ROWS):
-                n = min(BLOCK_ROWS, alive - r0)
-                for unit_block in range(first, end):
-                    unit = unit_block * width
-                    valid = min(width, hidden - unit)
-                    at_carry = ((unit_block - first) * num_sequences + r0) * width
-                    for r in range(n):
-                        rank, row = rank_of(group, num_groups, r0 + r), rows[r0 + r]
+            for r0 in range(0, alive, TILE_ROWS):
+                n = min(TILE_ROWS, alive - r0)
+                for at_unit in range(0, own_units, _PANELS * width):
+                    unit, units = first_unit + at_unit, min(_PANELS * width, own_units - at_unit)
+                    span = (units + width - 1) // width * width
+                    next_unit, next_r0, next_step = block_after(at_unit, r0, _PANELS * width, own_units, alive)
+                    for r in range(r0, r0 + n):
+                        if next_r0 + r - r0 < alive:
+                            row, ahead = rows[next_r0 + r - r0] + next_step * back, first_unit + next_unit
+                            ask(
+                                slots, row * slots_stride + ahead, hidden, d_y, row * y_stride + y_column + ahead,
+                                states, (row + back) * hidden + ahead, state_plane, _PANELS * width,
+                            )  # fmt: skip
+                        rank, row, here = rank_of(group, num_groups, r), rows[r], (r - r0) * span
                         load(
-                            scratch, r * width, slots, gates[r0 + r] + unit, hidden, d_y,
-                            row * y_stride + y_column + unit, states, row * hidden + unit, state_plane,
-                            carry, at_carry + r * width, carry_plane, valid,
+                            scratch, here, slots, gates[r] + unit, hidden, d_y, row * y_stride + y_column + unit,
+                            states, row * hidden + unit, state_plane, carry, carried[r] + at_unit, sums, units,
                         )  # fmt: skip
                         if t > 0:
                             row = row_of_step(batch, rank, t - 1)
                             at_y, at_state = row * y_stride + y_column + unit, row * hidden + unit
-                            load_previous(scratch, r * width, y, at_y, states, at_state, state_plane, valid)
+                            load_previous(scratch, here, y, at_y, states, at_state, state_plane, units)
                         else:
                             at = batch.order[rank] * hidden + unit
-                            at_state = at + initial_plane
-                            load_previous(scratch, r * width, initial, at, initial, at_state, initial_plane, valid)
-                    equations(scratch, n * width)
-                    for r in range(n):
-                        at_slot, at = gates[r0 + r] + unit, at_carry + r * width
-                        store(scratch, r * width, slots, at_slot, hidden, carry, at, carry_plane, valid)
+                            load_previous(scratch, here, initial, at, initial, at + initial_plane, initial_plane, units)
+                    equations(scratch, n * span)
+                    for r in range(r0, r0 + n):
+                        here, at_carry = (r - r0) * span, carried[r] + at_unit
+                        store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
             if work.parts > 1:
                 wait(pointer(work.arrived, group * 8), (max_steps - t) * work.parts)
-            here, step = pointer(carry, 0), num_sequences * width
+            at_sums = pointer(carry, 0)
             tiles(
-                alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * depth * width), own, depth,
-                here, pointer(sums, 0), step, here, pointer(sums, 0), step,
+                alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * depth * width), end - first, depth,
+                at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
             )  # fmt: skip
 
         for r in range(num_sequences):
-            for unit_block in range(first, end):
-                unit, here = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                to = batch.order[rank_of(group, num_groups, r)] * hidden + unit
-                for s in range(num_states):
-                    valid = min(width, hidden - unit)
-                    copy_run(carry, here + s * carry_plane, d_initial, to + s * initial_plane, valid, width)
+            to = batch.order[rank_of(group, num_groups, r)] * hidden + first_unit
+            for s in range(num_states):
+                copy_units(carry, carried[r] + s * sums, d_initial, to + s * initial_plane, own_units, width)
 
     return backward

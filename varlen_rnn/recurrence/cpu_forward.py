@@ -4,8 +4,9 @@ A block is up to `BLOCK_ROWS` sequences at one step, or, where fewer are alive, 
 projected at once, so that the weights of the inputs pass once a block.  Then, for each step and panel of units, the
 recurrent products are summed into the scratch, and the cell's equations run on it.
 
-The scratch is a few planes of numbers [row][unit], a quantity each, at offsets known to the compiler: the equations are
-one loop over rows and units, and vectorise without a doubt about aliasing.
+The scratch is a few planes of numbers [row][unit], a quantity each, at offsets known to the compiler: the equations
+are one loop over rows and units, and vectorise.  Projected inputs are planes of the same size, one a panel of units and
+gate, where the rows of a step are neighbours.
 """
 
 import functools
@@ -32,13 +33,13 @@ class Weights(NamedTuple):
 
 def memory_of(cell, unit_blocks, sequences):
     """Return how many panels of numbers a shard needs: scratch, projected inputs, and the states that it carries."""
-    planes = 2 * len(cell.gates) + 2 * len(cell.states) + len(cell.slots)
+    planes = len(cell.gates) + 2 * len(cell.states) + len(cell.slots)
     return BLOCK_ROWS * (planes + unit_blocks * len(cell.gates)) + (len(cell.states) - 1) * unit_blocks * sequences
 
 
 def offsets_of(sequences):
     """Return how many offsets a shard needs."""
-    return sequences + 4 * BLOCK_ROWS
+    return sequences + 3 * BLOCK_ROWS
 
 
 @cpu_inlined
@@ -68,24 +69,22 @@ def forward_kernel(cell, width):
     step, reads_output, plane = cell.step, cell.reads_output, BLOCK_ROWS * width
     take_gates, take_states = take(num_gates), take(num_states)
     put_states, put_slots = put(num_states), put(num_slots)
-    products, previous = num_gates * plane, 2 * num_gates * plane
+    previous = num_gates * plane  # after the products
     new = previous + num_states * plane
     kept = new + num_states * plane
     size = kept + num_slots * plane
 
     @cpu_inlined
-    def load(scratch, r, projected, at_x, source, at_h, valid, carry, at_carry, carry_plane):
-        for g in range(num_gates):
-            copy_run(projected, at_x + g * width, scratch, g * plane + r, width, width)
+    def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
         if reads_output:
             copy_run(source, at_h, scratch, previous + r, valid, width)
         for s in range(1, num_states):
             copy_run(carry, at_carry + (s - 1) * carry_plane, scratch, previous + s * plane + r, width, width)
 
     @cpu_inlined
-    def equations(scratch, count):
+    def equations(projected, scratch, count):
         for j in range(count):
-            x, h = take_gates(scratch, j, plane), take_gates(scratch, j + products, plane)
+            x, h = take_gates(projected, j, plane), take_gates(scratch, j, plane)
             states, slots = step(x, h, take_states(scratch, j + previous, plane))
             put_states(scratch, j + new, plane, states)
             put_slots(scratch, j + kept, plane, slots)
@@ -113,7 +112,7 @@ def forward_kernel(cell, width):
         )
         if num_sequences <= 0:
             return
-        own, x_size, x_depth, y_stride = end - first, num_gates * width, x.shape[1], y.shape[1]
+        own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
         h_size, slots_stride, state_plane = num_gates * hidden * width, num_slots * hidden, x.shape[0] * hidden
         x, y, slots, states = x.ravel(), y.ravel(), slots.ravel(), states.ravel()
         initial, last, initial_plane = initial.ravel(), last.ravel(), len(batch.starts) * hidden
@@ -121,13 +120,13 @@ def forward_kernel(cell, width):
         h_panels, h_biases = weights.h_panels.ravel(), weights.h_biases.ravel()
 
         scratch, memory = work.memory[shard, :size], work.memory[shard, size:]
-        projected, carry = memory[: BLOCK_ROWS * own * x_size], memory[BLOCK_ROWS * own * x_size :]
+        projected, carry = memory[: own * x_size], memory[own * x_size :]
         carry_plane = own * num_sequences * width  # of a state but the first: [unit block][rank][unit]
         offsets = work.offsets[shard]
-        x_rows, x_sums, h_sums = offsets, offsets[BLOCK_ROWS:], offsets[2 * BLOCK_ROWS :]
-        no_offsets, h_rows = offsets[3 * BLOCK_ROWS :], offsets[4 * BLOCK_ROWS :]
+        x_rows, sums = offsets, offsets[BLOCK_ROWS:]
+        no_offsets, h_rows = offsets[2 * BLOCK_ROWS :], offsets[3 * BLOCK_ROWS :]
         for r in range(BLOCK_ROWS):
-            x_sums[r], h_sums[r] = r * own * x_size, r * width
+            sums[r] = r * width
 
         for r in range(num_sequences):
             for unit_block in range(first, end):
@@ -152,9 +151,9 @@ def forward_kernel(cell, width):
                 if projected_until <= t:
                     count, until = rows_of_block(batch, group, num_groups, r0, n, alive, t, x_depth, x_rows)
                     tiles(
-                        count, pointer(x, 0), pointer(x_rows, 0), pointer(x_panels, first * x_depth * x_size),
-                        own * num_gates, x_depth, pointer(x_biases, first * x_size), pointer(no_offsets, 0), width,
-                        pointer(projected, 0), pointer(x_sums, 0), width,
+                        count, pointer(x, 0), pointer(x_rows, 0), pointer(x_panels, first * num_gates * x_depth * width),
+                        own * num_gates, x_depth, pointer(x_biases, first * num_gates * width), pointer(no_offsets, 0),
+                        width, pointer(projected, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
                     at_step = 0
                     if alive <= BLOCK_ROWS:
@@ -163,18 +162,16 @@ def forward_kernel(cell, width):
                     unit = unit_block * width
                     valid = min(width, hidden - unit)
                     at_carry = ((unit_block - first) * num_sequences + r0) * width
-                    at_x = (at_step * own + unit_block - first) * x_size
+                    at_x = (unit_block - first) * x_size + at_step * width
                     for r in range(n):
-                        load(
-                            scratch, r * width, projected, at_x + x_sums[r], source, h_rows[r0 + r] + unit, valid,
-                            carry, at_carry + r * width, carry_plane,
-                        )  # fmt: skip
+                        at_h = h_rows[r0 + r] + unit
+                        load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
                     tiles(
                         n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, unit_block * h_size), num_gates,
-                        depth, pointer(h_biases, unit_block * x_size), pointer(no_offsets, 0), width,
-                        pointer(scratch, products), pointer(h_sums, 0), plane,
+                        depth, pointer(h_biases, unit_block * num_gates * width), pointer(no_offsets, 0), width,
+                        pointer(scratch, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
-                    equations(scratch, n * width)
+                    equations(projected[at_x:], scratch, n * width)
                     for r in range(n):
                         row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
                         at_y = row * y_stride + y_column + unit
