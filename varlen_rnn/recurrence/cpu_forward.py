@@ -151,7 +151,8 @@ def forward_kernel(cell, width):
                 if projected_until <= t:
                     count, until = rows_of_block(batch, group, num_groups, r0, n, alive, t, x_depth, x_rows)
                     tiles(
-                        count, pointer(x, 0), pointer(x_rows, 0), pointer(x_panels, first * num_gates * x_depth * width),
+                        count, pointer(x, 0), pointer(x_rows, 0),
+                        pointer(x_panels, first * num_gates * x_depth * width),
                         own * num_gates, x_depth, pointer(x_biases, first * num_gates * width), pointer(no_offsets, 0),
                         width, pointer(projected, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
