@@ -211,7 +211,9 @@ def test_sums_over_rows(device, size, dtype, windows):
     x_end, h_end = a.shape[1] - x_cut, a.shape[1] - h_cut
     of_x = row_sums.Factor(x_first, x_end, on[1], 0, x.shape[1], on[1][:0], row_sums.ALL_ROWS)
     of_h = row_sums.Factor(h_first, h_end, on[2], 2, columns, on[3], at)
-    d_x, d_h = row_sums.row_products(on[0], of_x, of_h)
+    d_x, d_h, sums = row_sums.row_products(on[0], of_x, of_h)
+    seen = slice(min(x_first, h_first), max(x_end, h_end))
+    close(device.get(sums)[seen], wide(a)[:, seen].sum(axis=0))
     close(device.get(d_x), wide(a)[:, x_first:x_end].T @ wide(x))
     right = oracle.row_product(wide(a)[:, h_first:h_end], wide(h)[:, 2:-1], wide(initial), at)
     close(device.get(d_h), right)

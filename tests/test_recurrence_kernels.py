@@ -12,8 +12,9 @@ from oracles.recurrence import layer
 
 from varlen_rnn import recurrence, threads
 from varlen_rnn.cells import CELLS
+from varlen_rnn.kernels.tile import panel_width
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.recurrence import sharing
+from varlen_rnn.recurrence import cpu, sharing
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins
@@ -233,6 +234,19 @@ def test_permuted_sequences_permute_the_outputs(cell, data, lengths):
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (3, 40), 1, True)
     parts = rowwise(subset(case, order), np.float32)
     assert_same_bits(rowwise(case, np.float32), parts, order, rows_of(case, order))
+
+
+@cpu_only
+@by_cell
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
+    case = Case(cell, [0, 180, 181, 300, 300], (3, 64), 1, True)
+    written = rowwise(case, dtype)
+    streamed, streams = [], cpu._streams
+    monkeypatch.setattr(cpu, "_LAST_LEVEL_CACHE", 0)
+    monkeypatch.setattr(cpu, "_streams", lambda *a, **b: streamed.append(streams(*a, **b)) or streamed[-1])
+    assert_same_bits(written, rowwise(case, dtype), range(4), range(300))
+    assert streamed == [64 % panel_width(dtype) == 0]
 
 
 # Groups of sequences and members of a team: also more of them than cores, and than sequences.

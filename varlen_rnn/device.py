@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda
 
 THREADS_PER_BLOCK = 128
-_CACHE_LINE, _LARGE = 64, 65_536  # bytes
+CACHE_LINE, _LARGE = 64, 65_536  # bytes
 
 
 def on_device(array):
@@ -39,8 +39,8 @@ def empty(shape, like):
     size = (math.prod(shape) if isinstance(shape, tuple) else shape) * like.dtype.itemsize
     if size < _LARGE:
         return np.empty(shape, like.dtype)
-    memory = np.empty(size + _CACHE_LINE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % _CACHE_LINE
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[start : start + size].view(like.dtype).reshape(shape)
 
 

@@ -62,11 +62,20 @@ def _add_products(factor, lowest, first, end, count, tiles, tile_size, columns_o
                 )  # fmt: skip
 
 
-@cpu_kernel
-def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two):
-    """Two sums over the rows of `a`, which is read once; this shard's columns of `a`, from `lowest` to `highest`.
+@cpu_inlined
+def _add(source, source_start, target, target_start, count):
+    """Add `count` neighbours of one flat array to those of another."""
+    here, there = source[source_start : source_start + count], target[target_start : target_start + count]
+    for j in range(count):
+        there[j] += here[j]
 
-    Row i of `c_one` and `c_two` belongs to column `lowest + i` of `a`; they hold zeros at first, and whole panels.
+
+@cpu_kernel
+def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two, sums):
+    """Three sums over the rows of `a`, read once: its products with two factors, and its own.
+
+    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, and entry i of
+    `sums`, belong to column `lowest + i`; all hold zeros at first, and `c_one` and `c_two` whole panels.
     """
     first, end = share(shard, num_shards, highest - lowest)
     first, end = lowest + first, lowest + end
@@ -78,12 +87,14 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
     tiles = np.empty(_COLUMN_BLOCK // TILE_ROWS * tile_size, a.dtype)
     panels_one = np.zeros(c_one.shape[1] * _PANEL_STEP, a.dtype)
     panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
+    part = np.empty(end - first, a.dtype)
     steps = np.arange(TILE_ROWS)
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
     for start in range(0, a.shape[0], _DEPTH_BLOCK):
         count = min(_DEPTH_BLOCK, a.shape[0] - start)
         _gather(one, start, count, panels_one, width)
         _gather(two, start, count, panels_two, width)
+        part[:] = 0
         for block in range(first, end, _COLUMN_BLOCK):
             block_end = min(block + _COLUMN_BLOCK, end)
             for k in range(count):
@@ -93,12 +104,14 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
                     n = width if m + width <= a.shape[1] else min(TILE_ROWS, block_end - m)
                     copy_run(flat, row + m, tiles, target, n, width)
                     target += tile_size
+                _add(flat, row + block, part, block - first, block_end - block)
             _add_products(
                 one, lowest, block, block_end, count, tiles, tile_size, steps, panels_one, rows_one, c_one, width
             )
             _add_products(
                 two, lowest, block, block_end, count, tiles, tile_size, steps, panels_two, rows_two, c_two, width
             )
+        _add(part, 0, sums, first - lowest, end - first)
 
 
 @cuda_kernel
@@ -116,17 +129,25 @@ def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, c):
 
 
 def row_products(a, one, two):
-    """Return the two sums over the rows of `a` (rows, columns), C-contiguous: (end - first, columns) of each factor."""
+    """Return three sums over the rows of `a` (rows, a_columns), C-contiguous: its products with two factors, its own.
+
+    Returns
+    -------
+    of_one, of_two : (end - first, columns) of each factor
+    of_all : (a_columns,); columns that neither factor sees may be missing from the sum
+    """
     if on_device(a):
-        return [_row_product_on_device(a, *factor) for factor in (one, two)]
+        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), row_sum(a)]
     width = panel_width(a.dtype)
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
-    sums = [np.zeros((highest - lowest, -(-f.columns // width) * width), a.dtype) for f in (one, two)]
-    num_shards = count_shards(a.shape[0] * sum(s.size for s in sums), -(-(highest - lowest) // TILE_ROWS))
-    for_each_shard(row_products_cpu, width, lowest, highest, a, one, two, *sums, num_shards=num_shards)
-    cut = [s[f.first - lowest : f.end - lowest, : f.columns] for s, f in zip(sums, (one, two), strict=True)]
-    return [np.ascontiguousarray(c) for c in cut]
+    wide = [np.zeros((highest - lowest, -(-f.columns // width) * width), a.dtype) for f in (one, two)]
+    sums = np.zeros(a.shape[1], a.dtype)
+    num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-(highest - lowest) // TILE_ROWS))
+    arguments = (width, lowest, highest, a, one, two, *wide, sums[lowest:highest])
+    for_each_shard(row_products_cpu, *arguments, num_shards=num_shards)
+    cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
+    return [*map(np.ascontiguousarray, cut), sums]
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows):

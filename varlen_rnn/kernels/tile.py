@@ -234,8 +234,11 @@ def lanes_of(typing, address):
     return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), lanes)
 
 
-def _make_move(add):
-    """Return a function that copies, or adds, one panel's width of neighbours from one flat array to another."""
+def _make_move(add=False, stream=False):
+    """Return a function that copies, or adds, one panel's width of neighbours from one flat array to another.
+
+    To `stream` is to write past the caches, which do not fetch the lines first; the target is aligned to a vector.
+    """
 
     @intrinsic
     def move(typing, source, source_start, target, target_start):
@@ -263,7 +266,11 @@ def _make_move(add):
             if add:
                 values = [builder.fadd(load(pointer), value) for pointer, value in zip(there, values, strict=True)]
             for pointer, value in zip(there, values, strict=True):
-                builder.store(value, pointer).align = scalar_bytes
+                store = builder.store(value, pointer)
+                store.align = _VECTOR_BYTES if stream else scalar_bytes
+                if stream:
+                    one = ir.Constant(ir.IntType(32), 1)
+                    store.set_metadata("nontemporal", builder.module.add_metadata([one]))
             return context.get_dummy_value()
 
         return signature, codegen
@@ -271,7 +278,7 @@ def _make_move(add):
     return move
 
 
-_copy_panel, _add_panel = _make_move(add=False), _make_move(add=True)
+_copy_panel, _add_panel, stream_panel = _make_move(), _make_move(add=True), _make_move(stream=True)
 
 
 @cpu_inlined

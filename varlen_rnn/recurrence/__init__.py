@@ -10,7 +10,7 @@ import numpy as np
 
 from varlen_rnn.device import empty, on_device, to_device, zeros
 from varlen_rnn.kernels.gemm import product
-from varlen_rnn.kernels.row_sums import ALL_ROWS, Factor, row_products, row_sum
+from varlen_rnn.kernels.row_sums import ALL_ROWS, Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 
 
@@ -114,8 +114,7 @@ def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need
             product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
         of_x = Factor(x_column, x_column + num_gates, x, 0, x.shape[1], x[:0], ALL_ROWS)
         of_h = Factor(0, num_gates, y, column, hidden, start[0], previous)
-        d_weight_ih, d_weight_hh = row_products(slots, of_x, of_h)
-        sums = row_sum(slots)
+        d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h)
         inverse = [cell.h_gates.index(gate) for gate in range(len(cell.gates))]
         d_directions.append(
             Direction(

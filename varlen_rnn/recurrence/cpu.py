@@ -5,13 +5,23 @@ Rows stay where they are: the product of a step reads the states of the step bef
 
 import functools
 
+from varlen_rnn.device import CACHE_LINE
 from varlen_rnn.kernels.gemm import packed, packed_rows
 from varlen_rnn.kernels.tile import panel_width
 from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
 
+_LAST_LEVEL_CACHE = 16 * 2**20  # bytes
+
 
 def _batch(plan, reverse):
     return sharing.Batch(plan.starts, plan.seq_lens, plan.sorted_indices, reverse)
+
+
+def _streams(slots, states, whole_panels):
+    """Return whether to write what is kept past the caches: they would have lost it before the gradient asks for it."""
+    if slots.nbytes + states.nbytes < _LAST_LEVEL_CACHE or not whole_panels:
+        return False
+    return all(array.__array_interface__["data"][0] % CACHE_LINE == 0 for array in (slots, states) if array.size)
 
 
 def forward(cell, x, direction, initial, given, y, y_column, slots, states, last, plan, reverse, keep):
@@ -27,6 +37,7 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, states, last
         len(x) * (direction.weight_ih.size + direction.weight_hh.size), -(-hidden // width),
         functools.partial(cpu_forward.memory_of, cell), cpu_forward.offsets_of, y,
         weights, x, initial, given, y, y_column, slots, states, last, keep,
+        keep and _streams(slots, states, whole_panels=hidden % width == 0),
     )  # fmt: skip
 
 

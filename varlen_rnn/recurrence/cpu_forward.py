@@ -17,7 +17,7 @@ import numpy as np
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
-from varlen_rnn.kernels.tile import copy_run, pointer
+from varlen_rnn.kernels.tile import copy_run, pointer, stream_panel
 from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
@@ -96,6 +96,13 @@ def forward_kernel(cell, width):
             copy_run(scratch, new + s * plane + r, carry, at_carry + (s - 1) * carry_plane, width, width)
 
     @cpu_inlined
+    def stream_row(scratch, r, slots, at_slot, hidden, states, at_state, state_plane):
+        for k in range(num_slots):
+            stream_panel(scratch, kept + k * plane + r, slots, at_slot + k * hidden)
+        for s in range(1, num_states):
+            stream_panel(scratch, new + s * plane + r, states, at_state + (s - 1) * state_plane)
+
+    @cpu_inlined
     def keep_row(scratch, r, slots, at_slot, hidden, states, at_state, state_plane, valid):
         for k in range(num_slots):
             copy_run(scratch, kept + k * plane + r, slots, at_slot + k * hidden, valid, width)
@@ -104,7 +111,7 @@ def forward_kernel(cell, width):
 
     @cpu_kernel
     def forward(
-        shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, states, last, keep
+        shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, states, last, keep, stream
     ):  # fmt: skip
         unit_blocks, hidden = weights.h_panels.shape[0] // num_gates, initial.shape[2]
         group, num_groups, num_sequences, first, end = share_of(
@@ -173,13 +180,20 @@ def forward_kernel(cell, width):
                         pointer(scratch, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
                     equations(projected[at_x:], scratch, n * width)
-                    for r in range(n):
+                    for r in range(n if not stream else 0):
                         row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
-                        at_y = row * y_stride + y_column + unit
-                        store(scratch, r * width, y, at_y, valid, carry, at_carry + r * width, carry_plane)
+                        at_y, here = row * y_stride + y_column + unit, at_carry + r * width
+                        store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)
                         if keep:
                             at_slot, at_state = row * slots_stride + unit, row * hidden + unit
                             keep_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane, valid)
+                    # A loop of its own: the compiler would merge stores of both kinds, and a line takes only one.
+                    for r in range(n if stream else 0):
+                        row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
+                        at_y, here = row * y_stride + y_column + unit, at_carry + r * width
+                        store(scratch, r * width, y, at_y, width, carry, here, carry_plane)
+                        at_slot, at_state = row * slots_stride + unit, row * hidden + unit
+                        stream_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane)
                 at_step += n
             if work.parts > 1:
                 wait(pointer(work.arrived, group * 8), (t + 1) * work.parts)
