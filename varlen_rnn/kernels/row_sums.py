@@ -74,8 +74,8 @@ def _add(source, source_start, target, target_start, count):
 def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two, sums):
     """Three sums over the rows of `a`, read once: its products with two factors, and its own.
 
-    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, and entry i of
-    `sums`, belong to column `lowest + i`; all hold zeros at first, and `c_one` and `c_two` whole panels.
+    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, and entry i
+    of `sums`, belong to column `lowest + i`; all hold zeros at first, and `c_one` and `c_two` whole panels.
     """
     first, end = share(shard, num_shards, highest - lowest)
     first, end = lowest + first, lowest + end
