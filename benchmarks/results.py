@@ -68,9 +68,9 @@ def ratio(line, engine):
 
 
 def best_ratio(line, engines):
-    """Return the ratio of the fastest of some engines, or None if none has any."""
+    """Return the ratio of the fastest of some engines, or None if any of them has none."""
     ratios = [ratio(line, engine) for engine in engines]
-    return min((value for value in ratios if value is not None), default=None)
+    return None if None in ratios else min(ratios)
 
 
 def efficiency(line):

@@ -1,5 +1,9 @@
 """Movement, pooling, updates and products: each equals its oracle on every device and changes nothing else."""
 
+import os
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -221,6 +225,28 @@ def test_sums_over_rows(device, size, dtype, windows):
     close(device.get(row_sums.row_sum(on[1])), wide(x).sum(axis=0))
     for array, before in zip(on, (a, x, h, initial), strict=True):
         close(device.get(array), before, exact=True)
+
+
+WITHOUT_AVX = """
+import llvmlite.binding as llvm
+import numpy as np
+host = llvm.get_host_cpu_features()
+narrow = llvm.targets.FeatureMap({name: host[name] and not name.startswith(("avx", "fma")) for name in host})
+llvm.get_host_cpu_features = lambda: narrow
+from varlen_rnn.kernels import gemm, row_sums, tile
+a, b, c = np.random.rand(50, 40), np.random.rand(50, 21), np.empty((50, 21))
+assert tile.panel_width(a.dtype) <= 8
+np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=1e-12)
+gemm.product(a, a[:40, :21].copy(), c)
+np.testing.assert_allclose(c, a @ a[:40, :21], rtol=1e-12)
+"""
+
+
+@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
+def test_products_on_hosts_with_narrow_vectors(tmp_path):
+    """Panels narrower than a tile has rows; the features belong to the environment, so kernels are never mixed."""
+    variables = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "VARLEN_RNN_QUIET": "1"}
+    subprocess.run([sys.executable, "-c", WITHOUT_AVX], env=variables, check=True)
 
 
 OFFSETS = np.array([0, 0, 3, 4, 4])

@@ -197,7 +197,8 @@ def rows_of(case, sequences):
     return np.concatenate([np.arange(0), *(np.arange(*case.offsets[i : i + 2]) for i in sequences)])
 
 
-batches = st.lists(st.integers(0, 9), min_size=1, max_size=15)
+# Up to more sequences than a block of the CPU loops has rows.
+batches = st.lists(st.integers(0, 9), min_size=1, max_size=15) | st.lists(st.integers(0, 4), min_size=25, max_size=60)
 cpu_only = pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
 
 
@@ -243,7 +244,7 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
     case = Case(cell, [0, 180, 181, 300, 300], (3, 64), 1, True)
     written = rowwise(case, dtype)
     streamed, streams = [], cpu._streams
-    monkeypatch.setattr(cpu, "_LAST_LEVEL_CACHE", 0)
+    monkeypatch.setattr(cpu, "_STREAMED", 0)
     monkeypatch.setattr(cpu, "_streams", lambda *a, **b: streamed.append(streams(*a, **b)) or streamed[-1])
     assert_same_bits(written, rowwise(case, dtype), range(4), range(300))
     assert streamed == [64 % panel_width(dtype) == 0]
@@ -258,7 +259,7 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (1, 5), (4, 4)]
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    lengths = np.random.default_rng(1).integers(0, 30, 23)
+    lengths = np.random.default_rng(1).integers(0, 30, 70)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, True)
 
     def flat(split):
@@ -271,3 +272,24 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype
     for results in others:
         for right, got in zip(one, results, strict=True):
             np.testing.assert_array_equal(got, right)
+
+
+@cpu_only
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, failing):
+    kernel = cpu.cpu_forward.forward_kernel
+
+    def but_one(cell, width):
+        loop = kernel(cell, width)
+
+        def run(shard, *arguments):
+            if shard == failing:
+                raise RuntimeError("failed")
+            loop(shard, *arguments)
+
+        return run
+
+    monkeypatch.setattr(cpu.cpu_forward, "forward_kernel", but_one)
+    monkeypatch.setattr(sharing, "_split", lambda *arguments: (1, 2))
+    with pytest.raises(RuntimeError, match="failed"):
+        Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

@@ -1,4 +1,4 @@
-"""What an import brings with it; how long it takes is for `benchmarks/startup.py`, for no test asserts a time."""
+"""What an import brings with it; how long it takes is for `python -m benchmarks startup`: no test asserts a time."""
 
 import subprocess
 import sys

@@ -77,6 +77,7 @@ def test_one_team_at_a_time():
     ([100], 2, (1, 2)),
     ([100] * 3, 16, (1, 16)),
     ([100, 0, 0], 2, (1, 2)),
+    ([100] * 8, 128, (4, 16)),  # as many members as unit blocks, and no more threads than the pool has
     ([1], 2, (1, 1)),  # small
     ([], 2, (1, 1)),
 ])  # fmt: skip

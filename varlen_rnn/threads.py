@@ -1,8 +1,8 @@
 """Shards of work on a thread pool over kernels that release the GIL.
 
-There is no barrier and no threading layer: a kernel is called once a shard, with the shard's number and their
-count, and owns its share from the first step to the last.  What a shard computes does not depend on how many
-there are, so results do not depend on the number of threads.
+There is no threading layer: a kernel is called once a shard, with the shard's number and their count, and owns its
+share from the first step to the last.  What a shard computes does not depend on how many there are, so results do not
+depend on the number of threads.  Shards wait for each other only within a `team`.
 """
 
 import contextlib

@@ -91,6 +91,10 @@ def size_of(line):
 
 
 def _values(lines, value, sizes, which):
-    """Return the value of each line of these sizes and of one cell, lengths and mode: {size: value}."""
-    chosen = [line for line in lines if (line["cell"], line["lengths"], line["mode"]) == which]
-    return {size_of(line): None if disturbed(line) else value(line) for line in chosen if tuple(line["size"]) in sizes}
+    """Return the value of each of these sizes for one cell, lengths and mode, None where there is no line of it."""
+    chosen = {tuple(line["size"]): line for line in lines if (line["cell"], line["lengths"], line["mode"]) == which}
+    found = {size: chosen.get(size) for size in sizes}
+    return {
+        f"({', '.join(map(str, size))})": None if line is None or disturbed(line) else value(line)
+        for size, line in found.items()
+    }

@@ -72,11 +72,16 @@ class DiskCache(caching._Cache):
         path = self._path(signature)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            payload = caching.dumps(compiled._reduce())
             handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(caching.dumps(compiled._reduce()))
-            os.replace(temporary, path)
-        except OSError:  # read-only, full, or gone
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(payload)
+                os.replace(temporary, path)
+            except BaseException:  # a full disk, or an interrupt
+                os.unlink(temporary)
+                raise
+        except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
             return
         _describe_and_tidy()
 

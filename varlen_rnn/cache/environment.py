@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import llvmlite
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.core import config
@@ -61,6 +62,8 @@ def this_environment():
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     sources = str(_IMPORTED)
-    parts = (sources, versions, python, triple, processor, features, *settings)
+    # The tile takes its width from the host's own features, which a user may have hidden from Numba.
+    host = llvm.get_host_cpu_features().flatten()
+    parts = (sources, versions, python, triple, processor, features, host, *settings)
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     return Environment(name, f"sources {sources[:8]}, {versions}, {python}, {processor}")

@@ -26,6 +26,7 @@ OPTIONS = {
     "threads": (get_num_threads(), 1, "threads of the kernels, and of PyTorch"),
     "seed": (0, 0, "decides the order of the sequences"),
 }
+_MOST = 2**31 - 1
 
 
 def add_to(commands):
@@ -51,6 +52,9 @@ def add_to(commands):
 def _run(arguments):
     """Run in a context of its own: the number of threads and the seed are this command's alone."""
     options = {name: check_int(getattr(arguments, name), name, least) for name, (_, least, _) in OPTIONS.items()}
+    for name, value in options.items():
+        if value > _MOST:
+            raise OutOfRangeError(name, expected=f"at most {_MOST:,}", got=f"a number of {len(str(value))} digits")
     set_num_threads(options["threads"])
     manual_seed(options["seed"])
     lengths = read_lengths(arguments.lengths, arguments.field, arguments.tokens)

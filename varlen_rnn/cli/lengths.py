@@ -54,8 +54,10 @@ def _of_array(path):
     try:
         with path.open("rb") as file:
             lengths = np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError as error:
-        raise InputError(path, expected="a NumPy array of integers", got=error) from error
+    except OSError:
+        raise
+    except Exception as error:  # NumPy's reader meets a damaged header in many ways
+        raise InputError(path, expected="a NumPy array of integers", got=repr(error)[:80]) from error
     if lengths.dtype.kind not in "iu":
         raise DTypeError(path, expected="integers", got=f"data type {lengths.dtype}")
     if lengths.ndim != 1:

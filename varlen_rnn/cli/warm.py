@@ -24,7 +24,17 @@ def warm(dtypes):
     dtypes : list of str
         "float32" or "float64".
     """
+    quiet = os.environ.get("VARLEN_RNN_QUIET")
     os.environ["VARLEN_RNN_QUIET"] = "1"  # the bar says it
+    try:
+        _warm(dtypes)
+    finally:
+        del os.environ["VARLEN_RNN_QUIET"]
+        if quiet is not None:
+            os.environ["VARLEN_RNN_QUIET"] = quiet
+
+
+def _warm(dtypes):
     # Batches as users make them: kernels are compiled for what `data.batches` gives.
     ids, labels = data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
     bar = tqdm([(name, dtype) for dtype in dtypes for name in LAYERS], unit="layer")

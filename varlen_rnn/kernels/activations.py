@@ -33,7 +33,7 @@ _Q2, _Q3 = np.float32(2.26843463243900e-03), np.float32(4.89352518554385e-03)
 
 @body
 def sigmoid_float32(x):
-    """Return 1 / (1 + e**-x) of a float32, within 3 units in the last place; NaN stays NaN."""
+    """Return 1 / (1 + e**-x) of a float32, within 3 units in the last place, or 0 below -88; NaN stays NaN."""
     x = _HIGHEST if x > _HIGHEST else x
     x = _LOWEST if x < _LOWEST else x
     rounded = np.float32(x * _MINUS_LOG2_E + _ROUND)

@@ -100,8 +100,9 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
             for k in range(count):
                 target, row = k * TILE_ROWS, (start + k) * a.shape[1]
                 for m in range(block, block_end, TILE_ROWS):
-                    # A whole vector where the row has one: what is too much is overwritten by the next row.
-                    n = width if m + width <= a.shape[1] else min(TILE_ROWS, block_end - m)
+                    # A whole panel's width where the row has it: what is too much is overwritten by the next row.
+                    whole = width >= TILE_ROWS and m + width <= a.shape[1]
+                    n = width if whole else min(TILE_ROWS, block_end - m)
                     copy_run(flat, row + m, tiles, target, n, width)
                     target += tile_size
                 _add(flat, row + block, part, block - first, block_end - block)

@@ -1,4 +1,4 @@
-"""The SIMD register tile: the only LLVM IR in the house, and the only place that knows the width of a vector.
+"""The SIMD register tile, in LLVM IR: the only place that knows the width of a vector.
 
 `C[r, :] (+)= sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of `panel_width`
 columns.  All of C stays in registers while k runs, so a product runs at the rate of the fused multiply-add units at
@@ -70,7 +70,7 @@ def offset(typing, address, count):
 
 @intrinsic
 def prefetch(typing, address):
-    """Ask for the cache line at an address, which will be read and written a little later."""
+    """Ask for the cache line at an address, which will be used a little later."""
 
     def codegen(context, builder, signature, arguments):
         line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)

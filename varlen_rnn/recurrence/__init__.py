@@ -1,7 +1,7 @@
 """The recurrence over a shrinking batch, straight over LoD rows, for any cell, on the device where the rows live.
 
-A layer is one big product for the projected inputs, the loop over steps, and big products for the gradients of the
-weights.  Nothing is padded, packed to time-major order, or gathered.
+A layer is the loop over steps, which projects its own inputs on the CPU, and big products for the gradients of inputs
+and weights.  Nothing is padded, packed to time-major order, or gathered.
 """
 
 from typing import NamedTuple

@@ -10,7 +10,7 @@ from varlen_rnn.kernels.gemm import packed, packed_rows
 from varlen_rnn.kernels.tile import panel_width
 from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
 
-_LAST_LEVEL_CACHE = 16 * 2**20  # bytes
+_STREAMED = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
 
 
 def _batch(plan, reverse):
@@ -18,8 +18,8 @@ def _batch(plan, reverse):
 
 
 def _streams(slots, states, whole_panels):
-    """Return whether to write what is kept past the caches: they would have lost it before the gradient asks for it."""
-    if slots.nbytes + states.nbytes < _LAST_LEVEL_CACHE or not whole_panels:
+    """Return whether to write what is kept past the caches: they would lose it before the gradient asks for it."""
+    if slots.nbytes + states.nbytes < _STREAMED or not whole_panels:
         return False
     return all(array.__array_interface__["data"][0] % CACHE_LINE == 0 for array in (slots, states) if array.size)
 

@@ -9,11 +9,12 @@ gives neighbours of a row sooner than other rows.
 
 import functools
 
+from varlen_rnn.device import CACHE_LINE
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
 from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 _PANELS = BLOCK_ROWS // TILE_ROWS  # of units in a block of `TILE_ROWS` rows
@@ -81,8 +82,8 @@ def backward_kernel(cell, width):
 
     @cpu_inlined
     def ask(slots, at_slot, hidden, d_y, at_y, states, at_state, state_plane, units):
-        """Ask for what `load` and `load_previous` read from main memory, a block ahead."""
-        line = 64 // slots.itemsize
+        """Ask a block ahead for most of what `load` and `load_previous` read from main memory."""
+        line = CACHE_LINE // slots.itemsize
         for j in range(0, units, line):
             for k in range(num_slots):
                 prefetch(pointer(slots, at_slot + k * hidden + j))
@@ -170,7 +171,7 @@ def backward_kernel(cell, width):
                         here, at_carry = (r - r0) * span, carried[r] + at_unit
                         store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
             if work.parts > 1:
-                wait(pointer(work.arrived, group * 8), (max_steps - t) * work.parts)
+                wait(counter_of(work, group), (max_steps - t) * work.parts)
             at_sums = pointer(carry, 0)
             tiles(
                 alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * depth * width), end - first, depth,

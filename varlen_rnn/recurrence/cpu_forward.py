@@ -18,7 +18,7 @@ from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import tiles
 from varlen_rnn.kernels.tile import copy_run, pointer, stream_panel
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, rank_of, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 
@@ -196,7 +196,7 @@ def forward_kernel(cell, width):
                         stream_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane)
                 at_step += n
             if work.parts > 1:
-                wait(pointer(work.arrived, group * 8), (t + 1) * work.parts)
+                wait(counter_of(work, group), (t + 1) * work.parts)
 
         for r in range(num_sequences):
             rank = rank_of(group, num_groups, r)

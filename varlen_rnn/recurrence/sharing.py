@@ -12,7 +12,7 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.kernels.tile import panel_width
+from varlen_rnn.kernels.tile import panel_width, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
@@ -35,6 +35,12 @@ class Work(NamedTuple):
     arrived: np.ndarray
     memory: np.ndarray
     offsets: np.ndarray
+
+
+@cpu_inlined
+def counter_of(work, group):
+    """Return the address of the counter of a group's barrier."""
+    return pointer(work.arrived, group * _LINE)
 
 
 @cpu_inlined
@@ -97,9 +103,9 @@ def _split(batch, products, unit_blocks, may_meet):
     seq_lens = batch.seq_lens[batch.seq_lens > 0]
     num_sequences, work_of_row = len(seq_lens), products / seq_lens.sum()
     best = (np.inf, 1, 1)
-    most, parts = min(num_threads if may_meet else 1, unit_blocks, threads.MAX_TEAM), 1
-    while parts <= most:
-        num_groups = max(1, min((num_threads if parts == 1 else most) // parts, num_sequences))
+    in_teams, parts = min(num_threads, threads.MAX_TEAM), 1
+    while parts <= min(in_teams if may_meet else 1, unit_blocks):
+        num_groups = max(1, min((num_threads if parts == 1 else in_teams) // parts, num_sequences))
         r = np.arange(-(-num_sequences // num_groups))
         ranks = r * num_groups + r % 2 * (num_groups - 1)  # of the first group: `rank_of`
         lengths = seq_lens[ranks[ranks < num_sequences]]
