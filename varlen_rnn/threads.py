@@ -86,7 +86,7 @@ def for_each_shard(kernel, *arguments, num_shards, give_up=None):
     try:
         for shard in range(1, num_shards):
             futures.append(_executor().submit(run, shard))
-        run(0)
+        kernel(0, num_shards, *arguments)
     except BaseException:
         if give_up:
             give_up()

@@ -87,14 +87,15 @@ def all_bars(lines):
 
 def size_of(line):
     """Return sequences, features and units of a line as text."""
-    return f"({', '.join(map(str, line['size']))})"
+    return _text(line["size"])
+
+
+def _text(size):
+    return f"({', '.join(map(str, size))})"
 
 
 def _values(lines, value, sizes, which):
     """Return the value of each of these sizes for one cell, lengths and mode, None where there is no line of it."""
     chosen = {tuple(line["size"]): line for line in lines if (line["cell"], line["lengths"], line["mode"]) == which}
-    found = {size: chosen.get(size) for size in sizes}
-    return {
-        f"({', '.join(map(str, size))})": None if line is None or disturbed(line) else value(line)
-        for size, line in found.items()
-    }
+    found = {_text(size): chosen.get(size) for size in sizes}
+    return {size: None if line is None or disturbed(line) else value(line) for size, line in found.items()}

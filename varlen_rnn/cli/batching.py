@@ -20,17 +20,6 @@ class Cost(NamedTuple):
         return self.padded_rows / self.rows
 
 
-def offsets_of(lengths):
-    """Return the offsets of sequences of these lengths, int64, one more than there are.
-
-    Examples
-    --------
-    >>> offsets_of(np.array([2, 0, 3]))
-    array([0, 2, 2, 5])
-    """
-    return np.concatenate([[0], np.cumsum(lengths)])
-
-
 def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
     """Return the lengths of each batch: a list of int64 arrays.
 
@@ -39,8 +28,8 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
     >>> cut(np.array([5, 1, 4, 2]), 2, shuffle=False, bucket=True)
     [array([1, 2]), array([4, 5])]
     """
-    offsets = offsets_of(lengths)
-    sequences = LoDTensor.wrap(np.empty((offsets[-1], 0), np.float32), LoD([offsets]))  # rows without features
+    lod = LoD.from_lengths([lengths])
+    sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features
     found = batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)
     return [lengths[found.indices(number)] for number in range(len(found))]
 

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from varlen_rnn.baselines import Padded
-from varlen_rnn.cli.batching import cost, offsets_of
+from varlen_rnn.cli.batching import cost
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.program.block import Variable, no_grad
 
@@ -34,8 +34,8 @@ class Subject:
 
     def input(self, batch):
         """Return the rows of a batch with a LoD that nothing is remembered of, as a new batch has."""
-        offsets = offsets_of(batch)
-        return Variable(LoDTensor.wrap(self.rows[: offsets[-1]], LoD([offsets])), requires_grad=True)
+        lod = LoD.from_lengths([batch])
+        return Variable(LoDTensor.wrap(self.rows[: lod.num_rows], lod), requires_grad=True)
 
     def step(self, batch):
         """Run forward and backward."""

@@ -175,15 +175,12 @@ def row_sum_cpu(shard, num_shards, a, out):
     """`out = a.sum(axis=0)`, this shard's columns: in blocks of rows, so that rounding grows slowly."""
     first, end = share(shard, num_shards, a.shape[1])
     out[first:end] = 0
-    part = np.empty(end - first, a.dtype)
+    flat, part = a.ravel(), np.empty(end - first, a.dtype)
     for start in range(0, a.shape[0], _DEPTH_BLOCK):
         part[:] = 0
         for r in range(start, min(start + _DEPTH_BLOCK, a.shape[0])):
-            row = a[r, first:end]
-            for j in range(len(part)):
-                part[j] += row[j]
-        for j in range(len(part)):
-            out[first + j] += part[j]
+            _add(flat, r * a.shape[1] + first, part, 0, end - first)
+        _add(part, 0, out, first, end - first)
 
 
 @cuda_kernel

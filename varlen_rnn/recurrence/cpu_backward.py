@@ -25,16 +25,16 @@ def memory_of(cell, unit_blocks, sequences):
     return BLOCK_ROWS * (2 * len(cell.slots) + 4 * len(cell.states)) + len(cell.states) * unit_blocks * sequences
 
 
+def offsets_of(sequences):
+    """Return how many offsets a shard needs."""
+    return 3 * sequences
+
+
 @cpu_inlined
 def copy_units(source, source_start, target, target_start, count, width):
     """Copy `count` neighbours, a panel at a time."""
     for j in range(0, count, width):
         copy_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
-
-
-def offsets_of(sequences):
-    """Return how many offsets a shard needs."""
-    return 3 * sequences
 
 
 @cpu_inlined
@@ -49,7 +49,7 @@ def block_after(at_unit, r0, units, own_units, alive):
 def backward_kernel(cell, width):
     """Return the backward loop of `cell` for panels of `width` units."""
     num_states, num_slots = len(cell.states), len(cell.slots)
-    step_grad, first_read, plane = cell.step_grad, 0 if cell.reads_output else 1, BLOCK_ROWS * width
+    step_grad, reads_output, plane = cell.step_grad, cell.reads_output, BLOCK_ROWS * width
     take_states, take_slots = take(num_states), take(num_slots)
     put_states, put_slots = put(num_states), put(num_slots)
     previous = num_slots * plane
@@ -75,7 +75,7 @@ def backward_kernel(cell, width):
     @cpu_inlined
     def load_previous(scratch, r, y, at_y, states, at_state, state_plane, units):
         """Bring the states of the step before, from the outputs and the other states; or all from initial ones."""
-        if first_read == 0:
+        if reads_output:
             copy_units(y, at_y, scratch, previous + r, units, width)
         for s in range(1, num_states):
             copy_units(states, at_state + (s - 1) * state_plane, scratch, previous + s * plane + r, units, width)

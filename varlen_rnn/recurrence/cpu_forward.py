@@ -180,7 +180,7 @@ def forward_kernel(cell, width):
                         pointer(scratch, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
                     equations(projected[at_x:], scratch, n * width)
-                    for r in range(n if not stream else 0):
+                    for r in range(0 if stream else n):
                         row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
                         at_y, here = row * y_stride + y_column + unit, at_carry + r * width
                         store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)

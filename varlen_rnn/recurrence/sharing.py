@@ -43,10 +43,12 @@ def counter_of(work, group):
     return pointer(work.arrived, group * _LINE)
 
 
-@cpu_inlined
-def rank_of(group, num_groups, r):
+def _rank_of(group, num_groups, r):
     """Return the rank of sequence `r` of a group: dealt out to and fro, so that groups get nearly equal rows."""
-    return r * num_groups + (num_groups - 1 - group if r % 2 else group)
+    return r * num_groups + group + r % 2 * (num_groups - 1 - 2 * group)
+
+
+rank_of = cpu_inlined(_rank_of)
 
 
 @cpu_inlined
@@ -106,8 +108,7 @@ def _split(batch, products, unit_blocks, may_meet):
     in_teams, parts = min(num_threads, threads.MAX_TEAM), 1
     while parts <= min(in_teams if may_meet else 1, unit_blocks):
         num_groups = max(1, min((num_threads if parts == 1 else in_teams) // parts, num_sequences))
-        r = np.arange(-(-num_sequences // num_groups))
-        ranks = r * num_groups + r % 2 * (num_groups - 1)  # of the first group: `rank_of`
+        ranks = _rank_of(0, num_groups, np.arange(-(-num_sequences // num_groups)))
         lengths = seq_lens[ranks[ranks < num_sequences]]
         first, second, third = [*lengths[:3].tolist(), 0, 0][:3]
         rows = lengths.sum() + 0.6 * (first - second) + 0.3 * (second - third)
