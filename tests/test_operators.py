@@ -25,6 +25,11 @@ def dense(*shape):
     return RNG.standard_normal(shape)
 
 
+def thinned(x):
+    vr.manual_seed(0)  # the same mask at every call
+    return F.dropout(x, 0.4)
+
+
 def cells(num_gates, num_states, directions=2, hidden=4):
     """Initial states and weights of a recurrent layer with three features."""
     shapes = [(num_gates * hidden, 3), (num_gates * hidden, hidden), (num_gates * hidden,), (num_gates * hidden,)]
@@ -83,9 +88,10 @@ CASES = {
     "cross_entropy a sequence": (lambda x: F.cross_entropy(x, np.zeros(6, int), per="sequence"), [rows(3)]),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, [rows(3), np.abs(dense(6, 3)) % 1]),
     "binary_cross_entropy of plain rows": (F.binary_cross_entropy_with_logits, [dense(6, 3), rows(3)]),
-    "recurrent lstm": (lambda x, *w: apply("recurrent", x, *w, cell="lstm")[0], [rows(3), *cells(4, 2)]),
-    "recurrent gru": (lambda x, *w: apply("recurrent", x, *w, cell="gru")[1], [rows(3), *cells(3, 1)]),
-    "recurrent rnn": (lambda x, *w: apply("recurrent", x, *w, cell="rnn_tanh")[0], [rows(3), *cells(1, 1)]),
+    "recurrent lstm": (lambda x, *w: apply("recurrent", x, *w, cell="lstm", keep=True)[0], [rows(3), *cells(4, 2)]),
+    "recurrent gru": (lambda x, *w: apply("recurrent", x, *w, cell="gru", keep=True)[1], [rows(3), *cells(3, 1)]),
+    "recurrent rnn": (lambda x, *w: apply("recurrent", x, *w, cell="rnn_tanh", keep=True)[0], [rows(3), *cells(1, 1)]),
+    "dropout": (lambda x: thinned(x), [rows(3)]),
     "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
 }
 

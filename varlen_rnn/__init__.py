@@ -12,9 +12,14 @@ from varlen_rnn.errors import (
     ShapeError,
 )
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool
-from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs, sort_by_seq_len
-from varlen_rnn.program.block import Variable, backward, grad_enabled, no_grad
+from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool, sort_by_seq_len
+from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
+from varlen_rnn.program.block import Variable, grad_enabled, no_grad
+from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
+from varlen_rnn.program.executor import Executor
+from varlen_rnn.program.gradient import backward
+from varlen_rnn.program.program import Program
+from varlen_rnn.program.recording import program_guard
 from varlen_rnn.random import manual_seed
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.threads import get_num_threads, set_num_threads

@@ -17,7 +17,7 @@ from varlen_rnn.ops.checks import check_float, check_integer, check_rank
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import apply, as_variable, required
+from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
 from varlen_rnn.program.registry import Op, register
 
 # The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
@@ -137,7 +137,7 @@ class Padded(Module):
                 initial = [None if s is None else s[len(last) : len(last) + 1] for s in states]
                 weights = [getattr(layer, name + suffix) for name in WEIGHTS]
                 padded = apply("take_rows", x, direction.pad)
-                y, *_ = apply("recurrent", padded, *initial, *weights, cell=layer.cell.name)
+                y, *_ = apply("recurrent", padded, *initial, *weights, cell=layer.cell.name, keep=grad_enabled())
                 outputs.append(apply("take_rows", y, direction.unpad))
                 last.append(_last_state(y, initial[0], direction))
             x = concat(outputs)

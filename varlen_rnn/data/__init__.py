@@ -1,9 +1,17 @@
-"""Batches of sequences, embedded data sets, and readers of your own files."""
+"""Batches of sequences, embedded data sets, and readers of your own files.
+
+Called as a function, `vr.data(name, shape, dtype, lod_level)` declares what a program is fed, as `fluid.data` did; see
+`varlen_rnn.program.recording.data`.
+"""
+
+import sys
+import types
 
 from varlen_rnn.data.batches import Batches, batches
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.datasets import documentation_sentences, standard_library_functions, unicode_names
 from varlen_rnn.data.readers import from_texts, read_csv, read_jsonl
+from varlen_rnn.program.recording import data as _declare
 
 __all__ = [
     "Batches",
@@ -16,3 +24,12 @@ __all__ = [
     "standard_library_functions",
     "unicode_names",
 ]
+
+
+class _CallableModule(types.ModuleType):
+    """A module that declares an input of a program when it is called: both have the same good name."""
+
+    __call__ = staticmethod(_declare)
+
+
+sys.modules[__name__].__class__ = _CallableModule

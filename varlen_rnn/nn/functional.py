@@ -1,12 +1,8 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError, check_number
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import Variable, apply, required
-from varlen_rnn.random import generator
+from varlen_rnn.program.block import apply, required
 
 
 def tanh(x):
@@ -71,11 +67,7 @@ def dropout(x, p=0.5, training=True):
     """
     check_probability(p)
     x = required(x, "dropout, x")
-    if not training or p == 0:
-        return x
-    keep = generator().random(x.shape, np.float32) >= p
-    scale = x.dtype.type(1 / (1 - p)) if p < 1 else x.dtype.type(0)
-    return x * Variable(LoDTensor.wrap(keep * scale))
+    return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
 
 
 def check_probability(p):
@@ -135,6 +127,7 @@ def reduce_loss(loss, reduction, per):
         loss = sequence_pool(loss, "mean")
     if reduction == "none":
         return loss
-    total = loss.sum()
+    if reduction == "sum":
+        return loss.sum()
     # Not a mean of nothing, which is NaN and would end a training run at an empty batch.
-    return total / max(1, loss.value.data.size) if reduction == "mean" else total
+    return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)

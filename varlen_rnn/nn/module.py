@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
-from varlen_rnn.program.block import Variable
+from varlen_rnn.program.block import Variable, recorder
 
 
 class Parameter(Variable):
@@ -19,7 +19,7 @@ class Parameter(Variable):
     __slots__ = ()
 
     def __init__(self, array):
-        super().__init__(np.array(array, order="C"), requires_grad=True)
+        super().__init__(np.array(array, order="C"), requires_grad=True, persistable=True)
 
     @property
     def data(self):
@@ -56,7 +56,9 @@ class Module:
         raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
 
     def __call__(self, *inputs, **named):
-        """Run `forward`."""
+        """Run `forward`; in a program, parameters take the names that they have in the outermost module."""
+        if (into := recorder()) is not None:
+            into.suggest(self.named_parameters())
         return self.forward(*inputs, **named)
 
     def children(self):

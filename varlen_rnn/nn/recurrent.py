@@ -8,7 +8,7 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
-from varlen_rnn.program.block import apply, as_variable, required
+from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
 
 
 class Recurrent(Module):
@@ -72,7 +72,7 @@ class Recurrent(Module):
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
             weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in WEIGHTS]
-            x, *outputs = apply("recurrent", x, *of_layer, *weights, cell=self.cell.name)
+            x, *outputs = apply("recurrent", x, *of_layer, *weights, cell=self.cell.name, keep=grad_enabled())
             last.append(outputs[: len(states)])
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True))
 
@@ -83,7 +83,7 @@ class Recurrent(Module):
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
         shape = (self.num_layers * self.num_directions, x.value.num_elements(-1) if x.value.num_levels else -1)
         for name, state in zip(self.cell.states, states, strict=True):
-            if state is not None and (state.shape != (*shape, self.hidden_size) or state.dtype != self._dtype):
+            if state is not None and not _fits(state, (*shape, self.hidden_size), self._dtype):
                 raise ShapeError(
                     f"{type(self).__name__}, {name}_0",
                     expected=f"{(*shape, self.hidden_size)} {self._dtype}",
@@ -95,6 +95,13 @@ class Recurrent(Module):
         """Return the sizes."""
         text = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return text + f", dropout={self.dropout}, bidirectional={self.bidirectional}"
+
+
+def _fits(variable, shape, dtype):
+    """Return whether a Variable has a shape and a data type; -1 is a size that only values tell."""
+    sizes = zip(variable.shape, shape, strict=False)
+    same = len(variable.shape) == len(shape) and all(a == b or -1 in (a, b) for a, b in sizes)
+    return same and variable.dtype == dtype
 
 
 class LSTM(Recurrent):

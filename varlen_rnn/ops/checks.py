@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.lod import NO_LOD
-from varlen_rnn.program.desc import LOD_TENSOR, TensorDesc
+from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec
 
 
 def check_float(op, **descs):
@@ -27,7 +27,20 @@ def check_integer(op, **descs):
 
 
 def _kind(desc):
-    return str(desc.dtype) if desc.kind == LOD_TENSOR else desc.kind
+    return str(desc.dtype) if desc.kind == LOD_TENSOR else desc.kind.name
+
+
+def check_like(op, name, desc, like):
+    """Raise unless a tensor has the data type and the shape of another: a gradient, that of its variable."""
+    if desc.kind != LOD_TENSOR or desc.dtype != like.dtype:
+        raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
+    check_shape(op, name, desc, like.shape)
+
+
+def check_kind(op, name, desc, kind):
+    """Raise unless a variable is of a kind."""
+    if desc.kind != kind:
+        raise DTypeError(f"{op}, {name}", expected=f"a {kind.name}", got=_kind(desc))
 
 
 def check_rank(op, name, desc, rank):
@@ -58,7 +71,7 @@ def broadcast(op, x, y):
         if a != b and 1 not in (a, b) and -1 not in (a, b):
             raise ShapeError(op, expected="shapes that broadcast", got=f"{x.shape} and {y.shape}")
         shape.append(b if a == 1 else a if b in (1, -1) else b)
-    return TensorDesc(tuple(shape), x.dtype, max(x.lod_level, y.lod_level))
+    return TensorSpec(tuple(shape), x.dtype, max(x.lod_level, y.lod_level))
 
 
 def _padded(shape, other):

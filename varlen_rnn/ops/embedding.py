@@ -5,11 +5,11 @@ import numpy as np
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_integer, check_rank
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
-from varlen_rnn.program.desc import SELECTED_ROWS
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import SELECTED_ROWS
 from varlen_rnn.selected_rows import SelectedRows
 
 
@@ -46,6 +46,7 @@ def _grad(inputs, outputs, d_outputs, padding_idx, sparse):
 
 
 def _infer_grad(ids, table, d_out, padding_idx, sparse):
+    check_like("embedding_grad", "d_out", d_out, *_infer(ids, table, padding_idx, sparse))
     return [table._replace(kind=SELECTED_ROWS) if sparse else table]
 
 
@@ -62,5 +63,6 @@ def _forward_grad(ids, table, d_out, padding_idx, sparse):
     return [LoDTensor.wrap(dense)]
 
 
-register(Op("embedding", ("ids", "table"), _infer, _forward, _grad))
-register(Op("embedding_grad", ("ids", "table", "d_out"), _infer_grad, _forward_grad))
+_ATTRS = {"padding_idx": "int?", "sparse": "bool"}
+register(Op("embedding", ("ids", "table"), _infer, _forward, _grad, attrs=_ATTRS))
+register(Op("embedding_grad", ("ids", "table", "d_out"), _infer_grad, _forward_grad, attrs=_ATTRS))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.ops.checks import check_float, check_integer, check_rank, check_shape, shared_lod
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
@@ -42,14 +42,16 @@ def _softmax_grad_forward(labels, log_probabilities, d_loss):
     return [tensor_like(d, log_probabilities)]
 
 
-register(Op("cross_entropy", ("logits", "labels"), _infer_softmax, _softmax, _softmax_grad))
+def _infer_softmax_grad(labels, log_probabilities, d_loss):
+    loss, _ = _infer_softmax(log_probabilities, labels)
+    check_like("cross_entropy_grad", "d_loss", d_loss, loss)
+    return [log_probabilities]
+
+
+_PLACES = ("loss", "log_probabilities")
+register(Op("cross_entropy", ("logits", "labels"), _infer_softmax, _softmax, _softmax_grad, _PLACES))
 register(
-    Op(
-        "cross_entropy_grad",
-        ("labels", "log_probabilities", "d_loss"),
-        lambda labels, log_probabilities, d_loss: [log_probabilities],
-        _softmax_grad_forward,
-    )
+    Op("cross_entropy_grad", ("labels", "log_probabilities", "d_loss"), _infer_softmax_grad, _softmax_grad_forward)
 )
 
 

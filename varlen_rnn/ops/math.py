@@ -4,16 +4,19 @@ Elementwise work is NumPy's and SciPy's; products run on the register tile, so t
 on the rows beside it, nor on the number of threads.
 """
 
+import math
+from types import MappingProxyType
+
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels.gemm import product
 from varlen_rnn.kernels.row_sums import row_product, row_sum
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import broadcast, check_float, check_rank, check_shape, shared_lod
+from varlen_rnn.ops.checks import broadcast, check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.program.block import apply
-from varlen_rnn.program.desc import LOD_TENSOR
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import LOD_TENSOR, SELECTED_ROWS, Symbol, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
 
 
@@ -39,10 +42,15 @@ def _binary(name, function, grad):
 
 def grad_like(gradient, variable):
     """Return the gradient of an operand: summed to its shape where it was broadcast, with its LoD or none."""
-    sparse = isinstance(gradient.value, SelectedRows)  # of an operand that has no LoD
-    if gradient.shape == variable.shape and (sparse or gradient.value.structure == variable.value.structure):
-        return gradient
-    return apply("sum_to", gradient, variable)
+    return gradient if _is_like(gradient.value, variable.value) else apply("sum_to", gradient, variable)
+
+
+def _is_like(gradient, value):
+    if gradient.shape != value.shape:
+        return False
+    if isinstance(gradient, Symbol):  # of unknown sizes, only the values tell
+        return gradient.spec.kind == SELECTED_ROWS or (-1 not in value.shape and gradient.spec == value.spec)
+    return isinstance(gradient, SelectedRows) or gradient.structure == value.structure
 
 
 def _add_grad(inputs, outputs, d_outputs):
@@ -84,7 +92,14 @@ def _sum_to(x, like):
     return [tensor_like(data.sum(axis=axes, keepdims=True).reshape(like.shape) if axes else data, like)]
 
 
-register(Op("sum_to", ("x", "like"), lambda x, like: [like._replace(dtype=x.dtype)], _sum_to))
+def _infer_sum_to(x, like):
+    check_float("sum_to", x=x, like=like)
+    broadcast_shape = broadcast("sum_to", x, like).shape
+    check_shape("sum_to", "x", x, broadcast_shape)
+    return [like]
+
+
+register(Op("sum_to", ("x", "like"), _infer_sum_to, _sum_to))
 
 
 # Elementwise, one operand: `grad(x, y, d)` in terms of the input, the output and the gradient of the output.
@@ -98,7 +113,7 @@ def _same(op):
     return infer
 
 
-def _unary(name, function, gradient):
+def _unary(name, function, gradient, attrs=MappingProxyType({})):
     def forward(x, **attrs):
         return [tensor_like(np.asarray(function(x.data, **attrs)), x)]
 
@@ -108,8 +123,13 @@ def _unary(name, function, gradient):
     def grad_forward(x, y, d, **attrs):
         return [tensor_like(np.asarray(gradient(x.data, y.data, d.data, **attrs)), x)]
 
-    register(Op(name, ("x",), _same(name), forward, grad))
-    register(Op(f"{name}_grad", ("x", "y", "d_y"), lambda x, y, d, **attrs: [x], grad_forward))
+    def infer_grad(x, y, d, **attrs):
+        check_like(f"{name}_grad", "y", y, x)
+        check_like(f"{name}_grad", "d_y", d, x)
+        return [x]
+
+    register(Op(name, ("x",), _same(name), forward, grad, attrs=attrs))
+    register(Op(f"{name}_grad", ("x", "y", "d_y"), infer_grad, grad_forward, attrs=attrs))
 
 
 def _log(x):
@@ -153,7 +173,7 @@ _unary("sigmoid", _sigmoid, lambda x, y, d: d * y * (1 - y))
 _unary("relu", lambda x: np.maximum(x, 0), lambda x, y, d: d * (x > 0))
 _unary("exp", np.exp, lambda x, y, d: d * y)
 _unary("log", _log, _log_grad)
-_unary("pow", _pow, _pow_grad)
+_unary("pow", _pow, _pow_grad, {"exponent": "float"})
 _unary(
     "log_softmax",
     log_softmax,
@@ -166,11 +186,13 @@ _unary(
 
 def _infer_sum(*descs):
     for number, desc in enumerate(descs):
+        if desc.kind not in (LOD_TENSOR, SELECTED_ROWS):
+            raise DTypeError(f"sum, x[{number}]", expected="rows", got=desc.kind.name)
         if desc.shape != descs[0].shape or desc.dtype != descs[0].dtype:
             expected = f"{descs[0].shape} {descs[0].dtype}"
             raise ShapeError(f"sum, x[{number}]", expected=expected, got=f"{desc.shape} {desc.dtype}")
     dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
-    return [dense[0] if dense else descs[0]]
+    return [dense[0]._replace(lod_level=max(desc.lod_level for desc in dense)) if dense else descs[0]]
 
 
 def _sum(*values):
@@ -196,18 +218,18 @@ register(Op("sum", ("*x",), _infer_sum, _sum))
 # Products: `x @ weight + bias`, with `weight` (inputs, outputs), or (outputs, inputs) when transposed.
 
 
-def _infer_matmul(x, weight, bias, transposed=False):
+def _infer_matmul(x, weight, bias, transposed):
     check_float("matmul", x=x, weight=weight, **({"bias": bias} if bias else {}))
     check_rank("matmul", "weight", weight, 2)
     depth, columns = weight.shape[::-1] if transposed else weight.shape
-    if not x.shape or x.shape[-1] not in (depth, -1):
+    if not x.shape or (x.shape[-1] != depth and -1 not in (x.shape[-1], depth)):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
     return [x._replace(shape=(*x.shape[:-1], columns))]
 
 
-def _matmul(x, weight, bias, transposed=False):
+def _matmul(x, weight, bias, transposed):
     columns = weight.shape[0 if transposed else 1]
     rows = _rows(x.data)
     out = np.empty((len(rows), columns), x.dtype)
@@ -216,7 +238,7 @@ def _matmul(x, weight, bias, transposed=False):
     return [tensor_like(out.reshape(*x.shape[:-1], columns), x)]
 
 
-def _matmul_grad(inputs, outputs, d_outputs, transposed=False):
+def _matmul_grad(inputs, outputs, d_outputs, transposed):
     x, weight, bias = inputs
     (d,) = d_outputs
     d_x = apply("matmul", d, weight, None, transposed=not transposed) if x.requires_grad else None
@@ -234,20 +256,45 @@ def _row_product(a, b):
     return [LoDTensor.wrap(row_product(_rows(a.data), _rows(b.data)))]
 
 
-register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad))
-register(
-    Op(
-        "row_product",
-        ("a", "b"),
-        lambda a, b: [a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)],
-        _row_product,
-    )
-)
-register(
-    Op(
-        "row_sum",
-        ("a",),
-        lambda a: [a._replace(shape=a.shape[-1:], lod_level=0)],
-        lambda a: [LoDTensor.wrap(row_sum(_rows(a.data)))],
-    )
-)
+def _infer_row_product(a, b):
+    check_float("row_product", a=a, b=b)
+    _check_has_rows("row_product", "a", a)
+    check_shape("row_product", "b", b, (*a.shape[:-1], -1))
+    return [a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)]
+
+
+def _infer_row_sum(a):
+    check_float("row_sum", a=a)
+    _check_has_rows("row_sum", "a", a)
+    return [a._replace(shape=a.shape[-1:], lod_level=0)]
+
+
+def _check_has_rows(op, name, desc):
+    if not desc.shape:
+        raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
+
+
+register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad, attrs={"transposed": "bool"}))
+register(Op("row_product", ("a", "b"), _infer_row_product, _row_product))
+register(Op("row_sum", ("a",), _infer_row_sum, lambda a: [LoDTensor.wrap(row_sum(_rows(a.data)))]))
+
+
+# What only programs need: a number that the code brought along, and a second name.
+
+
+def _infer_fill(shape, value, dtype):
+    if dtype not in ("float32", "float64") or any(size < 0 for size in shape):
+        raise ShapeError("fill_constant", expected="known sizes, float32 or float64", got=f"{shape} {dtype}")
+    if math.prod(shape) > _MOST_FILLED:
+        raise ShapeError("fill_constant, shape", expected=f"at most {_MOST_FILLED} elements", got=shape)
+    return [TensorSpec(tuple(shape), np.dtype(dtype))]
+
+
+def _fill(shape, value, dtype):
+    return [LoDTensor.wrap(np.full(shape, value, dtype))]
+
+
+_MOST_FILLED = 2**20  # a description of a few bytes cannot ask for more memory
+_FILL_ATTRS = {"shape": "ints", "value": "float", "dtype": "str"}
+register(Op("fill_constant", (), _infer_fill, _fill, attrs=_FILL_ATTRS))
+register(Op("assign", ("x",), lambda x: [x], lambda x: [x]))

@@ -4,15 +4,14 @@ import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_lod_level, check_rank, check_shape
+from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import grad_enabled
-from varlen_rnn.program.desc import PLAN
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -27,10 +26,12 @@ def _split(cell, inputs):
     """Return x, the initial states and the weights of each direction."""
     cut = 1 + len(cell.states)
     weights = inputs[cut:]
+    if len(weights) not in (4, 8) or any(weights[at] is None for at in range(len(weights)) if at % 4 < 2):
+        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(weights))
     return inputs[0], inputs[1:cut], [weights[at : at + 4] for at in range(0, len(weights), 4)]
 
 
-def _infer(*inputs, cell):
+def _infer(*inputs, cell, keep):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs)
     present = {f"weights[{i}]": desc for i, desc in enumerate(sum(directions, ())) if desc}
@@ -38,11 +39,13 @@ def _infer(*inputs, cell):
     check_float("recurrent", x=x, **present)
     check_rank("recurrent", "x", x, 2)
     check_lod_level("recurrent", "x", x)
+    check_rank("recurrent", "weight_hh", directions[0][1], 2)
     hidden, num_gates = directions[0][1].shape[1], len(cell.gates)
     for weight_ih, weight_hh, *biases in directions:
         hint = "input_size is the number of features of a row"
+        check_rank("recurrent", "weight_ih", weight_ih, 2)
         check_shape("recurrent", "x", x, (-1, weight_ih.shape[1]), hint)
-        check_shape("recurrent", "weight_ih", weight_ih, (num_gates * hidden, x.shape[1]))
+        check_shape("recurrent", "weight_ih", weight_ih, (num_gates * hidden, weight_ih.shape[1]))
         check_shape("recurrent", "weight_hh", weight_hh, (num_gates * hidden, hidden))
         for name, bias in zip(WEIGHTS[2:], biases, strict=True):
             if bias:
@@ -51,11 +54,13 @@ def _infer(*inputs, cell):
         if desc:
             check_shape("recurrent", f"{name}_0", desc, (len(directions), -1, hidden))
     state = x._replace(shape=(len(directions), -1, hidden), lod_level=0)
+    y = x._replace(shape=(x.shape[0], len(directions) * hidden))
+    if not keep:
+        return [y, *[state] * len(cell.states), PLAN]
     residuals = [
         x._replace(shape=(x.shape[0], len(cell.slots) * hidden), lod_level=0),
         x._replace(shape=(len(cell.states) - 1, x.shape[0], hidden), lod_level=0),
     ]
-    y = x._replace(shape=(x.shape[0], len(directions) * hidden))
     return [y, *[state] * len(cell.states), PLAN, *residuals * len(directions)]
 
 
@@ -77,34 +82,63 @@ def _arrays(cell, x, states, directions, plan):
     return np.ascontiguousarray(x.data), arrays, initial
 
 
-def _forward(*inputs, cell):
+def _forward(*inputs, cell, keep):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs)
     plan = sort_by_seq_len(x)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
-    y, last, residuals = recurrence.forward(cell, rows, weights, initial, plan, keep=grad_enabled())
+    y, last, residuals = recurrence.forward(cell, rows, weights, initial, plan, keep)
     kept = [LoDTensor.wrap(array) for residual in residuals for array in residual]
     return [tensor_like(y, x), *map(LoDTensor.wrap, last), plan, *kept]
 
 
-def _grad(inputs, outputs, d_outputs, cell):
+def _grad(inputs, outputs, d_outputs, cell, keep):
     num_states = len(_cell(cell).states)
     y, (plan, *residuals) = outputs[0], outputs[1 + num_states :]
     d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
-    attrs = {"cell": cell, "num_inputs": len(inputs), "need_x": inputs[0].requires_grad}
+    attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad}
     return apply_list("recurrent_grad", *inputs, y, plan, *residuals, d_y, *d_last, **attrs)
 
 
-def _infer_grad(*inputs, cell, num_inputs, need_x):
-    return [desc if desc is not None else inputs[0] for desc in inputs[:num_inputs]]
+def _infer_grad(*inputs, cell, num_forward, need_x):
+    forward, given = inputs[:num_forward], inputs[num_forward:]
+    y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
+    num_states = len(_cell(cell).states)
+    last, residuals = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
+    expected = [y, PLAN, *residuals, y, *last]
+    if len(given) != len(expected) or given[0] is None or given[1] is None:
+        raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
+    check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
+    for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
+        if number != 1 and not (desc is None and number >= 2 + len(residuals)):
+            check_like("recurrent_grad", f"rest[{number}]", desc, like)
+    states = [state if desc is None else desc for desc, state in zip(forward[1:], last, strict=False)]
+    weights = [like if desc is None else desc for desc, like in zip(*_weights(forward, num_states), strict=True)]
+    return [forward[0], *states, *weights]
 
 
-def _forward_grad(*inputs, cell, num_inputs, need_x):
+def _weights(inputs, num_states):
+    """Return the weights' specs, and for a bias that is missing what its gradient is like: the rows of a weight."""
+    weights = inputs[1 + num_states :]
+    rows = [weights[number // 4 * 4] for number in range(len(weights))]
+    return weights, [weight._replace(shape=weight.shape[:1]) for weight in rows]
+
+
+def _check_plan(x, plan, residuals):
+    """Raise unless the plan is that of the rows, whose states the gradient reads through it."""
+    if not np.array_equal(plan.offsets, x.structure.levels[-1]):
+        raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
+    if any(not residual.data.flags.writeable for residual in residuals):
+        raise ProgramError("recurrent_grad, slots", expected="memory of the layer's own", got="read-only memory")
+
+
+def _forward_grad(*inputs, cell, num_forward, need_x):
     cell = _cell(cell)
-    x, states, directions = _split(cell, inputs[:num_inputs])
+    x, states, directions = _split(cell, inputs[:num_forward])
     num_residuals = 2 * len(directions)
-    y, plan, *rest = inputs[num_inputs:]
+    y, plan, *rest = inputs[num_forward:]
     residuals, (d_y, *d_last) = rest[:num_residuals], rest[num_residuals:]
+    _check_plan(x, plan, residuals)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
     shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
     pairs = [recurrence.Residual(a.data, b.data) for a, b in zip(residuals[::2], residuals[1::2], strict=True)]
@@ -120,5 +154,51 @@ def _forward_grad(*inputs, cell, num_inputs, need_x):
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
 
 
-register(Op("recurrent", ("x", "*states_and_weights?"), _infer, _forward, _grad))
-register(Op("recurrent_grad", ("x", "*rest?"), _infer_grad, _forward_grad))
+def _overwritten(num_inputs, cell, **attrs):
+    """Return where the slots of each direction stand: the gradient writes there."""
+    first = attrs["num_forward"] + 2
+    return tuple(range(first, num_inputs - 1 - len(_cell(cell).states), 2))
+
+
+def _places(num_inputs, num_outputs, cell, keep):
+    """Return the names of inputs, and of outputs: y, the last states, the plan, what each direction keeps."""
+    states = _cell(cell).states
+    ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
+    inputs = ["x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)]
+    outputs = ["y", *(f"{state}_n" for state in states), "sorted_seqs"]
+    return inputs, outputs + [name + end for end in ends if keep for name in ("slots", "states")]
+
+
+def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
+    inputs, (y, *rest) = _places(num_forward, 0, cell, True)
+    num_states = len(_cell(cell).states)
+    last, (plan, *residuals) = rest[:num_states], rest[num_states:]
+    given = [*inputs, y, plan, *residuals, f"d_{y}", *(f"d_{name}" for name in last)]
+    return given, [f"d_{name}" for name in inputs]
+
+
+register(
+    Op(
+        "recurrent",
+        ("x", "*states_and_weights?"),
+        _infer,
+        _forward,
+        _grad,
+        outputs=("*y",),
+        attrs={"cell": "str", "keep": "bool"},
+        inference={"keep": False},
+        places=_places,
+    )
+)
+register(
+    Op(
+        "recurrent_grad",
+        ("x", "*rest?"),
+        _infer_grad,
+        _forward_grad,
+        outputs=("*d",),
+        attrs={"cell": "str", "num_forward": "int", "need_x": "bool"},
+        overwrites=_overwritten,
+        places=_places_grad,
+    )
+)

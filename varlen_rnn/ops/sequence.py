@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn import plan
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_lod_level
+from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_shape
 from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.plan import check_is_plan, check_plan
-from varlen_rnn.program.block import Variable, apply, required
-from varlen_rnn.program.desc import PLAN
+from varlen_rnn.plan import check_is_plan
+from varlen_rnn.program.block import Variable, apply, recorder, required
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN, TensorSpec
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 
@@ -28,7 +29,7 @@ def _infer_pool(x, pool_type):
     check_lod_level("sequence_pool", "x", x)
     if pool_type not in POOL_TYPES:
         raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
-    index = x._replace(shape=(-1, *x.shape[1:]), dtype=np.dtype(np.int64), lod_level=0)
+    index = x._replace(shape=(-1, -1), dtype=np.dtype(np.int64), lod_level=0)
     return [x._replace(shape=(-1, *x.shape[1:]), lod_level=x.lod_level - 1), index]
 
 
@@ -65,18 +66,36 @@ def _pool_grad(inputs, outputs, d_outputs, pool_type):
     return [apply("sequence_pool_grad", inputs[0], outputs[1], d_outputs[0], pool_type=pool_type)]
 
 
+def _infer_pool_grad(x, index, d_out, pool_type):
+    out, of_index = _infer_pool(x, pool_type)
+    check_like("sequence_pool_grad", "index", index, of_index)
+    check_like("sequence_pool_grad", "d_out", d_out, out)
+    return [x]
+
+
+def _check_picked(index, d_rows, num_rows):
+    """Raise unless the index is one row of `x`, or -1, for each element; kernels use it unchecked."""
+    if index.shape != d_rows.shape or (index.size and not -1 <= index.min() <= index.max() < num_rows):
+        expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
+        raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
+
+
 def _pool_grad_forward(x, index, d_out, pool_type):
     offsets, d_rows = x.structure.levels[-1], _flat(d_out.data)
-    d_x = np.empty((len(x.data), d_rows.shape[1]), x.dtype)
+    d_x = np.empty((len(x.data), int(np.prod(x.shape[1:]))), x.dtype)
+    if len(d_rows) != len(offsets) - 1:
+        raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
     if pool_type in ("max", "first", "last"):
+        _check_picked(index.data, d_rows, len(d_x))
         pool.pick_rows_grad(d_rows, index.data, d_x)
     else:
         pool.pool_sum_grad(d_rows, offsets, _scale(offsets, pool_type, x.dtype), d_x)
     return [tensor_like(d_x.reshape(x.shape), x)]
 
 
-register(Op("sequence_pool", ("x",), _infer_pool, _pool, _pool_grad))
-register(Op("sequence_pool_grad", ("x", "index", "d_y"), lambda x, i, d, pool_type: [x], _pool_grad_forward))
+_POOLED = {"pool_type": "str"}
+register(Op("sequence_pool", ("x",), _infer_pool, _pool, _pool_grad, ("out", "index"), _POOLED))
+register(Op("sequence_pool_grad", ("x", "index", "d_out"), _infer_pool_grad, _pool_grad_forward, attrs=_POOLED))
 
 
 def sequence_pool(x, pool_type):
@@ -106,13 +125,60 @@ def sequence_pool(x, pool_type):
 # One step at a time: what the fused recurrence does without materialising it.
 
 
+def _infer_rank_table(x, level):
+    check_lod_level("lod_rank_table", "x", x)
+    if not -x.lod_level <= level < x.lod_level:
+        raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
+    return [PLAN]
+
+
+def _rank_table(x, level):
+    return [plan.sort_by_seq_len(x, level)]
+
+
+register(Op("lod_rank_table", ("x",), _infer_rank_table, _rank_table, attrs={"level": "int"}))
+
+
+def sort_by_seq_len(x, level=-1):
+    """Return the plan of a batch, longest sequence first; see `varlen_rnn.plan.sort_by_seq_len`.
+
+    Of a variable of a program, it is the plan that a run makes.
+    """
+    if isinstance(x, Variable) and recorder() is not None:
+        return apply("lod_rank_table", x, level=check_int(level, "level"))
+    return plan.sort_by_seq_len(x, level)
+
+
+def _check_plan(sorted_seqs):
+    if not isinstance(sorted_seqs, Variable):
+        check_is_plan(sorted_seqs)
+
+
+def _check_rows(op, x, plan):
+    """Raise unless the rows of `x` are those of the plan."""
+    if not x.shape or len(x.data) != plan.total_len:
+        raise ShapeError(f"{op}, x", expected=f"the {plan.total_len} rows of the plan", got=f"shape {x.shape}")
+
+
+def _check_step(op, rows, plan, t):
+    """Raise unless step `t` is one of the plan's, and `rows`, where given, are as many as the sequences then alive."""
+    if not 0 <= t < plan.max_seq_len:
+        raise OutOfRangeError("t", expected=f"0 <= t < {plan.max_seq_len} steps", got=t)
+    if rows is not None and (not rows.shape or len(rows.data) != plan.batch_sizes[t]):
+        raise ShapeError(f"{op}, step {t}", expected=f"{plan.batch_sizes[t]} rows", got=f"shape {rows.shape}")
+
+
 def _segment_inputs(x, plan, t):
+    _check_rows("segment_inputs", x, plan)
+    _check_step("segment_inputs", None, plan, t)
     out = np.empty((plan.batch_sizes[t], *x.shape[1:]), x.dtype)
     segment.segment_inputs(_flat(x.data), plan.starts, t, _flat(out))
     return [LoDTensor.wrap(out)]
 
 
 def _segment_inputs_grad(x, plan, d_out, t):
+    _check_rows("segment_inputs_grad", x, plan)
+    _check_step("segment_inputs_grad", d_out, plan, t)
     d_x = np.zeros(x.shape, x.dtype)
     segment.concat_outputs(_flat(d_out.data), plan.starts, t, _flat(d_x))
     return [tensor_like(d_x, x)]
@@ -125,35 +191,62 @@ def _plan_grad(op):
     return grad
 
 
-def _rows_desc(x, plan, *rest, **attrs):
-    return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
+def _infer_rows(op):
+    def infer(x, plan, **attrs):
+        check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
+        check_shape(op, "x", x, (-1, *x.shape[1:]))
+        return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
+
+    return infer
 
 
-def _like_first(x, *rest, **attrs):
-    return [x]
+def _infer_rows_grad(op):
+    def infer(x, plan, d_out, **attrs):
+        check_like(op, "d_out", d_out, *_infer_rows(op)(x, plan))
+        return [x]
+
+    return infer
 
 
-register(Op("segment_inputs", ("x", "sorted_seqs"), _rows_desc, _segment_inputs, _plan_grad("segment_inputs_grad")))
-register(Op("segment_inputs_grad", ("x", "sorted_seqs", "d_out"), _like_first, _segment_inputs_grad))
+def _register_movement(name, forward, backward, attrs):
+    places = ("x", "sorted_seqs")
+    register(Op(name, places, _infer_rows(name), forward, _plan_grad(f"{name}_grad"), attrs=attrs))
+    register(Op(f"{name}_grad", (*places, "d_out"), _infer_rows_grad(f"{name}_grad"), backward, attrs=attrs))
+
+
+_register_movement("segment_inputs", _segment_inputs, _segment_inputs_grad, {"t": "int"})
+
+
+def _check_sequences(op, rows, plan):
+    """Raise unless there is a row for each sequence of the plan."""
+    if not rows.shape or len(rows.data) != plan.num_sequences:
+        expected = f"{plan.num_sequences} rows, one a sequence"
+        raise ShapeError(f"{op}, boot", expected=expected, got=f"shape {rows.shape}")
 
 
 def _init_memories(boot, plan):
+    _check_sequences("init_memories", boot, plan)
     out = np.empty(boot.shape, boot.dtype)
     segment.init_memories(_flat(boot.data), plan.sorted_indices, _flat(out))
     return [LoDTensor.wrap(out)]
 
 
 def _init_memories_grad(boot, plan, d_out):
+    _check_sequences("init_memories_grad", boot, plan)
+    _check_sequences("init_memories_grad", d_out, plan)
     d_boot = np.empty(boot.shape, boot.dtype)
     segment.init_memories_grad(_flat(d_out.data), plan.sorted_indices, _flat(d_boot))
     return [tensor_like(d_boot, boot)]
 
 
-register(Op("init_memories", ("boot", "sorted_seqs"), _rows_desc, _init_memories, _plan_grad("init_memories_grad")))
-register(Op("init_memories_grad", ("boot", "sorted_seqs", "d_out"), _like_first, _init_memories_grad))
+_register_movement("init_memories", _init_memories, _init_memories_grad, {})
 
 
 def _concat_outputs(plan, *steps):
+    if len(steps) != plan.max_seq_len:
+        raise ShapeError("concat_outputs, steps", expected=f"{plan.max_seq_len} steps", got=len(steps))
+    for t, step in enumerate(steps):
+        _check_step("concat_outputs", step, plan, t)
     element = steps[0].shape[1:] if steps else ()
     out = np.empty((plan.total_len, *element), steps[0].dtype if steps else np.float32)
     for t, step in enumerate(steps):
@@ -166,8 +259,9 @@ def _concat_outputs_grad(inputs, outputs, d_outputs):
 
 
 def _infer_concat_outputs(plan, *steps):
+    check_kind("concat_outputs", "sorted_seqs", plan, LOD_RANK_TABLE)
     if not steps:
-        return [PLAN]
+        return [TensorSpec((0,), np.dtype(np.float32), 1)]
     for t, step in enumerate(steps):
         if step.shape[1:] != steps[0].shape[1:] or step.dtype != steps[0].dtype:
             expected, got = f"rows of {steps[0].shape[1:]} {steps[0].dtype}", f"{step.shape[1:]} {step.dtype}"
@@ -176,10 +270,6 @@ def _infer_concat_outputs(plan, *steps):
 
 
 register(Op("concat_outputs", ("sorted_seqs", "*steps"), _infer_concat_outputs, _concat_outputs, _concat_outputs_grad))
-
-
-def _num_rows(variable):
-    return variable.shape[0] if variable.ndim else -1
 
 
 def _result(variable, *inputs):
@@ -212,10 +302,8 @@ def segment_inputs(x, sorted_seqs, t):
     Source: `SegmentInputs` of the design document "Variable-length supported RNN".
     """
     given, x = x, required(x, "segment_inputs, x")
-    check_plan(sorted_seqs, _num_rows(x))
-    if not 0 <= check_int(t, "t") < sorted_seqs.max_seq_len:
-        raise OutOfRangeError("t", expected=f"0 <= t < {sorted_seqs.max_seq_len} steps", got=t)
-    return _result(apply("segment_inputs", x, sorted_seqs, t=t), given)
+    _check_plan(sorted_seqs)
+    return _result(apply("segment_inputs", x, sorted_seqs, t=check_int(t, "t")), given)
 
 
 def init_memories(boot, sorted_seqs):
@@ -235,11 +323,7 @@ def init_memories(boot, sorted_seqs):
     Source: `InitMemories` of the design document "Variable-length supported RNN".
     """
     given, boot = boot, required(boot, "init_memories, boot")
-    check_is_plan(sorted_seqs)
-    rows = _num_rows(boot)
-    if rows != sorted_seqs.num_sequences:
-        expected = f"{sorted_seqs.num_sequences} rows, one a sequence"
-        raise ShapeError("init_memories, boot", expected=expected, got=f"{rows} rows")
+    _check_plan(sorted_seqs)
     return _result(apply("init_memories", boot, sorted_seqs), given)
 
 
@@ -267,11 +351,5 @@ def concat_outputs(steps, sorted_seqs):
     """
     if not isinstance(steps, (list, tuple)):
         raise DTypeError("concat_outputs, steps", expected="a list, one entry a step", got=type(steps).__name__)
-    check_is_plan(sorted_seqs)
-    if len(steps) != sorted_seqs.max_seq_len:
-        raise ShapeError("concat_outputs, steps", expected=f"{sorted_seqs.max_seq_len} steps", got=len(steps))
-    for t, (step, size) in enumerate(zip(steps, sorted_seqs.batch_sizes, strict=True)):
-        rows = _num_rows(required(step, f"concat_outputs, step {t}"))
-        if rows != size:
-            raise ShapeError(f"concat_outputs, step {t}", expected=f"{size} rows, batch_sizes[{t}]", got=rows)
+    _check_plan(sorted_seqs)
     return _result(apply("concat_outputs", sorted_seqs, *steps), *steps)

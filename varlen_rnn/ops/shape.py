@@ -3,21 +3,28 @@
 The LoD stays where the rows stay.
 """
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_shape, shared_lod
+from varlen_rnn.ops.checks import check_float, check_like, check_shape, shared_lod
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 
 
-def _infer_reduce(x, axis, keepdims):
+def _infer_reduce(x, axis, keepdims, of_nothing=None):
     check_float("reduce", x=x)
     if axis is not None and not (isinstance(axis, int) and -len(x.shape) <= axis < len(x.shape)):
         raise ShapeError("reduce, axis", expected=f"an axis of shape {x.shape}, or None", got=axis)
     return [_describe_reduced(x, axis, keepdims)]
+
+
+def _infer_reduce_grad(x, d, axis, keepdims, scale):
+    check_like("reduce_grad", "d_y", d, *_infer_reduce(x, axis, keepdims))
+    return [x]
 
 
 def _describe_reduced(x, axis, keepdims):
@@ -36,10 +43,13 @@ def _reduce_sum(x, axis, keepdims):
     return [LoDTensor.wrap(np.asarray(x.data.sum(axis=axis, keepdims=keepdims)), _lod_after(x, axis))]
 
 
-def _reduce_mean(x, axis, keepdims):
+def _reduce_mean(x, axis, keepdims, of_nothing=None):
     count = x.data.size if axis is None else x.data.shape[axis]
-    with np.errstate(invalid="ignore"):
-        data = x.data.sum(axis=axis, keepdims=keepdims) / x.dtype.type(count)
+    if count or of_nothing is None:
+        with np.errstate(invalid="ignore"):
+            data = x.data.sum(axis=axis, keepdims=keepdims) / x.dtype.type(count)
+    else:
+        data = np.full_like(x.data.sum(axis=axis, keepdims=keepdims), of_nothing)
     return [LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))]
 
 
@@ -51,15 +61,26 @@ def _spread(x, d, axis, keepdims, scale):
 
 
 def _reduce_grad(scale):
-    def grad(inputs, outputs, d_outputs, **attrs):
-        return [apply("reduce_grad", inputs[0], d_outputs[0], scale=scale, **attrs)]
+    def grad(inputs, outputs, d_outputs, axis, keepdims, of_nothing=None):
+        return [apply("reduce_grad", inputs[0], d_outputs[0], axis=axis, keepdims=keepdims, scale=scale)]
 
     return grad
 
 
-register(Op("reduce_sum", ("x",), _infer_reduce, _reduce_sum, _reduce_grad(False)))
-register(Op("reduce_mean", ("x",), _infer_reduce, _reduce_mean, _reduce_grad(True)))
-register(Op("reduce_grad", ("x", "d_y"), lambda x, d, **attrs: [x], _spread))
+_REDUCED = {"axis": "int?", "keepdims": "bool"}
+register(Op("reduce_sum", ("x",), _infer_reduce, _reduce_sum, _reduce_grad(False), attrs=_REDUCED))
+# `of_nothing` is the mean of no elements: by default NaN, as in NumPy.
+register(
+    Op(
+        "reduce_mean",
+        ("x",),
+        _infer_reduce,
+        _reduce_mean,
+        _reduce_grad(True),
+        attrs=_REDUCED | {"of_nothing": "float?"},
+    )
+)
+register(Op("reduce_grad", ("x", "d_y"), _infer_reduce_grad, _spread, attrs=_REDUCED | {"scale": "bool"}))
 
 
 def _reshape(x, shape):
@@ -67,13 +88,26 @@ def _reshape(x, shape):
         data = x.data.reshape(shape)
     except (ValueError, TypeError) as error:
         raise ShapeError("reshape", expected=f"a shape of {x.data.size} elements", got=shape) from error
-    keeps = x.num_levels and data.ndim and len(data) == len(x.data)
-    return [LoDTensor.wrap(data, x.structure if keeps else NO_LOD)]
+    return [LoDTensor.wrap(data, x.structure if x.num_levels and _keeps_rows(x.shape, shape) else NO_LOD)]
+
+
+def _keeps_rows(old, new):
+    """Return whether a new shape has the rows of the old one, each with its elements in another shape."""
+    same_size = len(new) > 0 and -1 not in (*old[1:], *new[1:]) and math.prod(old[1:]) == math.prod(new[1:])
+    return same_size and new[0] in (-1, old[0])
 
 
 def _infer_reshape(x, shape):
-    known = [size for size in shape if size != -1]
-    keeps = len(shape) > 0 and shape[0] in (-1, x.shape[0]) and len(known) < len(shape) + 1
+    if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
+        raise ShapeError("reshape", expected="sizes, one of them -1 at most", got=shape)
+    if list(shape).count(-1) > 1 and _keeps_rows(x.shape, shape) is False:
+        raise ShapeError("reshape", expected="one -1 at most", got=shape)
+    keeps = len(x.shape) > 0 and _keeps_rows(x.shape, shape)
+    shape = list(map(int, shape))
+    if -1 in shape and (keeps or -1 not in x.shape):
+        shape[shape.index(-1)] = x.shape[0] if keeps else math.prod(x.shape) // max(1, -math.prod(shape))
+    if -1 not in (*x.shape, *shape) and math.prod(shape) != math.prod(x.shape):
+        raise ShapeError("reshape", expected=f"a shape of {math.prod(x.shape)} elements", got=shape)
     return [x._replace(shape=tuple(shape), lod_level=x.lod_level if keeps else 0)]
 
 
@@ -84,29 +118,64 @@ def _like_grad(op):
     return grad
 
 
-register(Op("reshape", ("x",), _infer_reshape, _reshape, _like_grad("reshape_grad")))
-register(
-    Op(
-        "reshape_grad",
-        ("x", "d_y"),
-        lambda x, d, shape: [x],
-        lambda x, d, shape: [tensor_like(d.data.reshape(x.shape), x)],
-    )
-)
+def _infer_reshape_grad(x, d, shape):
+    check_like("reshape_grad", "d_y", d, *_infer_reshape(x, shape))
+    return [x]
 
 
-def _check_index(x, index):
+def _reshape_grad(x, d, shape):
+    return [tensor_like(d.data.reshape(x.shape), x)]
+
+
+_SHAPE = {"shape": "ints"}
+register(Op("reshape", ("x",), _infer_reshape, _reshape, _like_grad("reshape_grad"), attrs=_SHAPE))
+register(Op("reshape_grad", ("x", "d_y"), _infer_reshape_grad, _reshape_grad, attrs=_SHAPE))
+
+
+def _infer_getitem(x, index):
     try:
-        return np.empty(x.shape, np.bool_)[index]
+        shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:
         raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
+    return [x._replace(shape=shape, lod_level=x.lod_level if _keeps_all_rows(index) else 0)]
+
+
+def _indexed(shape, index):
+    """Return the shape of `array[index]`, in which a slice of an unknown size has an unknown size."""
+    if -1 not in shape:
+        return np.broadcast_to(np.False_, shape)[index].shape
+    items = list(index) if isinstance(index, tuple) else [index]
+    given = sum(item is not None and item is not Ellipsis for item in items)
+    if given > len(shape) or any(isinstance(item, (list, np.ndarray)) for item in items):
+        raise IndexError("too many, or arrays of indices into an unknown size")
+    if Ellipsis not in items:
+        items.append(Ellipsis)
+    at = items.index(Ellipsis)
+    items[at : at + 1] = [slice(None)] * (len(shape) - given)
+    out, sizes = [], iter(shape)
+    for item in items:
+        if item is None:
+            out.append(1)
+        elif isinstance(item, slice):
+            size = next(sizes)
+            out.append(-1 if size == -1 else len(range(*item.indices(size))))
+        elif not -(size := next(sizes)) <= item < size and size != -1:
+            raise IndexError(f"{item} of {size}")
+    return tuple(out)
+
+
+def _keeps_all_rows(index):
+    of_rows = index[0] if isinstance(index, tuple) and index else index
+    return isinstance(of_rows, slice) and of_rows == slice(None)
 
 
 def _getitem(x, index):
-    _check_index(x, index)
-    of_rows = index[0] if isinstance(index, tuple) and index else index
-    keeps = isinstance(of_rows, slice) and of_rows == slice(None)
-    return [LoDTensor.wrap(np.asarray(x.data[index]), x.structure if keeps else NO_LOD)]
+    return [LoDTensor.wrap(np.asarray(x.data[index]), x.structure if _keeps_all_rows(index) else NO_LOD)]
+
+
+def _infer_getitem_grad(x, d, index):
+    check_like("getitem_grad", "d_y", d, *_infer_getitem(x, index))
+    return [x]
 
 
 def _getitem_grad(x, d, index):
@@ -115,8 +184,9 @@ def _getitem_grad(x, d, index):
     return [tensor_like(data, x)]
 
 
-register(Op("getitem", ("x",), lambda x, index: [x], _getitem, _like_grad("getitem_grad")))
-register(Op("getitem_grad", ("x", "d_y"), lambda x, d, index: [x], _getitem_grad))
+_INDEX = {"index": "index"}
+register(Op("getitem", ("x",), _infer_getitem, _getitem, _like_grad("getitem_grad"), attrs=_INDEX))
+register(Op("getitem_grad", ("x", "d_y"), _infer_getitem_grad, _getitem_grad, attrs=_INDEX))
 
 
 def _infer_concat(*descs, axis):
@@ -125,11 +195,18 @@ def _infer_concat(*descs, axis):
     if not -rank <= axis < rank:
         raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
     axis %= rank
+    shape = list(descs[0].shape)
+    shape[axis] = -1
     for number, desc in enumerate(descs):
-        shape = list(descs[0].shape)
-        shape[axis] = -1
         check_shape("concat", f"x[{number}]", desc, shape)
-    return [descs[0]._replace(lod_level=max(desc.lod_level for desc in descs) if axis else 0)]
+    sizes = [desc.shape[axis] for desc in descs]
+    shape[axis] = -1 if -1 in sizes else sum(sizes)
+    return [descs[0]._replace(shape=tuple(shape), lod_level=max(desc.lod_level for desc in descs) if axis else 0)]
+
+
+def _infer_split_like(d, *like, axis):
+    check_like("split_like", "d", d, *_infer_concat(*like, axis=axis))
+    return list(like)
 
 
 def _concat(*tensors, axis):
@@ -154,5 +231,5 @@ def apply_list(op, *inputs, **attrs):
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-register(Op("concat", ("*x",), _infer_concat, _concat, _concat_grad))
-register(Op("split_like", ("d", "*like"), lambda d, *like, axis: list(like), _split_like))
+register(Op("concat", ("*x",), _infer_concat, _concat, _concat_grad, attrs={"axis": "int"}))
+register(Op("split_like", ("d", "*like"), _infer_split_like, _split_like, outputs=("*out",), attrs={"axis": "int"}))

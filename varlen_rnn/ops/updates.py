@@ -9,19 +9,27 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels import updates
+from varlen_rnn.ops.checks import check_float, check_like
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
 
 _ONE_ROW = np.zeros(1, np.int64)
+_NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
+_COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
 _ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
 
 
 def _infer(op):
-    def infer(parameter, gradient, *states, **attrs):
+    def infer(parameter, gradient, lr, *states, **attrs):
+        check_float(op, parameter=parameter)
         if gradient.dtype != parameter.dtype:
             raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
         if gradient.shape != parameter.shape:
             raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+        check_like(op, "lr", lr, _NUMBER)
+        for number, state in enumerate(states):
+            check_like(op, f"states[{number}]", state, _COUNT if op == "adam" and number == 0 else parameter)
         return [parameter, *states]
 
     return infer
@@ -49,13 +57,13 @@ def _data(tensors):
 def _sgd(parameter, gradient, lr):
     rows, (value, p) = _operands(gradient, True, parameter)
     updates.sgd(rows, value, lr.data.item(), p)
-    return [parameter, lr]
+    return [parameter]
 
 
 def _momentum(parameter, gradient, lr, velocity, momentum, nesterov):
     rows, (value, v, p) = _operands(gradient, False, velocity, parameter)
     updates.momentum(rows, value, lr.data.item(), momentum, nesterov, v, p)
-    return [parameter, lr, velocity]
+    return [parameter, velocity]
 
 
 def _merged(gradient):
@@ -65,7 +73,7 @@ def _merged(gradient):
 def _adagrad(parameter, gradient, lr, moment, epsilon):
     rows, (value, m, p) = _operands(_merged(gradient), True, moment, parameter)
     updates.adagrad(rows, value, lr.data.item(), epsilon, m, p)
-    return [parameter, lr, moment]
+    return [parameter, moment]
 
 
 def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon, lazy):
@@ -75,10 +83,22 @@ def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon
         t = int(step.data)
         rate = lr.data.item() * np.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
-    return [parameter, lr, step, moment1, moment2]
+    return [parameter, step, moment1, moment2]
 
 
-register(Op("sgd", ("parameter", "gradient", "lr"), _infer("sgd"), _sgd))
-register(Op("momentum", ("parameter", "gradient", "lr", "velocity"), _infer("momentum"), _momentum))
-register(Op("adagrad", ("parameter", "gradient", "lr", "moment"), _infer("adagrad"), _adagrad))
-register(Op("adam", ("parameter", "gradient", "lr", "step", "moment1", "moment2"), _infer("adam"), _adam))
+def _register(name, forward, states, attrs):
+    """Register an update: its outputs are the parameter and its states, changed in place."""
+    places = ("parameter", "gradient", "lr", *states)
+    in_place = {0: 0} | {1 + number: 3 + number for number in range(len(states))}
+    register(Op(name, places, _infer(name), forward, outputs=("parameter", *states), attrs=attrs, in_place=in_place))
+
+
+_register("sgd", _sgd, (), {})
+_register("momentum", _momentum, ("velocity",), {"momentum": "float", "nesterov": "bool"})
+_register("adagrad", _adagrad, ("moment",), {"epsilon": "float"})
+_register(
+    "adam",
+    _adam,
+    ("step", "moment1", "moment2"),
+    {"beta1": "float", "beta2": "float", "epsilon": "float", "lazy": "bool"},
+)

@@ -4,8 +4,8 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program.block import Variable, apply, no_grad
+from varlen_rnn.program.block import Variable, apply, no_grad, recorded
+from varlen_rnn.program.gradient import backward
 
 
 class Optimizer:
@@ -39,36 +39,55 @@ class Optimizer:
         if len(set(self.parameters)) < len(self.parameters):
             hint = "it would be updated twice a step"
             raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
+        self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
         self.lr = _check_positive("lr", lr)
         self.attrs = attrs
         self._states = [None] * len(self.parameters)
+
+    @property
+    def lr(self):
+        """The learning rate; a program that this optimizer recorded reads it at every run."""
+        return self._lr.item()
+
+    @lr.setter
+    def lr(self, lr):
+        self._lr.value.data[...] = lr
+
+    def minimize(self, loss):
+        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it."""
+        self.zero_grad()
+        backward(loss)
+        self.step()
 
     def step(self):
         """Update every parameter that has a gradient, in place."""
         with no_grad():
             for number, parameter in enumerate(self.parameters):
-                if parameter.grad is None:
+                target = recorded(parameter)
+                if target.grad is None:
                     continue
                 if self._states[number] is None:
                     self._states[number] = self._initial_states(parameter)
-                lr = LoDTensor.wrap(np.asarray(self.lr, np.float64))
-                apply(self.op, parameter, parameter.grad, lr, *self._states[number], **self.attrs)
-                parameter.version += 1
+                states = self._states[number]
+                if target is not parameter:  # a program's variables have names
+                    for name, state in zip(self.state_names, states, strict=True):
+                        state.name = f"{target.name}.{name}"
+                apply(self.op, target, target.grad, self._lr, *states, **self.attrs)
 
     def zero_grad(self):
         """Drop the gradients."""
         for parameter in self.parameters:
-            parameter.grad = None
+            recorded(parameter).grad = None
 
     def _initial_states(self, parameter):
-        return [LoDTensor.wrap(np.zeros_like(parameter.value.data)) for _ in self.state_names]
+        return [Variable(np.zeros_like(parameter.value.data), persistable=True) for _ in self.state_names]
 
     def state_dict(self):
         """Return the learning rate and copies of the states, by the parameter's number and the state's name."""
         state = {"lr": np.asarray(self.lr, np.float64)}
         for number, states in enumerate(self._states):
             for name, value in zip(self.state_names, states or (), strict=states is not None):
-                state[f"{number}.{name}"] = value.data.copy()
+                state[f"{number}.{name}"] = value.value.data.copy()
         return state
 
     def load_state_dict(self, state):
@@ -100,7 +119,7 @@ class Optimizer:
             if value is None or value.shape != initial.shape or value.dtype != initial.dtype:
                 got = None if value is None else f"{value.shape} {value.dtype}"
                 raise CheckpointError(f"state {name!r}", expected=f"{initial.shape} {initial.dtype}", got=got)
-            values.append(LoDTensor.wrap(np.array(value, order="C")))
+            values.append(Variable(np.array(value, order="C"), persistable=True))
         return values
 
 
@@ -180,7 +199,7 @@ class Adam(Optimizer):
         super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
 
     def _initial_states(self, parameter):
-        return [LoDTensor.wrap(np.zeros((), np.int64)), *super()._initial_states(parameter)[1:]]
+        return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
 
 
 def _check_positive(name, value):

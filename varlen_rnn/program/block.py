@@ -1,8 +1,7 @@
-"""The one recorder: `apply` runs an operator and remembers it; `backward` applies the operators of its gradient.
+"""Variables and `apply`, which runs an operator, or describes it in the program that is being recorded.
 
 Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
-with them, so a loop that forgets `no_grad` leaks nothing.  `backward` releases the records that it has passed: their
-buffers are reused for gradients.
+with them, so a loop that forgets `no_grad` leaks nothing.
 """
 
 import contextlib
@@ -11,14 +10,16 @@ import itertools
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_number
+from varlen_rnn.errors import DTypeError, ProgramError, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.program.desc import describe
 from varlen_rnn.program.registry import find
+from varlen_rnn.program.spec import Scopes, Symbol, describe
 from varlen_rnn.selected_rows import SelectedRows
 
+_VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)
 _grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
+_recorder = contextvars.ContextVar("recorder", default=None)
 _numbers = itertools.count()
 
 
@@ -31,6 +32,27 @@ def grad_enabled():
     False
     """
     return _grad_enabled.get()
+
+
+def recorder():
+    """Return the recorder of the program that this context describes, or None where operators run."""
+    return _recorder.get()
+
+
+def recorded(variable):
+    """Return what stands for a leaf Variable in the program being recorded; without one, itself."""
+    into = _recorder.get()
+    return variable if into is None else into.admit(variable)
+
+
+@contextlib.contextmanager
+def recording(into):
+    """Describe operators instead of running them: `into.append` takes them."""
+    token = _recorder.set(into)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
 
 
 @contextlib.contextmanager
@@ -84,7 +106,9 @@ class Variable:
     requires_grad : bool
         Whether `backward` leaves this variable's gradient in `grad`.
     name : str, optional
-        For error messages.
+        For error messages, and in a program.
+    persistable : bool
+        Whether a program keeps the value from run to run, as it does a parameter's.
 
     Attributes
     ----------
@@ -99,23 +123,35 @@ class Variable:
     array([2., 4.])
     """
 
-    __slots__ = ("_slot", "grad", "name", "record", "requires_grad", "value", "version")
+    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "value", "version")
 
     # NumPy arrays on the left leave `array * variable` to this class.
     __array_ufunc__ = None
 
-    def __init__(self, value, requires_grad=False, name=None):
+    def __init__(self, value, requires_grad=False, name=None, persistable=False):
         if isinstance(value, Variable):
             value = value.value
-        self.value = value if isinstance(value, (LoDTensor, SelectedRows, SortedSeqs)) else LoDTensor(value)
+        self.value = value if isinstance(value, _VALUES) else LoDTensor(value)
         if requires_grad and self.dtype.kind != "f":
             raise DTypeError("requires_grad", expected="float32 or float64", got=self.dtype)
-        self.requires_grad = requires_grad
-        self.name = name
+        self.requires_grad, self.persistable = requires_grad, persistable
+        self._name = name
         self.grad = None
         self.record = None
         self.version = 0
         self._slot = 0
+
+    @property
+    def name(self):
+        """The name, or None; in a program every variable has one, and no two the same."""
+        return self.value.name if isinstance(self.value, Symbol) else self._name
+
+    @name.setter
+    def name(self, name):
+        if isinstance(self.value, Symbol):
+            self.value.rename(name)
+        else:
+            self._name = name
 
     @property
     def shape(self):
@@ -146,6 +182,8 @@ class Variable:
 
     def backward(self, gradient=None):
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
+        from varlen_rnn.program.gradient import backward  # which applies operators to Variables
+
         backward(self, gradient)
 
     def sum(self, axis=None, keepdims=False):
@@ -158,7 +196,7 @@ class Variable:
 
     def reshape(self, *shape):
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
-        return apply("reshape", self, shape=list(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
+        return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
     def __add__(self, other):
         return apply("add", self, operand(other, self))
@@ -193,7 +231,7 @@ class Variable:
         return apply("pow", self, exponent=exponent)
 
     def __matmul__(self, weight):
-        return apply("matmul", self, operand(weight, self), None)
+        return apply("matmul", self, operand(weight, self), None, transposed=False)
 
     def __getitem__(self, index):
         return apply("getitem", self, index=index)
@@ -248,10 +286,16 @@ def apply(op_type, *inputs, **attrs):
         value if isinstance(value, Variable) else _as_input(op, position, value)
         for position, value in enumerate(inputs)
     ]
-    given = [None if variable is None else variable.value for variable in inputs]
-    op.infer(*[None if value is None else describe(value) for value in given], **attrs)
-    values = op.forward(*given, **attrs)
+    into = _recorder.get()
+    if into is None:
+        values = run(op, [None if variable is None else variable.value for variable in inputs], attrs)
+    else:
+        inputs = [None if variable is None else into.admit(variable) for variable in inputs]
+        values = into.append(op, [None if variable is None else variable.value for variable in inputs], attrs)
     outputs = [Variable(value) for value in values]
+    for output, source in op.in_place.items():
+        outputs[output] = inputs[source]
+        inputs[source].version += 1
     if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
         record = Record(op, inputs, values, attrs)
         for slot, output in enumerate(outputs):
@@ -260,95 +304,10 @@ def apply(op_type, *inputs, **attrs):
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def backward(loss, gradient=None):
-    """Leave the gradient of `loss` in the `grad` of every leaf Variable that requires one, added to what is there.
-
-    Parameters
-    ----------
-    loss : Variable
-        A single number, unless `gradient` is given.
-    gradient : array_like, optional
-        The gradient of `loss`, of its shape; by default 1.
-
-    Raises
-    ------
-    ProgramError
-        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
-    """
-    if not loss.requires_grad:
-        hint = "no input requires a gradient, or it was computed under no_grad"
-        raise ProgramError("backward", expected="a variable computed from leaves that require gradients", hint=hint)
-    records = _reachable(loss)
-    for record in records:
-        record.check()
-    arrived, owned, first = {}, {}, _first_gradient(loss, gradient)
-    _own(first.value, owned)  # the caller's
-    with no_grad():
-        _send(arrived, loss, first, owned)
-        for record in records:
-            _pass(record, arrived, owned)
-
-
-def _first_gradient(loss, gradient):
-    if gradient is None:
-        if loss.value.data.size != 1:
-            hint = "reduce it with sum() or mean(), or give its gradient"
-            raise ShapeError("backward", expected="a single number", got=f"shape {loss.shape}", hint=hint)
-        return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
-    rows = np.asarray(gradient)
-    if rows.shape != loss.shape or rows.dtype != loss.dtype:
-        raise ShapeError("gradient", expected=f"{loss.shape} {loss.dtype}", got=f"{rows.shape} {rows.dtype}")
-    return Variable(LoDTensor.wrap(rows, loss.value.structure))
-
-
-def _reachable(loss):
-    """Return the records that led to `loss`, last first: each comes after all that used its outputs."""
-    found, stack = {}, [loss.record] if loss.record else []
-    while stack:
-        record = stack.pop()
-        if record.number not in found:
-            found[record.number] = record
-            stack.extend(v.record for v in record.inputs or () if v is not None and v.record is not None)
-    return [found[number] for number in sorted(found, reverse=True)]
-
-
-def _send(arrived, variable, gradient, owned):
-    """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
-    if variable.record is not None:
-        arrived.setdefault((variable.record.number, variable._slot), []).append(gradient)
-        return
-    if variable.grad is not None:
-        value = apply("sum", variable.grad, gradient).value
-    else:
-        value = _own(gradient.value, owned)
-    plain = isinstance(value, LoDTensor) and not value.num_levels
-    variable.grad = value.data if plain else value
-
-
-def _own(value, owned):
-    """Return a gradient that its leaf may change in place: a copy if another has its memory, as in `x + y`.
-
-    `owned` holds the arrays at the bottom of all views given out, by identity.
-    """
-    array = value.value if isinstance(value, SelectedRows) else value.data
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    if id(array) in owned:
-        return value.copy()
-    owned[id(array)] = array
-    return value
-
-
-def _pass(record, arrived, owned):
-    """Turn the gradients that arrived at a record's outputs into those of its inputs."""
-    gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.outputs))]
-    if any(gradients):
-        summed = [g and (g[0] if len(g) == 1 else apply("sum", *g)) for g in gradients]
-        given = record.op.grad(record.inputs, record.outputs, summed, **record.attrs)
-        for variable, gradient in zip(record.inputs, given, strict=True):
-            if gradient is not None and variable is not None and variable.requires_grad:
-                _send(arrived, variable, gradient, owned)
-    record.release()
+def run(op, values, attrs):
+    """Return the outputs of an operator: what the values alone tell is checked here, as their descriptions were."""
+    op.infer(*[None if value is None else describe(value) for value in values], **attrs)
+    return op.forward(*values, **attrs)
 
 
 def operand(value, like):

@@ -1,42 +1,225 @@
-"""What is known of a variable without its values: kind, shape, data type, levels of detail."""
+"""Descriptions of a computation: variables, operators, blocks and programs, as plain frozen values.
 
-from typing import NamedTuple
+The messages and their fields are those of the design documents "Variable description" and "Selected rows"; operators
+and blocks are those of PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.selected_rows import SelectedRows
-
-LOD_TENSOR = "LOD_TENSOR"
-SELECTED_ROWS = "SELECTED_ROWS"
-LOD_RANK_TABLE = "LOD_RANK_TABLE"  # a plan: sorted_seqs
+VERSION = 1  # of the description; a reader refuses a newer one
 
 
-class TensorDesc(NamedTuple):
-    """The description of a variable; -1 in `shape` is a size that only the values tell."""
+class Type(IntEnum):
+    """The data types, then the kinds of variables, with the numbers of the seed's `enum Type`.
 
-    shape: tuple[int, ...]
-    dtype: np.dtype | None
-    lod_level: int = 0
-    kind: str = LOD_TENSOR
+    The numbers after CHANNEL are those of Fluid 1.8.
+    """
+
+    BOOL = 0
+    INT16 = 1
+    INT32 = 2
+    INT64 = 3
+    FP16 = 4
+    FP32 = 5
+    FP64 = 6
+    LOD_TENSOR = 7
+    SELECTED_ROWS = 8
+    FEED_MINIBATCH = 9
+    FETCH_LIST = 10
+    STEP_SCOPES = 11
+    LOD_RANK_TABLE = 12
+    LOD_TENSOR_ARRAY = 13
+    PLACE_LIST = 14
+    READER = 15
+    CHANNEL = 16
+    UINT8 = 20
+    INT8 = 21
 
 
-PLAN = TensorDesc((), None, 0, LOD_RANK_TABLE)
+_DTYPES = {
+    Type.BOOL: "bool", Type.INT16: "int16", Type.INT32: "int32", Type.INT64: "int64", Type.FP16: "float16",
+    Type.FP32: "float32", Type.FP64: "float64", Type.UINT8: "uint8", Type.INT8: "int8",
+}  # fmt: skip
+DTYPES = {kind: np.dtype(name) for kind, name in _DTYPES.items()}
+TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
-def describe(value):
-    """Return the description of a value.
+@dataclass(frozen=True, slots=True)
+class TensorDesc:
+    """A data type and sizes; -1 is a size that only the values tell.
 
     Examples
     --------
-    >>> describe(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])).lod_level
-    1
+    >>> print(TensorDesc(Type.FP32, (-1, 640, 480)))
+    float32 [-1, 640, 480]
     """
-    if isinstance(value, LoDTensor):
-        return TensorDesc(value.data.shape, value.data.dtype, len(value.structure))
-    if isinstance(value, SelectedRows):
-        return TensorDesc(value.shape, value.dtype, 0, SELECTED_ROWS)
-    if isinstance(value, SortedSeqs):
-        return PLAN
-    raise TypeError(f"no description for {type(value).__name__}")
+
+    data_type: Type
+    dims: tuple[int, ...] = ()
+
+    def __str__(self):
+        return f"{DTYPES[self.data_type]} {list(self.dims)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoDTensorDesc:
+    """A tensor, and how many levels of detail its rows have."""
+
+    tensor: TensorDesc
+    lod_level: int = 0
+
+    def __str__(self):
+        return f"{self.tensor}, lod_level {self.lod_level}" if self.lod_level else str(self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class VarType:
+    """The kind of a variable, and the description that goes with the kind.
+
+    `VarType.LOD_TENSOR` and the others are the members of `Type`.
+
+    Attributes
+    ----------
+    type : Type
+    selected_rows : TensorDesc, of SELECTED_ROWS
+        `dims[0]` is the height; which rows there are, only the values tell.
+    lod_tensor : LoDTensorDesc, of LOD_TENSOR and FEED_MINIBATCH
+    tensor_array : LoDTensorDesc, of LOD_TENSOR_ARRAY
+    """
+
+    type: Type
+    selected_rows: TensorDesc | None = None
+    lod_tensor: LoDTensorDesc | None = None
+    tensor_array: LoDTensorDesc | None = None
+
+    def __str__(self):
+        content = self.selected_rows or self.lod_tensor or self.tensor_array
+        return f"{self.type.name} {content}" if content else self.type.name
+
+
+VarType.Type = Type
+for _member in Type:
+    setattr(VarType, _member.name, _member)
+
+
+@dataclass(frozen=True, slots=True)
+class VarDesc:
+    """A variable: its name, its type, and whether it outlives a run, as parameters do.
+
+    Examples
+    --------
+    >>> tensor = TensorDesc(VarType.FP32, (-1, 64))
+    >>> print(VarDesc("x", VarType(VarType.LOD_TENSOR, lod_tensor=LoDTensorDesc(tensor, lod_level=1))))
+    x: LOD_TENSOR float32 [-1, 64], lod_level 1
+    """
+
+    name: str
+    type: VarType
+    persistable: bool = False
+
+    def __str__(self):
+        return f"{self.name}: {self.type}{', persistable' if self.persistable else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The variables that stand at one place of an operator; an empty name is a missing variable."""
+
+    parameter: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """A named constant of an operator: bool, int, float, str, a tuple of ints, or the index of a block.
+
+    Attributes
+    ----------
+    name : str
+    value : bool, int, float, str or tuple of int
+    is_block : bool
+        Whether `value` is the index of a block.
+    """
+
+    name: str
+    value: object
+    is_block: bool = False
+
+    def __str__(self):
+        return f"{self.name}={'block ' if self.is_block else ''}{self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpDesc:
+    """An operator: its type, its variables by place, and its constants."""
+
+    type: str
+    inputs: tuple[Slot, ...] = ()
+    outputs: tuple[Slot, ...] = ()
+    attrs: tuple[Attr, ...] = ()
+
+    def input_names(self):
+        """Return the names of all inputs, in order; an empty one is missing."""
+        return [name for slot in self.inputs for name in slot.arguments]
+
+    def output_names(self):
+        """Return the names of all outputs, in order."""
+        return [name for slot in self.outputs for name in slot.arguments]
+
+    def attr(self, name):
+        """Return the value of a constant, or None."""
+        return next((attr.value for attr in self.attrs if attr.name == name), None)
+
+    def __str__(self):
+        given = [
+            f"{slot.parameter}={', '.join(name or 'none' for name in slot.arguments) or 'none'}" for slot in self.inputs
+        ]
+        call = f"{self.type}({'; '.join(given + [str(attr) for attr in self.attrs])})"
+        return f"{', '.join(name or '_' for name in self.output_names())} = {call}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDesc:
+    """Variables and the operators over them, in the order of their run.
+
+    Attributes
+    ----------
+    idx, parent_idx : int
+        Its place in the program, and that of the block whose variables it may read; -1 of the outermost.
+    vars : tuple of VarDesc
+    ops : tuple of OpDesc
+    forward_block_idx : int
+        Of a block of gradients, the block that it differentiates; else -1.
+    """
+
+    idx: int = 0
+    parent_idx: int = -1
+    vars: tuple[VarDesc, ...] = ()
+    ops: tuple[OpDesc, ...] = ()
+    forward_block_idx: int = -1
+
+    def var(self, name):
+        """Return the description of a variable of this block, or None."""
+        return next((var for var in self.vars if var.name == name), None)
+
+    def __str__(self):
+        head = f"block {self.idx}" + (f" in block {self.parent_idx}" if self.parent_idx >= 0 else "")
+        if self.forward_block_idx >= 0:
+            head += f", gradient of block {self.forward_block_idx}"
+        return "\n".join([head, *(f"  {item}" for item in (*self.vars, *self.ops))])
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDesc:
+    """A whole computation: blocks, of which the first is the outermost."""
+
+    blocks: tuple[BlockDesc, ...] = (BlockDesc(),)
+    version: int = VERSION
+
+    def __str__(self):
+        return "\n".join([f"program, version {self.version}", *map(str, self.blocks)])

@@ -1,9 +1,12 @@
 """What an operator is: inference, forward, and the operators of its gradient; one table for all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from varlen_rnn.errors import ProgramError
+
+_NOTHING = MappingProxyType({})
 
 
 class Op(NamedTuple):
@@ -13,16 +16,30 @@ class Op(NamedTuple):
     ----------
     type : str
     inputs : tuple of str
-        Names for error messages; a last name that begins with `*` takes all inputs that follow, and a name that ends
-        with `?` may be missing: None.
+        Names of places; a last name that begins with `*` takes all inputs that follow, and a name that ends with `?`
+        may be missing: None.
     infer : callable
-        `infer(*descs, **attrs) -> list of TensorDesc`, one an output; raises on what does not fit.  A missing input's
-        description is None.
+        `infer(*specs, **attrs) -> list of TensorSpec`, one an output; raises on what does not fit.  A missing input's
+        spec is None.  With sizes of -1 it serves descriptions, with those of values it is the check before `forward`.
     forward : callable
-        `forward(*values, **attrs) -> list of values`, one an output.
+        `forward(*values, **attrs) -> list of values`, one an output.  No value that passed `infer` may make it read or
+        write out of bounds: what only the values tell (ids, LoDs, plans), it checks itself.
     grad : callable, optional
         `grad(inputs, outputs, d_outputs, **attrs) -> list`, one Variable or None an input.  It applies operators, so
         the same rule serves values and descriptions.  `d_outputs` holds None where no gradient arrived.
+    outputs : tuple of str
+        Names of places, as those of the inputs.
+    attrs : mapping of str to str
+        The constants and their kinds, those of `program.attrs`.
+    in_place : mapping of int to int
+        Outputs that are an input, updated in place: the output's position, and the input's.
+    inference : mapping
+        Constants that `prune` sets: no dropout, nothing kept for a gradient.
+    overwrites : callable, optional
+        `overwrites(number of inputs, **attrs) -> positions` of inputs whose memory the operator uses for its outputs.
+    places : callable, optional
+        `places(number of inputs, number of outputs, **attrs) -> inputs, outputs`: names of places for descriptions, of
+        an operator whose constants decide what stands where.
     """
 
     type: str
@@ -30,18 +47,41 @@ class Op(NamedTuple):
     infer: Callable
     forward: Callable
     grad: Callable | None = None
+    outputs: tuple[str, ...] = ("out",)
+    attrs: Mapping[str, str] = _NOTHING
+    in_place: Mapping[int, int] = _NOTHING
+    inference: Mapping[str, object] = _NOTHING
+    overwrites: Callable | None = None
+    places: Callable | None = None
 
     def input_name(self, position):
         """Return the name of an input for error messages."""
-        name = self._declared(position).rstrip("?")
+        name = _declared(self.inputs, position).rstrip("?")
         return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
 
     def may_miss(self, position):
         """Return whether an input may be None."""
-        return self._declared(position).endswith("?")
+        return _declared(self.inputs, position).endswith("?")
 
-    def _declared(self, position):
-        return self.inputs[min(position, len(self.inputs) - 1)]
+    def slots(self, inputs, outputs, attrs):
+        """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
+        places = self.inputs, self.outputs
+        if self.places is not None:
+            places = self.places(len(inputs), len(outputs), **attrs)
+        return _by_place(places[0], inputs), _by_place(places[1], outputs)
+
+
+def _declared(places, position):
+    return places[min(position, len(places) - 1)]
+
+
+def _by_place(places, names):
+    """Return `(place, names)` pairs of positional names: the last place takes the rest if it begins with `*`."""
+    pairs = []
+    for number, place in enumerate(places):
+        end = len(names) if place.startswith("*") else number + 1
+        pairs.append((place.strip("*?"), tuple(names[number:end])))
+    return pairs
 
 
 _OPS = {}

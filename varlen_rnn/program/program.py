@@ -1,0 +1,151 @@
+"""A program: the description of a computation, and the values that outlive its runs."""
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.program import prune, validate
+from varlen_rnn.program.desc import ProgramDesc
+from varlen_rnn.program.spec import Symbol
+
+
+class Program:
+    """A computation that can be run, saved, cut and sent.
+
+    Parameters
+    ----------
+    desc : ProgramDesc, optional
+        By default an empty one, for `program_guard` to record into.
+    persistables : dict of str to array or LoDTensor
+        The values of the variables that outlive a run; used in place, not copied.
+
+    Attributes
+    ----------
+    desc : ProgramDesc
+    persistables : dict of str to LoDTensor
+        Parameters, the states of optimizers, and constants; updates change them in place.
+
+    Raises
+    ------
+    ProgramError
+        A description that does not hold together: a name unbound or doubled, an unknown operator, what does not fit;
+        persistables that are missing, or are not as described.
+
+    Examples
+    --------
+    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> with program_guard() as program:
+    ...     y = data("x", shape=[-1, 2], dtype="float32").sum()
+    >>> print(program)
+    program, version 1
+    block 0
+      feed: FEED_MINIBATCH
+      x: LOD_TENSOR float32 [-1, 2]
+      reduce_sum: LOD_TENSOR float32 []
+      x = feed(feed=feed; col=0)
+      reduce_sum = reduce_sum(x=x; keepdims=False)
+    """
+
+    def __init__(self, desc=None, persistables=None):
+        self.recorder = None  # while it is being recorded
+        self._desc = ProgramDesc() if desc is None else desc
+        values = {} if persistables is None else dict(persistables)
+        self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
+        self.prepared = {}  # what executors have made of it
+        if desc is not None:
+            validate.check_program(desc)
+            validate.check_persistables(desc, self._persistables)
+
+    @property
+    def desc(self):
+        """The description."""
+        return self._desc if self.recorder is None else self.recorder.desc()
+
+    @property
+    def persistables(self):
+        """The values that outlive a run, by name."""
+        return self._persistables if self.recorder is None else self.recorder.persistables
+
+    @property
+    def feed_names(self):
+        """The names of the variables that a run must be given, in the order of their declaration."""
+        return edge_names(self.desc, "feed")
+
+    @property
+    def fetch_names(self):
+        """The names of the variables that a run returns when it is not told which."""
+        return edge_names(self.desc, "fetch")
+
+    def prune(self, fetch_list):
+        """Return the program that computes some variables and nothing else, for inference.
+
+        Updates go, dropout is off, and nothing is kept for a gradient.
+
+        Parameters
+        ----------
+        fetch_list : list of Variables or str
+
+        Returns
+        -------
+        Program
+            With the same persistables: those of this program, not copies.
+
+        Raises
+        ------
+        ProgramError
+            A name that the program does not have; a variable that needs a gradient operator.
+        """
+        desc = prune.prune(self.desc, names_of(self.desc, fetch_list))
+        return self.part(desc)
+
+    def split(self, at):
+        """Return the programs that run apart, one after another, and hand variables over.
+
+        Parameters
+        ----------
+        at : list of Variables or str
+            Each begins a new program after the operator that computes it.
+
+        Returns
+        -------
+        list of Program, one more than `at`
+            Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
+            `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
+        """
+        return [self.part(desc) for desc in prune.split(self.desc, names_of(self.desc, at))]
+
+    def part(self, desc):
+        """Return a program of another description over the same values."""
+        kept = {var.name for var in desc.blocks[0].vars if var.persistable}
+        return Program(desc, {name: value for name, value in self.persistables.items() if name in kept})
+
+    def __str__(self):
+        return str(self.desc)
+
+    def __repr__(self):
+        ops = sum(len(block.ops) for block in self.desc.blocks)
+        return f"Program of {ops} operators, {len(self.persistables)} persistables, feeds {self.feed_names}"
+
+
+def edge_names(desc, kind):
+    """Return the variables of the `feed` or `fetch` operators, in the order of their columns."""
+    found = [
+        (op.attr("col"), (op.output_names() if kind == "feed" else op.input_names())[0])
+        for op in desc.blocks[0].ops
+        if op.type == kind
+    ]
+    return [name for _, name in sorted(found)]
+
+
+def names_of(desc, variables):
+    """Return the names of Variables or names, or raise: each is a variable of the outermost block."""
+    if isinstance(variables, (str, bytes)) or not hasattr(variables, "__iter__"):
+        raise ProgramError("fetch_list", expected="a list of variables or names", got=repr(variables)[:80])
+    known = {var.name for var in desc.blocks[0].vars}
+    names = []
+    for number, variable in enumerate(variables):
+        value = getattr(variable, "value", None)
+        name = value.name if isinstance(value, Symbol) else variable
+        if not isinstance(name, str) or name not in known:
+            expected = "a variable of the program, or its name"
+            raise ProgramError(f"fetch_list, entry {number}", expected=expected, got=repr(variable)[:80])
+        names.append(name)
+    return names

@@ -1,0 +1,142 @@
+"""What a program computes, cut down: to what some variables need, and into parts that run one after another."""
+
+import dataclasses
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.program.attrs import decode, encode
+from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Slot
+from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
+from varlen_rnn.program.registry import find
+from varlen_rnn.program.spec import of_var, to_var
+
+
+def prune(desc, fetches):
+    """Return the description of what the fetched names need, for inference, with `fetch` operators for them."""
+    needed, kept = set(fetches), []
+    for op in reversed(desc.blocks[0].ops):
+        if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
+            needed.update(_reads(desc, op))
+            kept.append(op)
+    kept = [_for_inference(desc, op) for op in reversed(kept)]
+    _check_bound(desc, kept)
+    return assemble(desc, kept, _declared_feeds(desc, kept, fetches), fetches)
+
+
+def _reads(desc, op):
+    """Return the names that an operator reads; a nested block's are listed among its inputs."""
+    return {name for name in op.input_names() if name}
+
+
+def _for_inference(desc, op):
+    """Return an operator with the constants of inference, and without the outputs that it then does not have."""
+    kind = find(op.type)
+    if not kind.inference:
+        return op
+    attrs = decode(kind, op.attrs, lambda index: index) | dict(kind.inference)
+    specs = {var.name: of_var(var) for var in desc.blocks[0].vars}
+    inferred = kind.infer(*[specs.get(name) for name in op.input_names()], **attrs)
+    _, pairs = kind.slots(op.input_names(), op.output_names()[: len(inferred)], attrs)
+    outputs = tuple(Slot(*pair) for pair in pairs)
+    return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda index: index))
+
+
+def _check_bound(desc, ops):
+    """Raise if an operator reads what the operators for inference no longer compute: it is one of a gradient."""
+    made_before = {name for op in desc.blocks[0].ops if op.type not in EDGES for name in op.output_names()}
+    persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
+    made = {name for op in ops for name in op.output_names()}
+    for op in ops:
+        lost = (_reads(desc, op) & made_before) - made - persistable
+        if lost:
+            hint = "prune is for inference: fetch outputs, not gradients"
+            raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
+
+
+def _declared_feeds(desc, ops, fetches):
+    """Return the names that are fed and read, in the order of their declaration."""
+    read = {name for op in ops for name in _reads(desc, op)} | set(fetches)
+    return [name for op in desc.blocks[0].ops if op.type == "feed" for name in op.output_names() if name in read]
+
+
+def split(desc, names):
+    """Return the descriptions of the parts that end with the operators that compute `names`."""
+    ops = [op for op in desc.blocks[0].ops if op.type not in EDGES]
+    cuts = []
+    for name in names:
+        last = [number for number, op in enumerate(ops) if name in op.output_names()]
+        if not last:
+            raise ProgramError(
+                f"split, {name!r}", expected="a variable that an operator computes", got="a feed or parameter"
+            )
+        cuts.append(last[0] + 1)
+    if sorted(set(cuts)) != cuts:
+        raise ProgramError("split, at", expected="variables in the order of their computation", got=names)
+    parts = [ops[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
+    final = [name for op in desc.blocks[0].ops if op.type == "fetch" for name in op.input_names()]
+    return [_part(desc, parts, number, final) for number in range(len(parts))]
+
+
+def _part(desc, parts, number, final):
+    block = desc.blocks[0]
+    persistable = {var.name for var in block.vars if var.persistable}
+    made = [_made(part) for part in parts]
+    read = {name for op in parts[number] for name in _reads(desc, op)}
+    earlier = [name for part in made[:number] for name in part if name not in persistable]
+    handed_in = [name for name in earlier if name in read]
+    later = {name for part in parts[number + 1 :] for op in part for name in _reads(desc, op)} | set(final)
+    handed_out = [name for name in made[number] if name in later and name not in persistable]
+    if number == len(parts) - 1:
+        handed_out = final
+        handed_in += [name for name in earlier if name in final and name not in handed_in]
+    return assemble(desc, parts[number], _declared_feeds(desc, parts[number], handed_out) + handed_in, handed_out)
+
+
+def _made(ops):
+    return list(dict.fromkeys(name for op in ops for name in op.output_names() if name))
+
+
+def assemble(desc, ops, feeds, fetches):
+    """Return the program of some operators, between `feed` operators and `fetch` operators."""
+    block, blocks, places = desc.blocks[0], [], {}
+    used = dict.fromkeys([*feeds, *(n for op in ops for n in (*op.input_names(), *op.output_names()) if n), *fetches])
+    ops = [_renumber(desc, op, blocks, places) for op in ops]
+    described = {var.name: var for var in block.vars}
+    edges = [to_var("feed", FEED_LIST)] if feeds else []
+    edges += [to_var("fetch", FETCH_LIST)] if fetches else []
+    begin = [edge("feed", "feed", name, column) for column, name in enumerate(feeds)]
+    end = [edge("fetch", name, "fetch", column) for column, name in enumerate(fetches)]
+    variables = (*edges, *(described[name] for name in used))
+    return ProgramDesc((BlockDesc(0, -1, variables, (*begin, *ops, *end)), *blocks), desc.version)
+
+
+def edge(kind, source, target, column):
+    """Return a `feed` or `fetch` operator."""
+    kind = find(kind)
+    return OpDesc(
+        kind.type,
+        (Slot(kind.inputs[0], (source,)),),
+        (Slot(kind.outputs[0], (target,)),),
+        (Attr("col", column),),
+    )
+
+
+def _renumber(desc, op, blocks, places):
+    """Return an operator whose nested blocks stand in `blocks`, from index 1 on, with the blocks that they hold."""
+    attrs = tuple(
+        dataclasses.replace(attr, value=_move(desc, attr.value, blocks, places)) if attr.is_block else attr
+        for attr in op.attrs
+    )
+    return dataclasses.replace(op, attrs=attrs)
+
+
+def _move(desc, index, blocks, places):
+    if index not in places:
+        places[index] = len(blocks) + 1
+        blocks.append(None)
+        block = desc.blocks[index]
+        ops = tuple(_renumber(desc, op, blocks, places) for op in block.ops)
+        forward = block.forward_block_idx
+        blocks[places[index] - 1] = dataclasses.replace(
+            block, idx=places[index], parent_idx=0, ops=ops, forward_block_idx=places.get(forward, -1)
+        )
+    return places[index]

@@ -1,0 +1,247 @@
+"""Recording a program: under `program_guard`, operators are described instead of run.
+
+The same model code serves both.  Parameters, the states of optimizers and the learning rate are the program's
+*persistables*: it holds their values by reference, so a program that updates them trains the model that it was recorded
+from.  Other arrays that the code brings along are constants of the program.
+"""
+
+import contextlib
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.program import attrs as constants
+from varlen_rnn.program.block import Variable, apply, recorder, recording
+from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Slot
+from varlen_rnn.program.feed import FEED, FEED_LIST
+from varlen_rnn.program.program import Program
+from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
+
+
+class Block:
+    """Operators in the order of their run, and the names that they know."""
+
+    def __init__(self, recorder, parent=None, differentiates=None):
+        self.recorder, self.parent, self.differentiates = recorder, parent, differentiates
+        self.idx = len(recorder.blocks)
+        self.symbols, self.ops = [], []
+        recorder.blocks.append(self)
+
+    def declare(self, name, spec):
+        """Return a new symbol."""
+        symbol = Symbol(self, None, spec)
+        symbol.rename(name)
+        self.symbols.append(symbol)
+        return symbol
+
+    def sees(self, block):
+        """Return whether operators of this block may read the variables of another."""
+        return block is self or (self.parent is not None and self.parent.sees(block))
+
+    def desc(self, persistables):
+        """Return the description of this block."""
+        variables = tuple(to_var(s.name, s.spec, s.name in persistables) for s in self.symbols)
+        ops = tuple(_describe_op(*op) for op in self.ops)
+        parent = -1 if self.parent is None else self.parent.idx
+        return BlockDesc(
+            self.idx, parent, variables, ops, -1 if self.differentiates is None else self.differentiates.idx
+        )
+
+
+def _describe_op(op, inputs, outputs, attrs):
+    names = [["" if symbol is None else symbol.name for symbol in symbols] for symbols in (inputs, outputs)]
+    slots = [tuple(Slot(*pair) for pair in pairs) for pairs in op.slots(*names, attrs)]
+    return OpDesc(op.type, *slots, constants.encode(op, attrs, lambda block: block.idx))
+
+
+class Recorder:
+    """Takes the operators of one program: what `apply` finds in place of values."""
+
+    def __init__(self):
+        self.blocks, self.persistables = [], {}
+        self._desc, self._feeds = None, []
+        self.named = {}  # every symbol by its name: names are the program's, whatever the block
+        self._counts, self._twins, self._suggested = {}, {}, {}
+        self.current = Block(self)
+
+    def claim(self, name, symbol):
+        """Return `name` for a symbol after checking that nothing else is called so."""
+        if not isinstance(name, str) or not name or name.strip() != name or not name.isprintable():
+            raise ProgramError("name", expected="a printable text without spaces around it", got=repr(name)[:80])
+        if self.named.get(name, symbol) is not symbol:
+            raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")
+        old = symbol.name
+        self.named.pop(old, None)
+        if old in self.persistables:
+            self.persistables = {name if key == old else key: v for key, v in self.persistables.items()}
+        self.named[name] = symbol
+        self._desc = None
+        return name
+
+    def fresh(self, stem):
+        """Return the next new name of `stem`, `stem_1`, ..."""
+        number = self._counts.get(stem, -1) + 1
+        while (name := f"{stem}_{number}" if number else stem) in self.named:
+            number += 1
+        self._counts[stem] = number
+        return name
+
+    def suggest(self, named):
+        """Call leaves by these names when they are first used: `(name, Variable)` pairs."""
+        for name, variable in named:
+            self._suggested.setdefault(id(variable), (name, variable))
+
+    def admit(self, variable):
+        """Return the Variable of this program that stands for a given one.
+
+        Raises
+        ------
+        ProgramError
+            A variable of another program, or one that was computed outside.
+        """
+        value = variable.value
+        if isinstance(value, Symbol):
+            if value.block.recorder is not self or not self.current.sees(value.block):
+                raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
+            return variable
+        found = self._twins.get(id(variable))
+        if found is None:
+            found = self._twins[id(variable)] = variable, self._adopt(variable)
+        return found[1]
+
+    def _adopt(self, variable):
+        value, persistable = variable.value, variable.persistable
+        if variable.record is not None:
+            hint = "compute it under program_guard, or detach() it to make it a constant"
+            raise ProgramError("a variable computed outside of the program", hint=hint)
+        if not isinstance(value, LoDTensor) or value.num_levels:
+            hint = "declare it with vr.data(name, shape, dtype, lod_level), and feed it"
+            got = f"{type(value).__name__} of one batch"
+            raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
+        if value.data.ndim == 0 and not persistable and value.dtype.kind == "f":
+            return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
+        suggested = self._suggested.get(id(variable), (None,))[0]
+        name = variable.name or suggested or ("parameter" if persistable else "constant")
+        symbol = self.blocks[0].declare(self.fresh(name), describe(value))
+        # By reference, if a run may update it; otherwise its owner may, and a constant stays what it is.
+        self.persistables[symbol.name] = value if persistable else value.copy()
+        return Variable(symbol, requires_grad=variable.requires_grad)
+
+    def append(self, op, symbols, attrs):
+        """Describe an operator; return the symbols of its outputs."""
+        specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+        stem = self.fresh(op.type)
+        _, pairs = op.slots(symbols, specs, attrs)
+        places = [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
+        names = [stem] if len(specs) == 1 else [f"{stem}.{place}" for place in places]
+        outputs = [
+            symbols[op.in_place[slot]] if slot in op.in_place else self.current.declare(name, spec)
+            for slot, (name, spec) in enumerate(zip(names, specs, strict=True))
+        ]
+        self._add(op, symbols, outputs, attrs)
+        return outputs
+
+    def _add(self, op, symbols, outputs, attrs):
+        self.current.ops.append((op, symbols, outputs, attrs))
+        self._desc = None
+
+    def feed(self, name, spec):
+        """Return the symbol of a variable that a run is given."""
+        if self.current.parent is not None:
+            raise ProgramError(f"data {name!r}", expected="the outermost block", got="a step of a recurrence")
+        if not self._feeds:
+            self._feeds.append(self.current.declare("feed", FEED_LIST))
+        symbol = self.current.declare(name, spec)
+        self._add(FEED, [self._feeds[0]], [symbol], {"col": len(self._feeds) - 1})
+        self._feeds.append(symbol)
+        return symbol
+
+    @contextlib.contextmanager
+    def block(self, differentiates=None):
+        """Append operators to a new block inside the current one."""
+        outer, self.current = self.current, Block(self, self.current, differentiates)
+        try:
+            yield self.current
+        finally:
+            self.current = outer
+
+    def desc(self):
+        """Return the description of the program as far as it is recorded."""
+        if self._desc is None:
+            self._desc = ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks))
+        return self._desc
+
+
+@contextlib.contextmanager
+def program_guard(program=None):
+    """Record what is computed inside as a program, in this context only.
+
+    Parameters
+    ----------
+    program : Program, optional
+        One that was begun earlier, to go on with; by default a new one.
+
+    Yields
+    ------
+    Program
+
+    Examples
+    --------
+    >>> with program_guard() as program:
+    ...     x = data("x", shape=[-1, 3], dtype="float32")
+    ...     y = x * 2.0
+    >>> [op.type for op in program.desc.blocks[0].ops]
+    ['feed', 'fill_constant', 'mul']
+
+    Source: `program_guard` of PaddlePaddle Fluid.
+    """
+    if recorder() is not None:
+        raise ProgramError("program_guard", expected="no other inside of it", got="one that is open")
+    program = Program() if program is None else program
+    if not isinstance(program, Program):
+        raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)
+    if program.recorder is None:
+        if program.desc.blocks[0].ops or program.desc.blocks[0].vars:
+            raise ProgramError("program_guard", expected="a new program", got="one from a file: it is complete")
+        program.recorder = Recorder()
+    with recording(program.recorder):
+        yield program
+
+
+def data(name, shape, dtype, lod_level=0, requires_grad=False):
+    """Return a variable that is fed when the program runs.
+
+    Parameters
+    ----------
+    name : str
+    shape : list of int
+        -1 for a size that only the feed tells; of rows with a LoD, the first.
+    dtype : data type
+    lod_level : int
+        Levels of detail of the feed.
+    requires_grad : bool
+        Whether `backward` describes its gradient, `name@GRAD`.
+
+    Raises
+    ------
+    ProgramError
+        Outside of `program_guard`, or a name that is taken.
+
+    Source: `fluid.data` of PaddlePaddle Fluid.
+    """
+    into = recorder()
+    if into is None:
+        raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
+    sizes = tuple(check_int(size, "data, shape", -1) for size in shape)
+    if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
+        hint = "rows with a LoD are as many as the feed has"
+        raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
+    try:
+        spec = TensorSpec(sizes, np.dtype(dtype), lod_level)
+    except TypeError as error:
+        raise DTypeError("data, dtype", expected="a data type", got=repr(dtype)[:80]) from error
+    if requires_grad and spec.dtype.kind != "f":
+        raise DTypeError("data, requires_grad", expected="float32 or float64", got=spec.dtype)
+    to_var("data", spec)  # a data type that a description can hold
+    return Variable(into.feed(name, spec), requires_grad=requires_grad)

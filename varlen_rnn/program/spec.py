@@ -1,0 +1,139 @@
+"""What operators infer of a value without having it: kind, shape, data type, levels of detail."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.program.desc import DTYPES, TYPES, LoDTensorDesc, TensorDesc, Type, VarDesc, VarType
+from varlen_rnn.selected_rows import SelectedRows
+
+LOD_TENSOR = Type.LOD_TENSOR
+SELECTED_ROWS = Type.SELECTED_ROWS
+LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # a plan: sorted_seqs
+STEP_SCOPES = Type.STEP_SCOPES  # what the steps of a recurrence keep for its gradient
+
+
+class TensorSpec(NamedTuple):
+    """What is known of a variable; -1 in `shape` is a size that only the values tell."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | None
+    lod_level: int = 0
+    kind: Type = LOD_TENSOR
+
+
+PLAN = TensorSpec((), None, 0, LOD_RANK_TABLE)
+SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
+
+
+class Symbol:
+    """Stands for a value that a program has only when it runs.
+
+    Attributes
+    ----------
+    block : the block of a recorder that it belongs to
+    name : str
+    spec : TensorSpec
+    """
+
+    __slots__ = ("block", "name", "spec")
+
+    def __init__(self, block, name, spec):
+        self.block, self.name, self.spec = block, name, spec
+
+    @property
+    def shape(self):
+        """The shape, -1 where only values tell."""
+        return self.spec.shape
+
+    @property
+    def dtype(self):
+        """The data type."""
+        return self.spec.dtype
+
+    @property
+    def num_levels(self):
+        """How many levels of detail."""
+        return self.spec.lod_level
+
+    def num_elements(self, level):
+        """Return -1: only values tell."""
+        return -1
+
+    def rename(self, name):
+        """Take another name, which nothing in the program may have."""
+        self.name = self.block.recorder.claim(name, self)
+
+    def take_name(self, name):
+        """Take a name from whoever has it: a gradient that arrives later is the sum of those before it."""
+        holder = self.block.recorder.named.get(name)
+        if holder is not None and holder is not self:
+            holder.rename(self.block.recorder.fresh(f"{name}@RENAME"))
+        self.rename(name)
+
+    @property
+    def data(self):
+        """Raise: there are no values."""
+        hint = "fetch it with an Executor"
+        raise ProgramError(f"variable {self.name!r}", expected="a value", got="a variable of a program", hint=hint)
+
+    structure = levels = data
+
+    def lod(self):
+        """Raise: there are no values."""
+        return self.data
+
+    __array__ = lambda self, *_, **__: self.data
+    __len__ = lambda self: self.data
+
+    def __repr__(self):
+        return str(to_var(self.name, self.spec))
+
+
+class Scopes(list):
+    """The variables that each step of a recurrence keeps: a dict a step."""
+
+
+def describe(value):
+    """Return what is known of a value.
+
+    Examples
+    --------
+    >>> describe(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])).lod_level
+    1
+    """
+    if isinstance(value, LoDTensor):
+        return TensorSpec(value.data.shape, value.data.dtype, len(value.structure))
+    if isinstance(value, SelectedRows):
+        return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
+    if isinstance(value, SortedSeqs):
+        return PLAN
+    if isinstance(value, Scopes):
+        return SCOPES
+    return value.spec
+
+
+def to_var(name, spec, persistable=False):
+    """Return the description of a variable of which `spec` is known."""
+    if spec.dtype is None:
+        return VarDesc(name, VarType(spec.kind), persistable)
+    if spec.dtype not in TYPES:
+        raise DTypeError(f"variable {name!r}", expected=f"one of {[str(d) for d in TYPES]}", got=spec.dtype)
+    tensor = TensorDesc(TYPES[spec.dtype], tuple(spec.shape))
+    if spec.kind == SELECTED_ROWS:
+        return VarDesc(name, VarType(SELECTED_ROWS, selected_rows=tensor), persistable)
+    return VarDesc(name, VarType(spec.kind, lod_tensor=LoDTensorDesc(tensor, spec.lod_level)), persistable)
+
+
+def of_var(var):
+    """Return what is known of a described variable."""
+    if var.type.selected_rows is not None:
+        tensor = var.type.selected_rows
+        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], 0, SELECTED_ROWS)
+    if var.type.lod_tensor is not None:
+        tensor = var.type.lod_tensor.tensor
+        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], var.type.lod_tensor.lod_level, var.type.type)
+    return TensorSpec((), None, 0, var.type.type)

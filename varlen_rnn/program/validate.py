@@ -1,0 +1,127 @@
+"""Checks of a description that did not come from our recorder: whatever passes them can be run."""
+
+from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.desc import VERSION, Type
+from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.registry import find
+from varlen_rnn.program.spec import describe, of_var
+
+_MOST_BLOCKS = 1000
+
+
+def check_program(desc):
+    """Raise unless a description holds together: names, operators, constants, and what operators infer.
+
+    Raises
+    ------
+    ProgramError
+    """
+    if not 0 < desc.version <= VERSION:
+        hint = "a newer varlen_rnn wrote it" if desc.version > VERSION else None
+        raise ProgramError("program, version", expected=f"1 to {VERSION}", got=desc.version, hint=hint)
+    if not 0 < len(desc.blocks) <= _MOST_BLOCKS:
+        raise ProgramError("program, blocks", expected=f"1 to {_MOST_BLOCKS}", got=len(desc.blocks))
+    for number, block in enumerate(desc.blocks):
+        if block.idx != number or not (-1 <= block.parent_idx < number) or (block.parent_idx < 0) != (number == 0):
+            got = f"idx {block.idx}, parent_idx {block.parent_idx}"
+            raise ProgramError(f"block {number}", expected="its own idx, and an earlier parent", got=got)
+        if not -1 <= block.forward_block_idx < len(desc.blocks):
+            raise ProgramError(
+                f"block {number}", expected="a forward block of the program", got=block.forward_block_idx
+            )
+    known = {}
+    for block in desc.blocks:
+        for var in block.vars:
+            if var.name in known:
+                raise ProgramError(f"variable {var.name!r}", expected="one of this name", got="another")
+            known[var.name] = block.idx
+    _check_block(desc, desc.blocks[0], {}, frozenset())
+
+
+def _check_block(desc, block, specs, bound):
+    """Check the operators of a block over the variables that are bound before it begins."""
+    specs, variables = dict(specs), {var.name: var for var in block.vars}
+    for var in block.vars:
+        if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or of_var(var).lod_level):
+            raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
+        specs[var.name] = of_var(var)
+    bound = bound | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
+    persistable = {var.name for var in block.vars if var.persistable}
+    for number, op in enumerate(block.ops):
+        where = f"block {block.idx}, operator {number} ({op.type})"
+        try:
+            _check_op(desc, op, specs, bound, persistable, block.idx == 0)
+        except ProgramError as error:
+            raise ProgramError(where, got=str(error)) from error
+        except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ProgramError(where, expected="what fits", got=str(error)[:300]) from error
+        bound = bound | set(op.output_names())
+    for name in bound - specs.keys():
+        raise ProgramError(f"variable {name!r}", expected="a description", got="none")
+    for name in variables.keys() - bound:
+        raise ProgramError(f"variable {name!r}", expected="an operator that computes it", got="none")
+
+
+def _check_op(desc, op, specs, bound, persistable, outermost):
+    kind = find(op.type)
+    inputs, outputs = op.input_names(), op.output_names()
+    attrs = decode(kind, op.attrs, lambda index: _nested(desc, index))
+    for slots, pairs in zip((op.inputs, op.outputs), kind.slots(inputs, outputs, attrs), strict=True):
+        if [(slot.parameter, slot.arguments) for slot in slots] != pairs:
+            expected = f"the places {[place for place, _ in pairs]}"
+            raise ProgramError("inputs and outputs", expected=expected, got=[slot.parameter for slot in slots])
+    for position, name in enumerate(inputs):
+        if not name and not kind.may_miss(position):
+            raise ProgramError(kind.input_name(position), expected="a variable", got="none")
+        if name and name not in bound:
+            raise ProgramError(f"variable {name!r}", expected="one that is computed before it is read")
+    if len(inputs) < sum(not place.startswith("*") for place in kind.inputs):
+        raise ProgramError("inputs", expected=f"at least {kind.inputs}", got=inputs)
+    if op.type in EDGES:
+        _check_edge(op, specs, bound, outermost)
+        return
+    inferred = kind.infer(*[specs[name] if name else None for name in inputs], **attrs)
+    if len(inferred) != len(outputs):
+        raise ProgramError("outputs", expected=f"{len(inferred)} variables", got=len(outputs))
+    for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):
+        if position in kind.in_place:
+            source = inputs[kind.in_place[position]]
+            if name != source or name not in persistable:
+                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r}, updated in place")
+        elif name in bound:
+            raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
+        if name not in specs or specs[name] != spec:
+            raise ProgramError(f"variable {name!r}", expected=f"{spec}", got=f"{specs.get(name)}")
+
+
+def _nested(desc, index):
+    """Return a nested block, ready for inference."""
+    raise ProgramError("a nested block", expected="none yet")
+
+
+def _check_edge(op, specs, bound, outermost):
+    """Raise unless a `feed` or `fetch` stands in the outermost block and its list is one."""
+    feeds = op.type == "feed"
+    a_list, name = (op.input_names()[0], op.output_names()[0]) if feeds else (op.output_names()[0], op.input_names()[0])
+    wanted = Type.FEED_MINIBATCH if feeds else Type.FETCH_LIST
+    if feeds and name in bound:
+        raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
+    if not outermost or specs[a_list].kind != wanted or specs[name].kind in (Type.FEED_MINIBATCH, Type.FETCH_LIST):
+        raise ProgramError(op.type, expected=f"a {wanted.name} of block 0", got=str(specs[a_list].kind))
+
+
+def check_persistables(desc, values):
+    """Raise unless the values are those of the persistable variables, each as described."""
+    described = {var.name: of_var(var) for var in desc.blocks[0].vars if var.persistable}
+    if described.keys() != values.keys():
+        missing, unexpected = sorted(described.keys() - values.keys()), sorted(values.keys() - described.keys())
+        raise ProgramError(
+            "persistables", expected=f"also {missing}" if missing else "no more", got=unexpected or "fewer"
+        )
+    for name, value in values.items():
+        if describe(value) != described[name]:
+            raise ProgramError(f"persistable {name!r}", expected=described[name], got=describe(value))
+        if not (value.data.flags.c_contiguous and value.data.flags.writeable):
+            hint = "np.array(..., order='C')"
+            raise ProgramError(f"persistable {name!r}", expected="one that can be updated in place", hint=hint)
