@@ -40,6 +40,7 @@ def softmax(x):
 
     Examples
     --------
+    >>> import numpy as np
     >>> np.asarray(softmax(np.zeros((1, 2))))
     array([[0.5, 0.5]])
     """
@@ -91,6 +92,7 @@ def cross_entropy(logits, labels, reduction="mean", per="row"):
 
     Examples
     --------
+    >>> import numpy as np
     >>> float(np.asarray(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 1])))).__round__(4)
     0.6931
     """
