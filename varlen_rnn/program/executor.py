@@ -91,6 +91,7 @@ class Executor:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from varlen_rnn.program.recording import data, program_guard
     >>> with program_guard() as program:
     ...     x = data("x", shape=[-1, 2], dtype="float32")
