@@ -25,6 +25,38 @@ def dense(*shape):
     return RNG.standard_normal(shape)
 
 
+def elman(x, h, w):
+    """Outputs and last states of a cell of ordinary operators; `w` is read from outside of the step."""
+
+    def cell(x_t, state):
+        state = F.tanh(x_t + (state @ w)[:, 1:] * 0.5).reshape(-1, 2) * (state[:, :2] - 1.5)
+        return state[:, 0] * x_t[:, 1], F.softmax(vr.nn.functional.concat([state, x_t[:, :1]]))
+
+    return vr.nn.DynamicRNN(cell)(x, [h])
+
+
+def gated(x, h):
+    """A cell that returns its arguments, of which one has no gradient, and a recurrence inside of its step."""
+    total = vr.nn.DynamicRNN(lambda x_t, s: (s, s * x_t))(x, [h])[1]
+
+    def cell(x_t, y_t, state, other):
+        return state, x_t * total.sum(), y_t
+
+    y, first, second = vr.nn.DynamicRNN(cell)((x, x * 2.0), [h, h])
+    return y.sum() + (first * second).sum()
+
+
+def nested(x, h):
+    """A recurrence inside the step of another: over the same sequences, from a state that the outer one carries."""
+
+    def cell(x_t, state):
+        inner = vr.nn.DynamicRNN(lambda row, s: (row, F.tanh(s * row)))(x, [h])[1]
+        return x_t * inner.sum(), state + x_t
+
+    y, last = vr.nn.DynamicRNN(cell)(x, [h])
+    return y.sum() + last.sum()
+
+
 def thinned(x):
     vr.manual_seed(0)  # the same mask at every call
     return F.dropout(x, 0.4)
@@ -91,7 +123,11 @@ CASES = {
     "recurrent lstm": (lambda x, *w: apply("recurrent", x, *w, cell="lstm", keep=True)[0], [rows(3), *cells(4, 2)]),
     "recurrent gru": (lambda x, *w: apply("recurrent", x, *w, cell="gru", keep=True)[1], [rows(3), *cells(3, 1)]),
     "recurrent rnn": (lambda x, *w: apply("recurrent", x, *w, cell="rnn_tanh", keep=True)[0], [rows(3), *cells(1, 1)]),
-    "dropout": (lambda x: thinned(x), [rows(3)]),
+    "dropout": (thinned, [rows(3)]),
+    "dynamic_rnn": (lambda *given: elman(*given)[0], [rows(2), dense(4, 3), dense(3, 3)]),
+    "dynamic_rnn state": (lambda *given: elman(*given)[1], [rows(2), dense(4, 3), dense(3, 3)]),
+    "dynamic_rnn arguments": (gated, [rows(2), dense(4, 2)]),
+    "dynamic_rnn nested": (nested, [rows(2), dense(4, 2)]),
     "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
 }
 

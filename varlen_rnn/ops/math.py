@@ -188,14 +188,18 @@ def _infer_sum(*descs):
     for number, desc in enumerate(descs):
         if desc.kind not in (LOD_TENSOR, SELECTED_ROWS):
             raise DTypeError(f"sum, x[{number}]", expected="rows", got=desc.kind.name)
-        if desc.shape != descs[0].shape or desc.dtype != descs[0].dtype:
-            expected = f"{descs[0].shape} {descs[0].dtype}"
-            raise ShapeError(f"sum, x[{number}]", expected=expected, got=f"{desc.shape} {desc.dtype}")
+        if desc.dtype != descs[0].dtype:
+            raise DTypeError(f"sum, x[{number}]", expected=descs[0].dtype, got=desc.dtype)
+        check_shape("sum", f"x[{number}]", desc, descs[0].shape)
     dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
-    return [dense[0]._replace(lod_level=max(desc.lod_level for desc in dense)) if dense else descs[0]]
+    shape = tuple(max(sizes) for sizes in zip(*(desc.shape for desc in descs), strict=True))  # -1 is the unknown size
+    if not dense:
+        return [descs[0]._replace(shape=shape)]
+    return [dense[0]._replace(shape=shape, lod_level=max(desc.lod_level for desc in dense))]
 
 
-def _sum(*values):
+def sum_values(*values):
+    """Return the sum of gradients in the order given, as a list of one value; sparse ones alone stay sparse."""
     dense = [value for value in values if isinstance(value, LoDTensor)]
     sparse = [value for value in values if isinstance(value, SelectedRows)]
     if not dense:
@@ -212,7 +216,7 @@ def _sum(*values):
     return [LoDTensor.wrap(np.asarray(data), lods[0] if lods else NO_LOD)]
 
 
-register(Op("sum", ("*x",), _infer_sum, _sum))
+register(Op("sum", ("*x",), _infer_sum, sum_values))
 
 
 # Products: `x @ weight + bias`, with `weight` (inputs, outputs), or (outputs, inputs) when transposed.

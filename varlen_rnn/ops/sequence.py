@@ -16,7 +16,7 @@ from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN, TensorSpec
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 
 
-def _flat(data):
+def flat(data):
     """Return rows of one dimension each, contiguous."""
     return np.ascontiguousarray(data).reshape(len(data), int(np.prod(data.shape[1:])))
 
@@ -46,7 +46,7 @@ def _ends(offsets, pool_type, width):
 
 
 def _pool(x, pool_type):
-    offsets, rows = x.structure.levels[-1], _flat(x.data)
+    offsets, rows = x.structure.levels[-1], flat(x.data)
     out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
     index = np.empty((0, rows.shape[1]), np.int64)
     if pool_type == "max":
@@ -81,7 +81,7 @@ def _check_picked(index, d_rows, num_rows):
 
 
 def _pool_grad_forward(x, index, d_out, pool_type):
-    offsets, d_rows = x.structure.levels[-1], _flat(d_out.data)
+    offsets, d_rows = x.structure.levels[-1], flat(d_out.data)
     d_x = np.empty((len(x.data), int(np.prod(x.shape[1:]))), x.dtype)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
@@ -172,7 +172,7 @@ def _segment_inputs(x, plan, t):
     _check_rows("segment_inputs", x, plan)
     _check_step("segment_inputs", None, plan, t)
     out = np.empty((plan.batch_sizes[t], *x.shape[1:]), x.dtype)
-    segment.segment_inputs(_flat(x.data), plan.starts, t, _flat(out))
+    segment.segment_inputs(flat(x.data), plan.starts, t, flat(out))
     return [LoDTensor.wrap(out)]
 
 
@@ -180,7 +180,7 @@ def _segment_inputs_grad(x, plan, d_out, t):
     _check_rows("segment_inputs_grad", x, plan)
     _check_step("segment_inputs_grad", d_out, plan, t)
     d_x = np.zeros(x.shape, x.dtype)
-    segment.concat_outputs(_flat(d_out.data), plan.starts, t, _flat(d_x))
+    segment.concat_outputs(flat(d_out.data), plan.starts, t, flat(d_x))
     return [tensor_like(d_x, x)]
 
 
@@ -227,7 +227,7 @@ def _check_sequences(op, rows, plan):
 def _init_memories(boot, plan):
     _check_sequences("init_memories", boot, plan)
     out = np.empty(boot.shape, boot.dtype)
-    segment.init_memories(_flat(boot.data), plan.sorted_indices, _flat(out))
+    segment.init_memories(flat(boot.data), plan.sorted_indices, flat(out))
     return [LoDTensor.wrap(out)]
 
 
@@ -235,7 +235,7 @@ def _init_memories_grad(boot, plan, d_out):
     _check_sequences("init_memories_grad", boot, plan)
     _check_sequences("init_memories_grad", d_out, plan)
     d_boot = np.empty(boot.shape, boot.dtype)
-    segment.init_memories_grad(_flat(d_out.data), plan.sorted_indices, _flat(d_boot))
+    segment.init_memories_grad(flat(d_out.data), plan.sorted_indices, flat(d_boot))
     return [tensor_like(d_boot, boot)]
 
 
@@ -250,7 +250,7 @@ def _concat_outputs(plan, *steps):
     element = steps[0].shape[1:] if steps else ()
     out = np.empty((plan.total_len, *element), steps[0].dtype if steps else np.float32)
     for t, step in enumerate(steps):
-        segment.concat_outputs(_flat(step.data), plan.starts, t, _flat(out))
+        segment.concat_outputs(flat(step.data), plan.starts, t, flat(out))
     return [LoDTensor.wrap(out, LoD([plan.offsets]))]
 
 

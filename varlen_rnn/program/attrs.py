@@ -1,8 +1,8 @@
 """The constants of operators: their kinds, and their form in a description.
 
 An operator declares each of its constants with one of `KINDS`; a kind that ends with `?` may be None, which a
-description leaves out.  In a description a constant is a bool, an int, a float, a str, a tuple of ints, or the index of
-a block.
+description leaves out.  In a description a constant is a bool, an int, a float, a str, a tuple of ints or of strs, or
+the index of a block.
 """
 
 import re
@@ -23,6 +23,7 @@ KINDS = {
     "int": _is_int,
     "float": lambda value: isinstance(value, float),
     "str": lambda value: isinstance(value, str),
+    "strs": lambda value: isinstance(value, tuple) and all(isinstance(text, str) for text in value),
     "ints": lambda value: isinstance(value, tuple) and all(map(_is_int, value)),
     "index": lambda value: isinstance(value, str) and _INDEX.fullmatch(value) is not None,
     "block": _is_int,
@@ -60,6 +61,8 @@ def _to_plain(kind, value, index_of_block):
         return float(value)
     if kind == "ints":
         return tuple(int(number) for number in value)
+    if kind == "strs":
+        return tuple(value)
     if kind == "index":
         return _index_to_text(value)
     return index_of_block(value) if kind == "block" else value

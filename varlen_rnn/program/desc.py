@@ -136,12 +136,12 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """A named constant of an operator: bool, int, float, str, a tuple of ints, or the index of a block.
+    """A named constant of an operator: bool, int, float, str, a tuple of ints or strs, or the index of a block.
 
     Attributes
     ----------
     name : str
-    value : bool, int, float, str or tuple of int
+    value : bool, int, float, str, tuple of int or tuple of str
     is_block : bool
         Whether `value` is the index of a block.
     """

@@ -8,6 +8,7 @@ from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.block import Variable, run
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.program.registry import Op, find
 from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, describe, of_var
@@ -47,7 +48,7 @@ class Steps:
 
     def _step(self, desc, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
-        attrs = decode(kind, op.attrs, lambda index: Steps.of_nested(desc, index))
+        attrs = decode(kind, op.attrs, lambda index: Nested(desc, index))
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
         return Step(
@@ -57,12 +58,6 @@ class Steps:
             tuple(position for position in used if inputs[position] in not_ours),
             tuple(self.place[name] for name in done),
         )  # fmt: skip
-
-    @staticmethod
-    def of_nested(desc, index):
-        """Return the steps of a nested block, whose operator keeps what it needs."""
-        block = desc.blocks[index]
-        return Steps(desc, block, kept=[var.name for var in block.vars], given=())
 
     def run(self, values):
         """Return the list of all values, by place, after running the operators on some, by name."""

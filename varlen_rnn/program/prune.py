@@ -6,6 +6,7 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode, encode
 from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
+from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import of_var, to_var
 
@@ -32,12 +33,12 @@ def _for_inference(desc, op):
     kind = find(op.type)
     if not kind.inference:
         return op
-    attrs = decode(kind, op.attrs, lambda index: index) | dict(kind.inference)
+    attrs = decode(kind, op.attrs, lambda index: Nested(desc, index)) | dict(kind.inference)
     specs = {var.name: of_var(var) for var in desc.blocks[0].vars}
     inferred = kind.infer(*[specs.get(name) for name in op.input_names()], **attrs)
     _, pairs = kind.slots(op.input_names(), op.output_names()[: len(inferred)], attrs)
     outputs = tuple(Slot(*pair) for pair in pairs)
-    return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda index: index))
+    return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda nested: nested.block.idx))
 
 
 def _check_bound(desc, ops):

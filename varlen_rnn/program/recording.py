@@ -15,6 +15,7 @@ from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.block import Variable, apply, recorder, recording
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import FEED, FEED_LIST
+from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
 
@@ -25,7 +26,9 @@ class Block:
     def __init__(self, recorder, parent=None, differentiates=None):
         self.recorder, self.parent, self.differentiates = recorder, parent, differentiates
         self.idx = len(recorder.blocks)
-        self.symbols, self.ops = [], []
+        self.symbols, self.ops, self._nested = [], [], None
+        self.variables = {}  # of a step: its arguments and its results, by name
+        self.captures = {}  # what a nested block reads from outside, by identity: (the Variable, its own for it)
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
@@ -35,9 +38,25 @@ class Block:
         self.symbols.append(symbol)
         return symbol
 
-    def sees(self, block):
-        """Return whether operators of this block may read the variables of another."""
-        return block is self or (self.parent is not None and self.parent.sees(block))
+    def capture(self, variable):
+        """Return this block's own Variable for one from outside: the operator of the block takes it as an input."""
+        if id(variable) not in self.captures:
+            symbol = self.declare(self.recorder.fresh("captured"), describe(variable.value))
+            self.captures[id(variable)] = variable, Variable(symbol, requires_grad=variable.requires_grad)
+        return self.captures[id(variable)][1]
+
+    def argument(self, stem, variable, requires_grad):
+        """Return this block's own Variable for the rows of one from outside, at one step."""
+        spec = describe(variable.value)
+        spec = spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
+        return Variable(self.declare(self.recorder.fresh(stem), spec), requires_grad=requires_grad)
+
+    @property
+    def nested(self):
+        """The block as an operator runs it, once all of its operators are there."""
+        if self._nested is None:
+            self._nested = Nested(self.recorder.desc(), self.idx)
+        return self._nested
 
     def desc(self, persistables):
         """Return the description of this block."""
@@ -100,11 +119,18 @@ class Recorder:
         ProgramError
             A variable of another program, or one that was computed outside.
         """
-        value = variable.value
+        value, block = variable.value, self.current
         if isinstance(value, Symbol):
-            if value.block.recorder is not self or not self.current.sees(value.block):
-                raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
-            return variable
+            if value.block in (block, block.differentiates):
+                return variable
+            if value.block.recorder is self and block.parent is None:
+                raise ProgramError(f"variable {value.name!r}", expected="one of this block", got="one of a step")
+        if block.parent is not None and not _is_number(variable):
+            return block.capture(variable)
+        if isinstance(value, Symbol):
+            raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
+        if _is_number(variable):
+            return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         found = self._twins.get(id(variable))
         if found is None:
             found = self._twins[id(variable)] = variable, self._adopt(variable)
@@ -119,8 +145,6 @@ class Recorder:
             hint = "declare it with vr.data(name, shape, dtype, lod_level), and feed it"
             got = f"{type(value).__name__} of one batch"
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
-        if value.data.ndim == 0 and not persistable and value.dtype.kind == "f":
-            return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         suggested = self._suggested.get(id(variable), (None,))[0]
         name = variable.name or suggested or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
@@ -159,7 +183,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def block(self, differentiates=None):
-        """Append operators to a new block inside the current one."""
+        """Append operators to a new block: a step of a recurrence, or its gradient."""
         outer, self.current = self.current, Block(self, self.current, differentiates)
         try:
             yield self.current
@@ -171,6 +195,13 @@ class Recorder:
         if self._desc is None:
             self._desc = ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks))
         return self._desc
+
+
+def _is_number(variable):
+    """Return whether a Variable is a number that the code brought along: the description can hold it."""
+    value = variable.value
+    is_leaf = isinstance(value, LoDTensor) and not variable.persistable and not variable.requires_grad
+    return is_leaf and value.shape == () and value.dtype in (np.float32, np.float64)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import VERSION, Type
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import describe, of_var
 
@@ -51,7 +52,7 @@ def _check_block(desc, block, specs, bound):
     for number, op in enumerate(block.ops):
         where = f"block {block.idx}, operator {number} ({op.type})"
         try:
-            _check_op(desc, op, specs, bound, persistable, block.idx == 0)
+            _check_op(desc, op, specs, bound, persistable, block.idx)
         except ProgramError as error:
             raise ProgramError(where, got=str(error)) from error
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -63,10 +64,10 @@ def _check_block(desc, block, specs, bound):
         raise ProgramError(f"variable {name!r}", expected="an operator that computes it", got="none")
 
 
-def _check_op(desc, op, specs, bound, persistable, outermost):
+def _check_op(desc, op, specs, bound, persistable, block_idx):
     kind = find(op.type)
     inputs, outputs = op.input_names(), op.output_names()
-    attrs = decode(kind, op.attrs, lambda index: _nested(desc, index))
+    attrs = decode(kind, op.attrs, lambda index: _checked_nested(desc, index, block_idx))
     for slots, pairs in zip((op.inputs, op.outputs), kind.slots(inputs, outputs, attrs), strict=True):
         if [(slot.parameter, slot.arguments) for slot in slots] != pairs:
             expected = f"the places {[place for place, _ in pairs]}"
@@ -79,7 +80,7 @@ def _check_op(desc, op, specs, bound, persistable, outermost):
     if len(inputs) < sum(not place.startswith("*") for place in kind.inputs):
         raise ProgramError("inputs", expected=f"at least {kind.inputs}", got=inputs)
     if op.type in EDGES:
-        _check_edge(op, specs, bound, outermost)
+        _check_edge(op, specs, bound, outermost=block_idx == 0)
         return
     inferred = kind.infer(*[specs[name] if name else None for name in inputs], **attrs)
     if len(inferred) != len(outputs):
@@ -95,9 +96,21 @@ def _check_op(desc, op, specs, bound, persistable, outermost):
             raise ProgramError(f"variable {name!r}", expected=f"{spec}", got=f"{specs.get(name)}")
 
 
-def _nested(desc, index):
-    """Return a nested block, ready for inference."""
-    raise ProgramError("a nested block", expected="none yet")
+def _checked_nested(desc, index, outer):
+    """Return a nested block after checking it, and that it stands in the block of its operator."""
+    homes = (outer, desc.blocks[outer].forward_block_idx)  # a gradient block also runs steps of what it differentiates
+    if not 0 < index < len(desc.blocks) or desc.blocks[index].parent_idx not in homes:
+        raise ProgramError("block", expected=f"one inside block {outer}", got=index)
+    forward = desc.blocks[index].forward_block_idx
+    if forward >= index:
+        raise ProgramError(f"block {index}", expected="an earlier block to differentiate", got=f"block {forward}")
+    nested = Nested(desc, index)
+    _check_block(desc, nested.block, nested.specs, frozenset(nested.specs) - _computed(nested.block))
+    return nested
+
+
+def _computed(block):
+    return {name for op in block.ops for name in op.output_names()}
 
 
 def _check_edge(op, specs, bound, outermost):

@@ -1,0 +1,102 @@
+"""A recurrence whose step is the user's own equals the built-in one, on every shape of batch."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+
+
+class GRUCell(vr.nn.Module):
+    """The equations of `nn.GRU`, in ordinary operators, on its parameters."""
+
+    def __init__(self, gru):
+        self.gru = gru
+
+    def forward(self, x, h):
+        gru, size = self.gru, self.gru.hidden_size
+        of_x = x @ np.ascontiguousarray(gru.weight_ih_l0.data.T) + gru.bias_ih_l0
+        of_h = h @ np.ascontiguousarray(gru.weight_hh_l0.data.T) + gru.bias_hh_l0
+        r, z = (F.sigmoid(of_x[:, at : at + size] + of_h[:, at : at + size]) for at in (0, size))
+        n = F.tanh(of_x[:, 2 * size :] + r * of_h[:, 2 * size :])
+        h = n + z * (h - n)
+        return h, h
+
+
+@pytest.fixture
+def gru():
+    vr.manual_seed(0)
+    return vr.nn.GRU(3, 4, dtype=np.float64)
+
+
+def batch(lengths):
+    return vr.create_lod_tensor(np.random.default_rng(1).standard_normal((sum(lengths), 3)), [lengths])
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0], [1], [1, 1, 1], [4, 4, 4], [2, 0, 5, 1, 0]], ids=str)
+def test_it_is_the_built_in_layer(gru, lengths):
+    x, h_0 = batch(lengths), np.random.default_rng(2).standard_normal((len(lengths), 4))
+    ours, theirs = [[vr.Variable(x, requires_grad=True), vr.Variable(h_0, requires_grad=True)] for _ in range(2)]
+    y, last = vr.nn.DynamicRNN(GRUCell(gru))(ours[0], [ours[1]])
+    wanted, h_n = gru(theirs[0], theirs[1].reshape(1, len(lengths), 4))
+    np.testing.assert_allclose(y, wanted, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(last, np.asarray(h_n)[0], rtol=1e-12, atol=1e-14)
+    assert y.lod() == x.lod()
+    for output, state in ((y, last), (wanted, h_n)):
+        ((output * output).sum() + (state * 2.0).sum()).backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine.grad, other.grad, rtol=1e-9, atol=1e-12)
+    assert ours[0].grad.lod() == x.lod()
+
+
+def test_a_sparse_gradient_of_a_table_that_the_step_reads():
+    vr.manual_seed(0)
+    table = vr.nn.Embedding(5, 2, dtype=np.float64)
+    ids = vr.create_lod_tensor(np.array([1, 2, 1, 4]), [[3, 1]])
+
+    def cell(i, h):
+        h = h + table(i) * table(i)
+        return h, h
+
+    y, _ = vr.nn.DynamicRNN(cell)(ids, [np.zeros((2, 2))])
+    y.sum().backward()
+    assert isinstance(table.weight.grad, vr.SelectedRows)
+    counts = np.array([0, 4, 2, 0, 1])  # how many later rows a row's product reaches
+    np.testing.assert_allclose(table.weight.grad.to_dense(), 2 * counts[:, None] * table.weight.data, rtol=1e-12)
+
+
+def test_inference_keeps_nothing(gru):
+    with vr.no_grad():
+        y, last = vr.nn.DynamicRNN(GRUCell(gru))(batch([2, 3]), [np.zeros((2, 4))])
+    assert y.record is last.record is None
+
+
+def test_dropout_inside_of_a_step_is_drawn_at_every_step():
+    vr.manual_seed(3)
+    ones = vr.create_lod_tensor(np.ones((40, 8)), [[40]])
+    y, _ = vr.nn.DynamicRNN(lambda x, h: (F.dropout(x, 0.5), h))(ones, [np.zeros((1, 1))])
+    assert len({row.tobytes() for row in np.asarray(y)}) > 30
+
+
+@pytest.mark.parametrize(
+    ("cell", "states", "error"),
+    [
+        (lambda x, h: x, [np.zeros((2, 4))], "DynamicRNN, cell: expected an output and 1 next states, got 1 variables"),
+        (lambda x, h: (x, h, h), [np.zeros((2, 4))], "expected an output and 1 next states, got 3 variables"),
+        (lambda x, h: (x, x), [np.zeros((2, 4))], "the next"),
+        (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that is alive"),
+        (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one a sequence alive"),
+        (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one a sequence"),
+        (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry a state"),
+        (lambda x, h: (x, h), [np.zeros(())], "expected a row for each sequence, got a single number"),
+        (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got a variable of a program"),
+    ],
+)
+def test_a_step_that_does_not_fit(cell, states, error):
+    with pytest.raises(vr.InputError, match=error):
+        vr.nn.DynamicRNN(cell)(batch([2, 3]), states)
+
+
+def test_sequences_of_other_lengths_beside_the_first():
+    with pytest.raises(vr.LoDError, match=r"dynamic_rnn: expected one LoD"):
+        vr.nn.DynamicRNN(lambda x, y, h: (x, h))((batch([2, 3]), batch([3, 2])), [np.zeros((2, 4))])

@@ -1,0 +1,77 @@
+"""A recurrent layer around a step of the user's own, written with ordinary operators."""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.nn.module import Module
+from varlen_rnn.program.block import apply, grad_enabled, recorder, recording, required
+from varlen_rnn.program.recording import Recorder
+
+
+class DynamicRNN(Module):
+    """Run a cell of ordinary operators over the steps of a batch, which shrinks as sequences end.
+
+    Parameters
+    ----------
+    cell : Module or callable
+        `cell(x_t, *states) -> (output, *next_states)`: rows of the sequences that are still alive, longest first.  It
+        is called once a forward pass, with variables that have no values: the operators that it applies are the step.
+        What it reads besides its arguments, its parameters or variables from outside, is the same at every step.
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> def count(x, total):
+    ...     return total + x, total + x
+    >>> x = create_lod_tensor(np.ones((5, 1)), [[2, 3]])
+    >>> y, total = DynamicRNN(count)(x, [np.zeros((2, 1))])
+    >>> np.asarray(y).ravel(), np.asarray(total).ravel()
+    (array([1., 2., 1., 2., 3.]), array([2., 3.]))
+
+    Source: the step scopes of the design document "Variable-length supported RNN"; `DynamicRNN` of PaddlePaddle Fluid.
+    """
+
+    def __init__(self, cell):
+        if not callable(cell):
+            raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
+        self.cell = cell
+
+    def forward(self, x, states):
+        """Return `y, *last`: the outputs with the LoD of `x`, and each state after the last step of every sequence.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, or a tuple of them with one LoD
+            Rows with a LoD; a tuple gives the cell one argument each.
+        states : list of Variable or array, shape `(num_sequences, ...)`
+            Before the first step, in the caller's order; of an empty sequence, `last` is the same.
+        """
+        xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
+        if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
+            raise DTypeError("DynamicRNN, states", expected="a list, one entry a state", got=type(states).__name__)
+        states = [required(state, f"DynamicRNN, states[{number}]") for number, state in enumerate(states)]
+        step, captured = self._describe(xs, states)
+        y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
+        return y, *rest[: len(states)]
+
+    def _describe(self, xs, states):
+        """Return the step as the constants of the operator, and the Variables that it reads from outside."""
+        into = recorder() or Recorder()
+        xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
+        with recording(into), into.block() as block:
+            arguments = [block.argument("x", x, x.requires_grad) for x in xs]
+            # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
+            arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
+            given = self.cell(*arguments)
+            results = list(given) if isinstance(given, (tuple, list)) else [given]
+            if len(results) != 1 + len(states):
+                expected = f"an output and {len(states)} next states"
+                raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
+            results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
+        captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+        block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
+        names = [[variable.name for variable in group] for group in (arguments, own, results)]
+        return {
+            "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
+            "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
+        }, captured  # fmt: skip

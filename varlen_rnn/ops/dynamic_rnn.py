@@ -1,0 +1,280 @@
+"""A recurrence whose step is the user's own: a nested block of ordinary operators, run once for each step of a batch.
+
+The batch shrinks as it does for the built-in cells: step t runs over the sequences that are still alive, longest first.
+The gradient runs the gradient block of the step from the last step to the first, over what each step kept.
+
+Source: `RecurrentOp` and `RecurrentGradientOp` of the design document "Variable-length supported RNN"; `DynamicRNN` of
+PaddlePaddle Fluid.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError, ShapeError
+from varlen_rnn.kernels import segment
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.checks import check_kind, check_lod_level, shared_lod
+from varlen_rnn.ops.math import sum_values, tensor_like
+from varlen_rnn.ops.sequence import flat
+from varlen_rnn.ops.shape import apply_list
+from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.program.block import Variable, recording
+from varlen_rnn.program.gradient import propagate
+from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, SCOPES, STEP_SCOPES, Scopes
+
+
+class Names(NamedTuple):
+    """The variables of a step: what it takes, in the order of the operator's inputs, and what it gives."""
+
+    step_inputs: tuple[str, ...]
+    memories: tuple[str, ...]
+    captured: tuple[str, ...]
+    output: str
+    next_memories: tuple[str, ...]
+
+    def taken(self):
+        """Return the arguments of the step, in the order of the operator's inputs."""
+        return [*self.step_inputs, *self.memories, *self.captured]
+
+    def split(self, inputs):
+        """Return the sequences, the initial memories, and the rest of an operator's inputs."""
+        first, second = len(self.step_inputs), len(self.step_inputs) + len(self.memories)
+        return inputs[:first], inputs[first:second], inputs[second:]
+
+
+def _as_rows(spec):
+    """Return the spec of some rows of a variable, of unknown number and without a LoD."""
+    return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
+
+
+def _check_fits(what, spec, like):
+    """Raise unless a variable of a step is like what the operator gives to it, whose sizes may be known later."""
+    fits = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
+    sizes = zip(spec.shape, like.shape, strict=False)
+    if not fits or len(spec.shape) != len(like.shape) or any(a != b and -1 not in (a, b) for a, b in sizes):
+        raise ShapeError(f"dynamic_rnn, {what}", expected=like, got=spec)
+
+
+def _infer(*inputs, block, keep, **names):
+    nested, names = block.nested, Names(**names)
+    xs, boots, others = names.split(inputs)
+    if not xs or len(others) != len(names.captured) or len(names.next_memories) != len(names.memories):
+        raise ProgramError("dynamic_rnn", expected=f"inputs for {names}", got=f"{len(inputs)}")
+    taken = names.taken()
+    if len(set(taken)) != len(taken) or set(taken) != set(nested.arguments):
+        raise ProgramError("dynamic_rnn, block", expected=f"the arguments {taken}", got=nested.arguments)
+    for name, x in zip(names.step_inputs, xs, strict=True):
+        check_kind("dynamic_rnn", "x", x, LOD_TENSOR)
+        check_lod_level("dynamic_rnn", "x", x)
+        _check_fits(name, nested.spec(name), _as_rows(x))
+    for name, after, boot in zip(names.memories, names.next_memories, boots, strict=True):
+        check_kind("dynamic_rnn", name, boot, LOD_TENSOR)
+        if not boot.shape:
+            raise ShapeError("dynamic_rnn, state", expected="a row for each sequence", got="a single number")
+        _check_fits(name, nested.spec(name), _as_rows(boot))
+        _check_fits(f"the next {name}", nested.spec(after), _as_rows(boot))
+    for name, other in zip(names.captured, others, strict=True):
+        _check_fits(name, nested.spec(name), other)
+    out = nested.spec(names.output)
+    if out.kind != LOD_TENSOR or not out.shape or out.lod_level:
+        raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=out)
+    last = [boot._replace(lod_level=0) for boot in boots]
+    y = out._replace(shape=(xs[0].shape[0], *out.shape[1:]), lod_level=xs[0].lod_level)
+    return [y, *last, PLAN] + [SCOPES] * keep
+
+
+def _rows_of(value, count, what):
+    """Return the rows that a step computed for the sequences alive."""
+    if not value.shape or len(value.data) != count:
+        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one a sequence alive", got=value.shape)
+    return np.ascontiguousarray(value.data)
+
+
+def _step_of(x, plan, t):
+    out = np.empty((plan.batch_sizes[t], *x.shape[1:]), x.dtype)
+    segment.segment_inputs(flat(x.data), plan.starts, t, flat(out))
+    return out
+
+
+def _to_ranks(rows, plan):
+    out = np.empty(rows.shape, rows.dtype)
+    segment.init_memories(flat(rows), plan.sorted_indices, flat(out))
+    return out
+
+
+def _to_callers_order(rows, plan):
+    out = np.empty(rows.shape, rows.dtype)
+    segment.init_memories_grad(flat(rows), plan.sorted_indices, flat(out))
+    return out
+
+
+def _check_batch(op, xs, boots):
+    """Return the plan of the sequences after checking that there is one LoD, and a row of each memory a sequence."""
+    shared_lod(op, *((f"x[{number}]", x) for number, x in enumerate(xs)))
+    plan = sort_by_seq_len(xs[0])
+    for number, x in enumerate(xs):
+        if x.structure.levels[-1] is not plan.offsets and len(x.data) != plan.total_len:
+            raise ShapeError(f"{op}, x[{number}]", expected=f"{plan.total_len} rows", got=x.shape)
+    for number, boot in enumerate(boots):
+        if len(boot.data) != plan.num_sequences:
+            expected = f"{plan.num_sequences} rows, one a sequence"
+            raise ShapeError(f"{op}, state {number}", expected=expected, got=f"shape {boot.shape}")
+    return plan
+
+
+def _forward(*inputs, block, keep, **names):
+    nested, names = block.nested, Names(**names)
+    xs, boots, others = names.split(inputs)
+    plan = _check_batch("dynamic_rnn", xs, boots)
+    states = [_to_ranks(boot.data, plan) for boot in boots]
+    last = [state.copy() for state in states]
+    spec = nested.spec(names.output)
+    # Of an output whose sizes only the steps tell, a batch without steps has none of them.
+    y = np.empty((plan.total_len, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
+    fixed, scopes = dict(zip(names.captured, others, strict=True)), Scopes()
+    for t, alive in enumerate(plan.batch_sizes):
+        given = {name: LoDTensor.wrap(_step_of(x, plan, t)) for name, x in zip(names.step_inputs, xs, strict=True)}
+        given |= {name: LoDTensor.wrap(s[:alive]) for name, s in zip(names.memories, states, strict=True)}
+        values = nested.run(fixed | given)
+        out = _rows_of(values[names.output], alive, "output")
+        if out.shape[1:] != y.shape[1:]:
+            if t:
+                raise ShapeError("dynamic_rnn, output", expected=f"rows of {y.shape[1:]}", got=f"{out.shape[1:]}")
+            y = np.empty((plan.total_len, *out.shape[1:]), spec.dtype)
+        segment.concat_outputs(flat(out), plan.starts, t, flat(y))
+        states = [_rows_of(values[name], alive, name) for name in names.next_memories]
+        for of_all, state in zip(last, states, strict=True):
+            if state.shape[1:] != of_all.shape[1:]:
+                raise ShapeError("dynamic_rnn, memory", expected=of_all.shape[1:], got=state.shape[1:])
+            of_all[:alive] = state
+        scopes += [values] * keep
+    ends = [LoDTensor.wrap(_to_callers_order(state, plan)) for state in last]
+    return [tensor_like(y, xs[0]), *ends, plan] + [scopes] * keep
+
+
+def _grad(inputs, outputs, d_outputs, block, keep, **names):
+    """Describe the gradient of the step as a block beside it, and apply the operator that runs it."""
+    of_step, recorder = Names(**names), block.recorder
+    roots = [block.variables[name] for name in (of_step.output, *of_step.next_memories)]
+    with recording(recorder), recorder.block(differentiates=block) as grad_block:
+        gradients = [Variable(grad_block.declare(recorder.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
+        propagate(roots, gradients)
+    leaves = [block.variables[name] for name in of_step.taken()]
+    plan, scopes = outputs[-2:]
+    return apply_list(
+        "dynamic_rnn_grad", *inputs, plan, scopes, outputs[0], *d_outputs[: len(roots)],
+        block=block, grad_block=grad_block, **names,
+        d_outputs=tuple(gradient.name for gradient in gradients),
+        d_inputs=tuple("" if leaf.grad is None else leaf.grad.name for leaf in leaves),
+    )  # fmt: skip
+
+
+def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
+    of_step, nested, count = Names(**names), grad_block.nested, len(d_inputs)
+    forward, (plan, scopes, y, *d) = inputs[:count], inputs[count:]
+    check_kind("dynamic_rnn_grad", "sorted_seqs", plan, LOD_RANK_TABLE)
+    check_kind("dynamic_rnn_grad", "step_scopes", scopes, STEP_SCOPES)
+    if count != len(of_step.taken()) or not len(d) == len(d_outputs) == 1 + len(of_step.memories):
+        raise ProgramError("dynamic_rnn_grad", expected=f"gradients of {of_step}", got=f"{d_inputs}, {d_outputs}")
+    if set(d_outputs) != set(nested.arguments) or nested.block.forward_block_idx != block.nested.block.idx:
+        raise ProgramError("dynamic_rnn_grad, grad_block", expected="the gradient of its step", got=nested.arguments)
+    likes = _infer(*forward, block=block, keep=True, **names)[: len(d)]
+    for name, spec, like in zip(("y", "y", *of_step.memories), (y, *d), (likes[0], *likes), strict=True):
+        if spec is not None:
+            _check_fits(f"the gradient of {name}", spec, like)
+    xs, boots, others = of_step.split(forward)
+    specs = []
+    for name, spec, like in zip(d_inputs, forward, (*map(_as_rows, (*xs, *boots)), *others), strict=True):
+        kind = nested.spec(name).kind if name else LOD_TENSOR
+        if name:
+            level = like.lod_level if kind == LOD_TENSOR else 0
+            _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=level))
+        specs.append(spec._replace(kind=kind))
+    return specs
+
+
+def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
+    of_step = Names(**names)
+    count = len(d_inputs)
+    (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
+    xs, boots, others = of_step.split(inputs[:count])
+    if _check_batch("dynamic_rnn_grad", xs, boots) is not plan or len(scopes) != plan.max_seq_len:
+        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
+    d_y = np.zeros(y.shape, y.dtype) if d_y is None else d_y.data
+    # By rank: what reaches the memories after step t, first from the end of the sequences that end there.
+    d_states = [
+        np.zeros(boot.shape, boot.dtype) if d is None else _to_ranks(np.ascontiguousarray(d.data), plan)
+        for boot, d in zip(boots, d_last, strict=True)
+    ]
+    d_xs = [np.zeros(x.shape, x.dtype) for x in xs]
+    of_xs, of_memories, of_others = of_step.split(d_inputs)
+    totals = [[] for _ in others]
+    for t in range(plan.max_seq_len - 1, -1, -1):
+        alive = plan.batch_sizes[t]
+        arriving = [_step_of(LoDTensor.wrap(np.ascontiguousarray(d_y)), plan, t), *(d[:alive] for d in d_states)]
+        given = scopes[t] | {name: LoDTensor.wrap(d) for name, d in zip(d_outputs, arriving, strict=True)}
+        values = nested.run(given)
+        for name, d_x in zip(of_xs, d_xs, strict=True):
+            if name:
+                segment.concat_outputs(flat(_rows_of(values[name], alive, name)), plan.starts, t, flat(d_x))
+        for name, d_state in zip(of_memories, d_states, strict=True):
+            d_state[:alive] = _rows_of(values[name], alive, name) if name else 0
+        for name, total in zip(of_others, totals, strict=True):
+            total += [values[name]] if name else []
+    d_boots = [tensor_like(_to_callers_order(d, plan), boot) for d, boot in zip(d_states, boots, strict=True)]
+    d_others = [
+        sum_values(*total)[0] if total else _nothing(other) for total, other in zip(totals, others, strict=True)
+    ]
+    return [*(tensor_like(d, x) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+
+
+def _nothing(value):
+    return tensor_like(np.zeros(value.shape, value.dtype), value)
+
+
+def _given(names):
+    """Return the places of an operator's inputs: sequences, initial memories, and what the step reads from outside."""
+    counted = (("x", names.step_inputs), ("state", names.memories), ("captured", names.captured))
+    return [f"{place}_{number}" for place, of_step in counted for number in range(len(of_step))]
+
+
+def _places(num_inputs, num_outputs, block, keep, **names):
+    names = Names(**names)
+    last = [f"last_{number}" for number in range(len(names.memories))]
+    return _given(names), ["y", *last, "sorted_seqs", "step_scopes"][: 2 + len(last) + keep]
+
+
+def _places_grad(num_inputs, num_outputs, block, grad_block, d_outputs, d_inputs, **names):
+    names = Names(**names)
+    given = _given(names)
+    d_last = [f"d_last_{number}" for number in range(len(names.memories))]
+    return [*given, "sorted_seqs", "step_scopes", "y", "d_y", *d_last], [f"d_{place}" for place in given]
+
+
+_NAMES = {
+    "step_inputs": "strs", "memories": "strs", "captured": "strs", "output": "str", "next_memories": "strs",
+}  # fmt: skip
+register(
+    Op(
+        "dynamic_rnn",
+        ("*x",),
+        _infer,
+        _forward,
+        _grad,
+        attrs={"block": "block", "keep": "bool"} | _NAMES,
+        inference={"keep": False},
+        places=_places,
+    )
+)
+register(
+    Op(
+        "dynamic_rnn_grad",
+        ("*x?",),
+        _infer_grad,
+        _backward,
+        attrs={"block": "block", "grad_block": "block", "d_outputs": "strs", "d_inputs": "strs"} | _NAMES,
+        places=_places_grad,
+    )
+)
