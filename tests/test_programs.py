@@ -175,3 +175,25 @@ def test_split_parts_run_one_after_another():
         held |= dict(zip(names, results, strict=True))
     for name, value in zip(fetches, whole, strict=True):
         assert_same(held[name], value)
+
+
+@pytest.mark.parametrize("layer", [vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN])
+def test_the_padded_twin(layer):
+    vr.manual_seed(1)
+    layer = layer(3, 4, num_layers=2, bidirectional=True)
+    padded = vr.baselines.Padded(layer)
+    x = vr.create_lod_tensor(np.random.default_rng(0).random((6, 3), np.float32), [[2, 0, 3, 1]])
+    h_0 = np.ones((4, 4, 4), np.float32)
+
+    def run(x, h_0):
+        return padded(x, (h_0, h_0) if isinstance(layer, vr.nn.LSTM) else h_0)
+
+    leaf = vr.Variable(x, requires_grad=True)
+    y, h_n = run(leaf, vr.Variable(h_0))
+    (y.sum() + h_n.sum()).backward()
+    with vr.program_guard() as program:
+        described = run(vr.data("x", [-1, 3], "float32", 1, requires_grad=True), vr.data("h_0", [4, -1, 4], "float32"))
+        (described[0].sum() + described[1].sum()).backward()
+    got = vr.Executor().run(program, {"x": x, "h_0": h_0}, [*described, "x@GRAD", "layer.weight_hh_l1@GRAD"])
+    for value, other in zip(got, [y.value, h_n.value, leaf.grad, layer.weight_hh_l1.grad], strict=True):
+        assert_same(value, other)

@@ -5,6 +5,8 @@ valid rows are taken back: what a masked implementation computes and pays.  A se
 within its own length first, so padding stands at the end there too and reaches no valid row.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
@@ -13,12 +15,13 @@ from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
 from varlen_rnn.nn.recurrent import Recurrent
-from varlen_rnn.ops.checks import check_float, check_integer, check_rank
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_lod_level, check_rank
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
+from varlen_rnn.program.block import Variable, apply, as_variable, grad_enabled, required
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
 
 # The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
 
@@ -61,28 +64,52 @@ def _grad(inputs, outputs, d_outputs):
 
 
 register(Op("take_rows", ("x", "index"), _infer, _take_rows, _grad))
-register(Op("take_rows_grad", ("x", "index", "d_out"), lambda x, index, d_out: [x], _take_rows_grad))
 
 
-class _Rectangle:
-    """Where rows go in a padded batch and where they come back from, for one direction."""
+def _infer_grad(x, index, d_out):
+    check_like("take_rows_grad", "d_out", d_out, *_infer(x, index))
+    return [x]
 
-    def __init__(self, lod, reverse):
-        offsets = lod.levels[-1]
-        lengths = np.diff(offsets)
-        num_sequences, steps = len(lengths), int(lengths.max(initial=0))
-        grid = np.arange(steps)[None, :]
-        inside = grid < lengths[:, None]
-        rows = offsets[:-1, None] + (lengths[:, None] - 1 - grid if reverse else grid)
-        places = np.flatnonzero(inside)
-        back = np.empty(int(offsets[-1]), np.int64)
-        back[rows[inside]] = places
-        rectangle = LoD([np.arange(num_sequences + 1) * steps])
-        last = np.arange(num_sequences) * steps + lengths - 1
-        self.pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), rectangle)
-        self.unpad = LoDTensor.wrap(back, lod)
-        self.last = LoDTensor.wrap(np.where(lengths > 0, last, -1))
-        self.is_empty = LoDTensor.wrap((lengths == 0)[:, None])
+
+register(Op("take_rows_grad", ("x", "index", "d_out"), _infer_grad, _take_rows_grad))
+
+
+# The operator that finds where rows go in a padded batch and where they come back from, for one direction.
+
+
+class _Rectangle(NamedTuple):
+    """The outputs of the operator `rectangle`: rows to take for the padded batch, to take back, and of last steps."""
+
+    pad: Variable
+    unpad: Variable
+    last: Variable
+    is_empty: Variable
+
+
+def _infer_rectangle(x, reverse):
+    check_float("rectangle", x=x)
+    check_lod_level("rectangle", "x", x)
+    rows = TensorSpec((-1,), np.dtype(np.int64))
+    return [rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)]
+
+
+def _rectangle(x, reverse):
+    offsets = x.structure.levels[-1]
+    lengths = np.diff(offsets)
+    num_sequences, steps = len(lengths), int(lengths.max(initial=0))
+    grid = np.arange(steps)[None, :]
+    inside = grid < lengths[:, None]
+    rows = offsets[:-1, None] + (lengths[:, None] - 1 - grid if reverse else grid)
+    places = np.flatnonzero(inside)
+    back = np.empty(int(offsets[-1]), np.int64)
+    back[rows[inside]] = places
+    pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), LoD([np.arange(num_sequences + 1) * steps]))
+    last = np.arange(num_sequences) * steps + lengths - 1
+    is_empty = (lengths == 0)[:, None].astype(x.dtype)
+    return [pad, tensor_like(back, x), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)]
+
+
+register(Op("rectangle", ("x",), _infer_rectangle, _rectangle, outputs=_Rectangle._fields, attrs={"reverse": "bool"}))
 
 
 class Padded(Module):
@@ -127,7 +154,7 @@ class Padded(Module):
         states = (None,) * num_states if states is None else states if num_states > 1 else (states,)
         states = [as_variable(state) for state in states]
         layer.check(x, states)
-        directions = [_Rectangle(x.value.structure, reverse) for reverse in range(layer.num_directions)]
+        directions = [_Rectangle(*apply("rectangle", x, reverse=r)) for r in (False, True)[: layer.num_directions]]
         last = []
         for number in range(layer.num_layers):
             if number:
@@ -148,5 +175,5 @@ def _last_state(y, initial, direction):
     """Return (1, sequences, hidden): the output of each last step; of an empty sequence, its initial state."""
     h = apply("take_rows", y, direction.last)
     if initial is not None:
-        h = h + initial.reshape(h.shape) * direction.is_empty.data
+        h = h + initial.reshape(h.shape) * direction.is_empty
     return h.reshape(1, *h.shape)

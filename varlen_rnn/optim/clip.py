@@ -1,10 +1,9 @@
 """Clipping of gradients by their global norm, dense and SelectedRows alike."""
 
-import numpy as np
-
 from varlen_rnn.errors import check_number
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.ops.shape import apply_list
+from varlen_rnn.program.block import recorded, recorder
+from varlen_rnn.program.gradient import as_gradient
 
 
 def clip_grad_norm_(parameters, max_norm):
@@ -20,10 +19,11 @@ def clip_grad_norm_(parameters, max_norm):
 
     Returns
     -------
-    float
+    float; in a program, a Variable
 
     Examples
     --------
+    >>> import numpy as np
     >>> from varlen_rnn.nn import Parameter
     >>> p = Parameter([0.0, 0.0]); p.grad = np.array([3.0, 4.0])
     >>> clip_grad_norm_([p], 1.0), p.grad
@@ -32,24 +32,9 @@ def clip_grad_norm_(parameters, max_norm):
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
     max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
-    with_grad = [parameter for parameter in dict.fromkeys(parameters) if parameter.grad is not None]
-    for parameter in with_grad:
-        if isinstance(parameter.grad, SelectedRows):
-            parameter.grad = parameter.grad.merge()
-    squares = [np.sum(np.square(_elements(parameter.grad), dtype=np.float64)) for parameter in with_grad]
-    norm = float(np.sqrt(sum(squares)))
-    if norm > max_norm:
-        for parameter in with_grad:
-            parameter.grad = _scaled(parameter.grad, max_norm / norm)
-    return norm
-
-
-def _elements(gradient):
-    return gradient.value if isinstance(gradient, SelectedRows) else np.asarray(gradient)
-
-
-def _scaled(gradient, factor):
-    value = _elements(gradient) * _elements(gradient).dtype.type(factor)
-    if isinstance(gradient, SelectedRows):
-        return SelectedRows.wrap(gradient.rows, value, gradient.height)
-    return LoDTensor.wrap(value, gradient.structure) if isinstance(gradient, LoDTensor) else value
+    targets = [recorded(parameter) for parameter in dict.fromkeys(parameters)]
+    targets = [target for target in targets if target.grad is not None]
+    norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)
+    for target, gradient in zip(targets, clipped, strict=True):
+        target.grad = gradient if recorder() is not None else as_gradient(gradient.value)
+    return norm if recorder() is not None else norm.item()

@@ -91,9 +91,12 @@ def _send(arrived, variable, gradient, owned):
         variable.grad = apply("assign", total) if SUFFIX in total.name else total
         variable.grad.value.take_name(variable.name + SUFFIX)
         return
-    value = total.value if variable.grad is not None else _own(gradient.value, owned)
-    plain = isinstance(value, LoDTensor) and not value.num_levels
-    variable.grad = value.data if plain else value
+    variable.grad = as_gradient(total.value if variable.grad is not None else _own(gradient.value, owned))
+
+
+def as_gradient(value):
+    """Return a value as `grad` holds it: an array, or a LoDTensor where there is a LoD, or SelectedRows."""
+    return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 
 def _own(value, owned):

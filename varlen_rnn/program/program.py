@@ -1,5 +1,7 @@
 """A program: the description of a computation, and the values that outlive its runs."""
 
+import difflib
+
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import prune, validate
@@ -145,7 +147,9 @@ def names_of(desc, variables):
         value = getattr(variable, "value", None)
         name = value.name if isinstance(value, Symbol) else variable
         if not isinstance(name, str) or name not in known:
+            near = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
-            raise ProgramError(f"fetch_list, entry {number}", expected=expected, got=repr(variable)[:80])
+            raise ProgramError(f"fetch_list, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)
         names.append(name)
     return names
