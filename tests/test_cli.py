@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from varlen_rnn.cli import main
 from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import Measured
+from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import verdict
 
 SMALL = ["--input-size", "3", "--hidden-size", "4", "--batch-size", "3", "--batches", "2", "--threads", "1"]
@@ -83,6 +85,65 @@ def test_compare_measures_packed_sequences(tmp_path, capsys):
     text = capsys.readouterr().out
     assert re.search(r"packed +\d+ +\d+\.\d\d", text)
     assert f"PyTorch {torch.__version__}" in text
+
+
+@pytest.fixture
+def fake_torch(tmp_path, monkeypatch):
+    """Let the process of `Packed` import a PyTorch that prints, and does what the function returned is given."""
+    utils = tmp_path / "torch" / "nn" / "utils"
+    utils.mkdir(parents=True)
+    (tmp_path / "torch" / "nn" / "__init__.py").write_text("")
+    (utils / "rnn.py").write_text("pack_padded_sequence = None")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    def write(program):
+        (tmp_path / "torch" / "__init__.py").write_text(f"print('This is PyTorch.')\n__version__ = 'fake'\n{program}")
+
+    return write
+
+
+def start_packed():
+    return Packed("lstm", 3, 4, 1, [np.array([2, 1])])
+
+
+def test_what_pytorch_prints_is_no_answer(fake_torch):
+    fake_torch("""
+import os
+import torch.nn.utils.rnn as rnn
+from torch import nn
+from unittest.mock import MagicMock
+def randn(*shape, **options):
+    os.system("echo printed by a library")
+    return MagicMock()
+nn.LSTM = lambda *sizes, **options: MagicMock(return_value=(MagicMock(), None))
+set_num_threads = tensor = ones_like = MagicMock()
+rnn.pack_padded_sequence = MagicMock()
+""")
+    with start_packed() as packed:
+        assert packed.version == "fake"
+        assert [seconds > 0 for seconds in packed.seconds()] == [True]
+
+
+def test_why_pytorch_does_not_run(fake_torch):
+    fake_torch("raise ImportError('a library is missing')")
+    with pytest.raises(OSError, match="PyTorch does not run: ImportError: a library is missing"):
+        start_packed()
+
+
+def test_an_interrupt_ends_the_process_of_pytorch(fake_torch, monkeypatch):
+    fake_torch("import time; time.sleep(60)")
+    started, popen = [], subprocess.Popen
+
+    def interrupt(packed, question):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Packed, "_ask", interrupt)
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **options: started.append(popen(*args, **options)) or started[0]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        start_packed()
+    assert started[0].poll() is not None
 
 
 def test_compare_leaves_the_callers_modes_alone(tmp_path, monkeypatch):
