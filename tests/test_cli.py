@@ -286,23 +286,34 @@ def test_clear_removes_what_is_ours_and_nothing_else(folder, capsys):
     assert (folder / "mine" / "kernel-1.nbc").exists()
 
 
-def test_warm_compiles_what_a_training_uses(monkeypatch, capsys):
-    """In a process of its own, a training step after `cache warm` finds all its kernels: it writes no file."""
-    monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
-    assert main(["cache", "warm"]) == 0
-    assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
-    program = """
+TRAININGS = """
 import numpy as np, varlen_rnn as vr
 from varlen_rnn.cache.disk import DiskCache
 def refuse(self, signature, compiled): raise AssertionError(f"{self._function.__name__} {signature}")
 DiskCache.save_overload = refuse
 x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
-embedding, lstm, output = vr.nn.Embedding(3, 20), vr.nn.LSTM(20, 70), vr.nn.Linear(70, 2)
-y, _ = lstm(embedding(x))
-vr.nn.functional.cross_entropy(output(vr.sequence_pool(y, "last")), labels).backward()
-vr.optim.Adam([*embedding.parameters(), *lstm.parameters(), *output.parameters()]).step()
+nn, optim = vr.nn, vr.optim
+cells = [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"num_layers": 2}), (nn.GRU, {"bias": False})]
+rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam]
+for dtype in (np.float32, np.float64):
+    for (cell, options), rule, pool in zip(cells, rules, ("sum", "max", "first", "sqrt")):
+        for sparse in (True, False):
+            embedding, output = nn.Embedding(3, 20, sparse=sparse, dtype=dtype), nn.Linear(70, 2, dtype=dtype)
+            layer = cell(20, 70, dtype=dtype, **options)
+            y, _ = layer(embedding(x))
+            nn.functional.cross_entropy(output(vr.sequence_pool(y, pool)), labels).backward()
+            rule([*embedding.parameters(), *layer.parameters(), *output.parameters()], lr=0.1).step()
+    plan = vr.sort_by_seq_len(x)
+    vr.concat_outputs([vr.segment_inputs(embedding(x), plan, t) for t in range(2)], plan).sum().backward()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_warm_compiles_what_trainings_use(monkeypatch, capsys):
+    """In a process of its own, trainings after `cache warm` find all their kernels: they write no file."""
+    monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
+    assert main(["cache", "warm", "--float64"]) == 0
+    assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
+    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 
