@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import varlen_rnn as vr
 from benchmarks import machine, measure, results
 from benchmarks.engines import ENGINES, lacking
 from benchmarks.processes import ROOT, EngineError
@@ -54,7 +55,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="sizes that only show that everything runs")
-    parser.add_argument("--threads", type=int, default=machine.cores(), help="of every engine; default all cores")
+    parser.add_argument("--threads", type=int, default=vr.get_num_threads(), help="of every engine; default all cores")
     parser.add_argument("--results", type=Path, help="folder of the results; default benchmarks/results, quick: out/")
     arguments = parser.parse_args()
     folder = arguments.results or (QUICK if arguments.quick else FULL)

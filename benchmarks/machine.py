@@ -14,12 +14,6 @@ import varlen_rnn as vr
 PACKAGES = ("numpy", "numba", "torch", "onnxruntime")
 
 
-def cores():
-    """Return how many cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def load():
     """Return how many processes were running on average in the last minute; 0 where nobody counts them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -31,7 +25,7 @@ def describe(threads):
     return {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
-        "cores": cores(),
+        "cores": vr.get_num_threads(),  # nobody has set it here
         "threads": threads,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -1,5 +1,6 @@
 """The benchmarks: engines agree, no speed without agreement, medians of turns, a report that says what is there."""
 
+import contextvars
 import doctest
 import importlib
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import varlen_rnn as vr
 from benchmarks import __main__ as command
 from benchmarks import clock, engines, measure, parity, rectangle, results, tables
 from benchmarks.engines import ENGINES, MODES, OURS, build, installed
@@ -253,7 +255,7 @@ def test_a_quick_run_of_small_work(tmp_path):
     done = subprocess.run(arguments, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     about, lines = results.read(tmp_path / "small.jsonl")
-    assert about["threads"] == command.machine.cores()
+    assert about["threads"] == contextvars.Context().run(vr.get_num_threads)
     assert [line["mode"] for line in lines] == list(MODES)
     for line in lines:
         assert set(line["engines"]) == {

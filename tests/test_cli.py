@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from varlen_rnn.cli import main
 from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import Measured
+from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import verdict
 
 SMALL = ["--input-size", "3", "--hidden-size", "4", "--batch-size", "3", "--batches", "2", "--threads", "1"]
@@ -83,6 +85,65 @@ def test_compare_measures_packed_sequences(tmp_path, capsys):
     text = capsys.readouterr().out
     assert re.search(r"packed +\d+ +\d+\.\d\d", text)
     assert f"PyTorch {torch.__version__}" in text
+
+
+@pytest.fixture
+def fake_torch(tmp_path, monkeypatch):
+    """Let the process of `Packed` import a PyTorch that prints, and does what the function returned is given."""
+    utils = tmp_path / "torch" / "nn" / "utils"
+    utils.mkdir(parents=True)
+    (tmp_path / "torch" / "nn" / "__init__.py").write_text("")
+    (utils / "rnn.py").write_text("pack_padded_sequence = None")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    def write(program):
+        (tmp_path / "torch" / "__init__.py").write_text(f"print('This is PyTorch.')\n__version__ = 'fake'\n{program}")
+
+    return write
+
+
+def start_packed():
+    return Packed("lstm", 3, 4, 1, [np.array([2, 1])])
+
+
+def test_what_pytorch_prints_is_no_answer(fake_torch):
+    fake_torch("""
+import os
+import torch.nn.utils.rnn as rnn
+from torch import nn
+from unittest.mock import MagicMock
+def randn(*shape, **options):
+    os.system("echo printed by a library")
+    return MagicMock()
+nn.LSTM = lambda *sizes, **options: MagicMock(return_value=(MagicMock(), None))
+set_num_threads = tensor = ones_like = MagicMock()
+rnn.pack_padded_sequence = MagicMock()
+""")
+    with start_packed() as packed:
+        assert packed.version == "fake"
+        assert [seconds > 0 for seconds in packed.seconds()] == [True]
+
+
+def test_why_pytorch_does_not_run(fake_torch):
+    fake_torch("raise ImportError('a library is missing')")
+    with pytest.raises(OSError, match="PyTorch does not run: ImportError: a library is missing"):
+        start_packed()
+
+
+def test_an_interrupt_ends_the_process_of_pytorch(fake_torch, monkeypatch):
+    fake_torch("import time; time.sleep(60)")
+    started, popen = [], subprocess.Popen
+
+    def interrupt(packed, question):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Packed, "_ask", interrupt)
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **options: started.append(popen(*args, **options)) or started[0]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        start_packed()
+    assert started[0].poll() is not None
 
 
 def test_compare_leaves_the_callers_modes_alone(tmp_path, monkeypatch):
@@ -225,23 +286,34 @@ def test_clear_removes_what_is_ours_and_nothing_else(folder, capsys):
     assert (folder / "mine" / "kernel-1.nbc").exists()
 
 
-def test_warm_compiles_what_a_training_uses(monkeypatch, capsys):
-    """In a process of its own, a training step after `cache warm` finds all its kernels: it writes no file."""
-    monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
-    assert main(["cache", "warm"]) == 0
-    assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
-    program = """
+TRAININGS = """
 import numpy as np, varlen_rnn as vr
 from varlen_rnn.cache.disk import DiskCache
 def refuse(self, signature, compiled): raise AssertionError(f"{self._function.__name__} {signature}")
 DiskCache.save_overload = refuse
 x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
-embedding, lstm, output = vr.nn.Embedding(3, 20), vr.nn.LSTM(20, 70), vr.nn.Linear(70, 2)
-y, _ = lstm(embedding(x))
-vr.nn.functional.cross_entropy(output(vr.sequence_pool(y, "last")), labels).backward()
-vr.optim.Adam([*embedding.parameters(), *lstm.parameters(), *output.parameters()]).step()
+nn, optim = vr.nn, vr.optim
+cells = [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"num_layers": 2}), (nn.GRU, {"bias": False})]
+rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam]
+for dtype in (np.float32, np.float64):
+    for (cell, options), rule, pool in zip(cells, rules, ("sum", "max", "first", "sqrt")):
+        for sparse in (True, False):
+            embedding, output = nn.Embedding(3, 20, sparse=sparse, dtype=dtype), nn.Linear(70, 2, dtype=dtype)
+            layer = cell(20, 70, dtype=dtype, **options)
+            y, _ = layer(embedding(x))
+            nn.functional.cross_entropy(output(vr.sequence_pool(y, pool)), labels).backward()
+            rule([*embedding.parameters(), *layer.parameters(), *output.parameters()], lr=0.1).step()
+    plan = vr.sort_by_seq_len(x)
+    vr.concat_outputs([vr.segment_inputs(embedding(x), plan, t) for t in range(2)], plan).sum().backward()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_warm_compiles_what_trainings_use(monkeypatch, capsys):
+    """In a process of its own, trainings after `cache warm` find all their kernels: they write no file."""
+    monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
+    assert main(["cache", "warm", "--float64"]) == 0
+    assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
+    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 

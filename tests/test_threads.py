@@ -1,7 +1,11 @@
-"""Shards on the pool: all run, errors come out, modes belong to a context, fork is harmless."""
+"""Shards on threads: all run, errors and interrupts come out, modes belong to a context, fork is harmless."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -37,13 +41,14 @@ def test_large_work_is_cut_into_shards():
     assert sorted(shard for shard, _, _ in seen) == [0, 1]
 
 
-def test_an_error_comes_out_after_all_shards_ended():
-    vr.set_num_threads(4)
-    ended = []
+def test_an_error_comes_out_after_all_shards_that_began():
+    began, ended = threading.Barrier(4), []
 
     def kernel(shard, num_shards):
+        began.wait(10)
         if shard == 2:
             raise RuntimeError("shard 2")
+        time.sleep(0.02)
         ended.append(shard)
 
     with pytest.raises(RuntimeError, match="shard 2"):
@@ -51,17 +56,132 @@ def test_an_error_comes_out_after_all_shards_ended():
     assert sorted(ended) == [0, 1, 3]
 
 
-@pytest.mark.parametrize("failing", [0, 2])
-def test_who_waits_for_a_shard_that_failed_is_told(failing):
-    told = threading.Event()
+def test_after_an_error_of_a_helper_no_more_shards_begin():
+    caller, seen = threading.current_thread(), []
 
     def kernel(shard, num_shards):
-        if shard == failing:
+        seen.append(shard)
+        if threading.current_thread() is not caller:
+            raise RuntimeError
+        time.sleep(0.01)
+
+    with pytest.raises(RuntimeError):
+        threads.for_each_shard(kernel, num_shards=1000)
+    assert len(seen) < 1000
+
+
+@pytest.mark.parametrize("caller_fails", [False, True])
+def test_who_waits_for_a_shard_that_failed_is_told(caller_fails):
+    caller, began, told = threading.current_thread(), threading.Barrier(2), threading.Event()
+    waited = []
+
+    def kernel(shard, num_shards):
+        began.wait(10)
+        if (threading.current_thread() is caller) == caller_fails:
             raise RuntimeError("failed")
-        assert told.wait(10)
+        waited.append(told.wait(5))
 
     with pytest.raises(RuntimeError, match="failed"):
-        threads.for_each_shard(kernel, num_shards=4, give_up=told.set)
+        threads.for_each_shard(kernel, num_shards=2, give_up=told.set)
+    assert waited == [True]
+
+
+def test_shards_beyond_the_threads_of_a_call_run_too():
+    seen = []
+    threads.for_each_shard(collect(seen), num_shards=200)
+    assert sorted(shard for shard, _, _ in seen) == list(range(200))
+
+
+def test_shards_of_concurrent_calls_run_at_once():
+    threads._forget_threads()  # of earlier calls, which may suffice
+    meet = threading.Barrier(6)
+    calls = [
+        threading.Thread(target=threads.for_each_shard, args=(lambda *_: meet.wait(10),), kwargs={"num_shards": 3})
+        for _ in range(2)
+    ]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert not meet.broken
+
+
+def test_helpers_that_do_not_come_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr(threads, "_wake_helpers", lambda: None)
+    seen, here = [], threading.current_thread().name
+    threads.for_each_shard(collect(seen), num_shards=3)
+    assert seen == [(shard, 3, here) for shard in range(3)]
+
+
+@pytest.mark.parametrize("while_waiting", [False, True])
+def test_an_interrupt_comes_out_after_all_shards_ended(while_waiting):
+    meet, ended = threading.Barrier(3), []
+    caller = threading.main_thread()
+
+    def kernel(shard, num_shards):
+        meet.wait(10)
+        if threading.current_thread() is caller:
+            if not while_waiting:
+                raise KeyboardInterrupt
+            return
+        for _ in range(3):
+            time.sleep(0.02)
+            if while_waiting:
+                signal.pthread_kill(caller.ident, signal.SIGINT)
+        ended.append(shard)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.for_each_shard(kernel, num_shards=3)
+    assert len(ended) == 2
+
+
+INTERRUPTS = """
+import faulthandler, random, signal, time
+import numpy as np, varlen_rnn as vr
+from varlen_rnn import threads
+from varlen_rnn.recurrence import sharing
+
+faulthandler.dump_traceback_later(60, exit=True)
+threads.SMALL_WORK, sharing._BARRIER = 0, BARRIER
+vr.set_num_threads(4)
+layer = vr.nn.LSTM(4, 64)
+x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
+count = 0
+
+def forward():
+    with vr.no_grad():
+        return np.asarray(layer(x)[0])
+
+def interrupt(signum, frame):  # nowhere but within a call of shards
+    global count
+    while frame:
+        if frame.f_code is threads.for_each_shard.__code__:
+            count += 1
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+expected = forward()
+signal.signal(signal.SIGALRM, interrupt)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-3), 1e-4)
+    try:
+        while True:
+            forward()
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert np.array_equal(forward(), expected)
+assert count > 100, count
+assert len(threads._helpers) < 3 + count // 10
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("barrier", [0, 10**9], ids=["teams", "groups"])
+def test_interrupts_leave_nothing_behind(barrier):
+    program = INTERRUPTS.replace("BARRIER = 0, BARRIER", f"BARRIER = 0, {barrier}")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_one_team_at_a_time():
@@ -77,7 +197,7 @@ def test_one_team_at_a_time():
     ([100], 2, (1, 2)),
     ([100] * 3, 16, (1, 16)),
     ([100, 0, 0], 2, (1, 2)),
-    ([100] * 8, 128, (4, 16)),  # as many members as unit blocks, and no more threads than the pool has
+    ([100] * 8, 128, (4, 16)),  # as many members as unit blocks, and no more threads than a call has
     ([1], 2, (1, 1)),  # small
     ([], 2, (1, 1)),
 ])  # fmt: skip
@@ -135,6 +255,8 @@ def test_concurrent_calls_and_fork(monkeypatch):
     assert all(np.array_equal(result, expected) for result in results)
     if hasattr(os, "fork"):
         child = os.fork()
-        if child == 0:  # the pool's threads do not exist here
+        if child == 0:  # the parent's threads do not exist here
+            meet = threading.Barrier(2)
+            threads.for_each_shard(lambda *_: meet.wait(10), num_shards=2)
             os._exit(0 if np.array_equal(forward(layer, x), expected) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

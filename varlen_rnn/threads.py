@@ -1,25 +1,30 @@
-"""Shards of work on a thread pool over kernels that release the GIL.
+"""Shards of work on threads, over kernels that release the GIL.
 
 There is no threading layer: a kernel is called once a shard, with the shard's number and their count, and owns its
 share from the first step to the last.  What a shard computes does not depend on how many there are, so results do not
 depend on the number of threads.  Shards wait for each other only within a `team`.
+
+An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing here takes a lock, or counts, in steps
+that an interrupt could part: what threads share are lists and queues, each changed by one call of C.
 """
 
+import _thread
 import contextlib
 import contextvars
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from varlen_rnn.errors import check_int
 
-# Multiply-adds below which work stays on the calling thread: a round trip through the pool costs 30 to 60 us.
+# Multiply-adds below which work stays on the calling thread: a helper comes after 30 to 60 us.
 SMALL_WORK = 4_000_000
-MAX_TEAM = 64  # threads of the pool
+MAX_TEAM = 64  # threads of a call
 
 _num_threads = contextvars.ContextVar("num_threads", default=None)
-_pool = None
-_team = threading.Lock()
+_jobs = []  # those that have not ended
+_helpers = []  # an entry a thread
+_wakes = SimpleQueue()  # for each entry, a helper looks into all jobs
+_teams = []  # those who asked to be a team; the first of them is
 
 
 def _available_cores():
@@ -50,7 +55,7 @@ def set_num_threads(num_threads):
 
 
 def count_shards(work, max_shards):
-    """Return into how many shards to cut work: one, if it is not worth a trip through the pool.
+    """Return into how many shards to cut work: one, if it is not worth waking helpers.
 
     Parameters
     ----------
@@ -65,64 +70,129 @@ def count_shards(work, max_shards):
 def for_each_shard(kernel, *arguments, num_shards, give_up=None):
     """Call `kernel(shard, num_shards, *arguments)`, a function that releases the GIL, for every shard.
 
+    It returns, or raises what went wrong, after all shards that have begun; after an error, no more begin.
+
     Parameters
     ----------
     give_up : function, optional
-        Called when a shard failed, so that those that wait for it return.
+        Called when a shard failed, so that those that wait for it return; perhaps more than once.  It must not fail.
     """
     if num_shards == 1:
         kernel(0, 1, *arguments)
         return
-
-    def run(shard):
-        try:
-            kernel(shard, num_shards, *arguments)
-        except BaseException:
-            if give_up:
-                give_up()
-            raise
-
-    futures = []
+    job = _Job(kernel, arguments, num_shards, give_up)
     try:
-        for shard in range(1, num_shards):
-            futures.append(_executor().submit(run, shard))
-        kernel(0, num_shards, *arguments)
-    except BaseException:
-        if give_up:
-            give_up()
-        raise
-    finally:  # arrays in use must outlive every shard, whatever happened in this one
-        errors = [future.exception() for future in futures]
-    for error in errors:
-        if error is not None:
-            raise error
+        job.run()
+    finally:  # nobody may still work on arrays that the caller goes on with, whatever happened
+        try:
+            job.settle()
+        finally:  # an interrupt may come as `settle` begins, or between its attempts
+            job.settle()
+    if job.errors:
+        raise job.errors.pop(0)
+
+
+class _Job:
+    """The shards of one call: the caller and its helpers each take the next one, until none is left."""
+
+    def __init__(self, kernel, arguments, num_shards, give_up):
+        self.kernel, self.arguments, self.num_shards = kernel, arguments, num_shards
+        self.give_up = give_up or (lambda: None)
+        self.shards = iter(range(num_shards))
+        self.num_helpers = min(num_shards, MAX_TEAM) - 1
+        self.errors = []  # of helpers
+        self.has_run, self.is_closed = False, False
+        self.came, self.went, self.news = [], [], SimpleQueue()
+
+    def run(self):
+        """Wake the helpers and take part; a helper that comes late finds nothing left, and nobody waits for it."""
+        _jobs.append(self)
+        _wake_helpers()
+        for shard in self.shards:
+            if self.is_closed:
+                break
+            self.kernel(shard, self.num_shards, *self.arguments)
+        self.has_run = True
+
+    def help(self):
+        """Take part, as a helper."""
+        self.came.append(None)  # before it looks whether the job is closed, for who closes it then looks here
+        for shard in self.shards:
+            if self.is_closed:
+                break
+            try:
+                self.kernel(shard, self.num_shards, *self.arguments)
+            except BaseException as error:
+                self.errors.append(error)
+                self.is_closed = True
+                self.give_up()
+        self.went.append(None)
+        self.news.put(None)
+
+    def settle(self):
+        """Return once no helper is in a shard; what interrupts the wait is raised then."""
+        interrupt = None
+        while True:
+            try:
+                if not self.has_run:
+                    self.is_closed = True
+                    self.give_up()
+                while len(self.came) > len(self.went):
+                    self.news.get()
+                if self in _jobs:
+                    _jobs.remove(self)
+                break
+            except BaseException as error:
+                interrupt = error
+        if interrupt:
+            raise interrupt
+
+
+def _wake_helpers():
+    """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
+    wanted = sum(job.num_helpers for job in list(_jobs))
+    while len(_helpers) < wanted:
+        # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  Such a thread is a daemon.
+        _thread.start_new_thread(_help_for_ever, ())
+        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+    while _wakes.qsize() < wanted:
+        _wakes.put(None)
+
+
+def _help_for_ever():
+    while True:
+        _wakes.get()
+        _help_all()
+
+
+def _help_all():  # a function of its own, so that a helper that waits holds no job, and no arrays of one
+    for job in list(_jobs):
+        job.help()
 
 
 @contextlib.contextmanager
 def team():
     """Yield whether shards may wait for each other: all of them then run at once.
 
-    There is one team at a time, and it fits the pool: of two, each could hold threads that the other waits for.
+    There is one team at a time: the members of two would spin on the cores that the others need.
     """
-    mine = _team.acquire(blocking=False)
+    mine = object()
     try:
-        yield mine
+        _teams.append(mine)
+        if _teams[0] is not mine:
+            _teams.remove(mine)
+        yield mine in _teams
     finally:
-        if mine:
-            _team.release()
+        if mine in _teams:
+            _teams.remove(mine)
 
 
-def _executor():
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(max_workers=MAX_TEAM, thread_name_prefix="varlen_rnn")
-    return _pool
-
-
-def _forget_pool():
-    global _pool, _team
-    _pool, _team = None, threading.Lock()
+def _forget_threads():
+    global _wakes
+    _wakes = SimpleQueue()
+    for known in (_jobs, _helpers, _teams):
+        known.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)  # a child inherits the pool, but none of its threads
+    os.register_at_fork(after_in_child=_forget_threads)  # a child has none of its parent's threads

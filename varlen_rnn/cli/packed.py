@@ -2,10 +2,12 @@
 
 `Packed` starts this very file as a script and talks to it in lines of JSON: first the task, to which the script
 answers with PyTorch's version; then, as often as asked, a round of all batches, answered with the seconds of each.
+Answers have a descriptor of their own; what libraries print goes where errors go, and explains why there is no answer.
 """
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,21 +35,21 @@ class Packed:
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
-        self._words = tempfile.TemporaryFile("w+")
-        # -P: the folder of this file is no place to import from.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            text=True,
-        )
-        try:
+        with contextlib.ExitStack() as stack:  # whatever is raised here, an interrupt included, ends the process
+            self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
+            # -P: the folder of this file is no place to import from.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._words,
+                text=True,
+            )
+            stack.callback(self._process.communicate)
+            stack.callback(self._process.kill)
             filled = [batch[batch > 0].tolist() for batch in batches]
             self.version = self._ask([cell, input_size, hidden_size, num_threads, filled])
-        except OSError:
-            self.__exit__()
-            raise
+            self._open = stack.pop_all()
 
     def seconds(self):
         """Return the seconds of a step on each batch, after running them all."""
@@ -68,13 +70,13 @@ class Packed:
         return self
 
     def __exit__(self, *exception):
-        self._process.kill()
-        self._process.communicate()
-        self._words.close()
+        self._open.close()
 
 
 def _answer():
     """Answer the questions of `Packed`, in its process."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -93,9 +95,9 @@ def _answer():
         return spent
 
     seconds(batches[0])  # what is done once only
-    print(json.dumps(torch.__version__), flush=True)
+    print(json.dumps(torch.__version__), file=answers)
     for _ in sys.stdin:
-        print(json.dumps([seconds(batch) for batch in batches]), flush=True)
+        print(json.dumps([seconds(batch) for batch in batches]), file=answers)
 
 
 if __name__ == "__main__":

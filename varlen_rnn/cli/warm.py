@@ -1,5 +1,6 @@
-"""What a training and an inference use, run once on a small batch, so that every kernel of theirs is compiled."""
+"""What trainings and inferences use, run once on a small batch, so that every kernel of theirs is compiled."""
 
+import functools
 import os
 
 import numpy as np
@@ -7,17 +8,19 @@ from tqdm import tqdm
 
 from varlen_rnn import data, nn, optim
 from varlen_rnn.baselines import Padded
-from varlen_rnn.ops.sequence import sequence_pool
+from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool
+from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.block import no_grad
 
 # Units: more than a panel of the register tile has columns, for an array with one panel has a layout of its own.
 _SIZE = 200
 
 LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+_ALL_LAYERS = LAYERS | {"relu rnn": functools.partial(nn.RNN, nonlinearity="relu")}
 
 
 def warm(dtypes):
-    """Compile, or load, the kernels of RNN, LSTM and GRU in these data types, with a bar that shows how far it is.
+    """Compile, or load, the kernels of all layers and optimizers in these data types, and show a bar.
 
     Parameters
     ----------
@@ -37,10 +40,10 @@ def warm(dtypes):
 def _warm(dtypes):
     # Batches as users make them: kernels are compiled for what `data.batches` gives.
     ids, labels = data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
-    bar = tqdm([(name, dtype) for dtype in dtypes for name in LAYERS], unit="layer")
+    bar = tqdm([(name, dtype) for dtype in dtypes for name in _ALL_LAYERS], unit="layer")
     for name, dtype in bar:
         bar.set_description(f"compiling {name}, {dtype}")
-        _train_and_infer(LAYERS[name], np.dtype(dtype), ids, labels)
+        _train_and_infer(_ALL_LAYERS[name], np.dtype(dtype), ids, labels)
 
 
 def _train_and_infer(layer, dtype, ids, labels):
@@ -48,7 +51,9 @@ def _train_and_infer(layer, dtype, ids, labels):
     recurrent = layer(_SIZE, _SIZE, bidirectional=True, dtype=dtype)
     output = nn.Linear(2 * _SIZE, 2, dtype=dtype)
     parameters = [p for module in (embedding, recurrent, output) for p in module.parameters()]
-    optimizers = [optim.Adam(parameters), optim.Adam(parameters, lazy=True), optim.SGD(parameters, lr=1e-3)]
+    # The gradients of the embedding are sparse, all others dense.
+    optimizers = [optim.SGD(parameters, lr=1e-3), optim.Momentum(parameters, lr=1e-3), optim.Adagrad(parameters)]
+    optimizers.append(optim.Adam(parameters))
 
     def logits(run, pool):
         return output(sequence_pool(run(embedding(ids))[0], pool))
@@ -59,3 +64,11 @@ def _train_and_infer(layer, dtype, ids, labels):
         optimizer.step()
     with no_grad():
         logits(recurrent, "mean")
+    _walk_steps(embedding(ids))
+
+
+def _walk_steps(x):
+    """Run forward and backward through the steps of a recurrence written by hand."""
+    plan = sort_by_seq_len(x)
+    steps = [segment_inputs(x, plan, t) for t in range(plan.max_seq_len)]
+    (concat_outputs(steps, plan).sum() + init_memories(x[:3], plan).sum()).backward()
