@@ -1,0 +1,127 @@
+"""Every program that the tests record, with its feeds and what the same code computes at once.
+
+`python -m tests.recorded FOLDER` loads the programs that were saved there and writes what they compute.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import varlen_rnn as vr
+from tests.test_operators import CASES
+from tests.test_programs import OPTIMIZERS, STEPS, Model, batches, declare
+
+
+class Recorded(NamedTuple):
+    """A program, the feeds of its runs, what each run fetches, and what eager code computes instead."""
+
+    program: vr.Program
+    feeds: list
+    fetches: list
+    wanted: list
+
+
+def operator(name, unknown_rows):
+    """Return the program of an operator and its gradient."""
+    function, values = CASES[name]
+    values = [value if isinstance(value, vr.LoDTensor) else np.asarray(value) for value in values]
+    leaves = [vr.Variable(v, requires_grad=np.asarray(v).dtype.kind == "f") for v in values]
+    out = function(*leaves)
+    out.sum().backward()
+    with vr.program_guard() as program:
+        inputs = [declare(f"x{k}", value, unknown_rows) for k, value in enumerate(values)]
+        described = function(*inputs)
+        described.sum().backward()
+    fetches = [described.name, *(f"{x.name}@GRAD" for x in inputs if x.grad is not None)]
+    feed = dict(zip((x.name for x in inputs), values, strict=True))
+    return Recorded(program, [feed], fetches, [[out.value, *(x.grad for x in leaves if x.grad is not None)]])
+
+
+def training(name):
+    """Return the program of some training steps."""
+    losses, feeds = [], []
+    vr.manual_seed(1)
+    model = Model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    for ids, labels in batches():
+        loss = vr.nn.functional.cross_entropy(model(ids), labels)
+        optimizer.minimize(loss)
+        losses.append([loss.value])
+        feeds.append({"ids": ids, "labels": labels})
+    return Recorded(train_program(OPTIMIZERS[name])[0], feeds, ["loss"], losses)
+
+
+def train_program(optimizer):
+    """Return the program of a training step, and the model; its loss is named, and so are its logits."""
+    vr.manual_seed(1)
+    model = Model()
+    with vr.program_guard() as program:
+        logits = model(vr.data("ids", [-1], "int64", lod_level=1))
+        loss = vr.nn.functional.cross_entropy(logits, vr.data("labels", [-1], "int64"))
+        logits.name, loss.name = "logits", "loss"
+        optimizer(model.parameters()).minimize(loss)
+    return program, model
+
+
+def inference():
+    """Return the program of a model's logits."""
+    program, model = train_program(OPTIMIZERS["adam"])
+    model.eval()
+    with vr.no_grad():
+        wanted = [[model(ids).value] for ids, _ in batches()]
+    return Recorded(program.prune(["logits"]), [{"ids": ids} for ids, _ in batches()], ["logits"], wanted)
+
+
+def data_types():
+    """Return a program with a constant of every data type."""
+    types = ["bool", "int16", "int32", "int64", "float16", "float32", "float64", "uint8", "int8"]
+    constants = [np.arange(3).astype(dtype) for dtype in types]
+    with vr.program_guard() as program:
+        for dtype, constant in zip(types, constants, strict=True):
+            vr.Variable(constant)[:2].name = f"of_{dtype}"
+    return Recorded(program, [{}], [f"of_{dtype}" for dtype in types], [[constant[:2] for constant in constants]])
+
+
+def everything():
+    """Return `(name, function)` pairs; each function records a program."""
+    for name in CASES:
+        if name not in STEPS:
+            for unknown in (True, False):
+                yield f"{name}, {'unknown' if unknown else 'known'} rows", lambda n=name, u=unknown: operator(n, u)
+    for name in OPTIMIZERS:
+        yield f"training with {name}", lambda n=name: training(n)
+    yield "inference", inference
+    yield "data types", data_types
+
+
+def compute(program, feeds, fetches):
+    """Return what the runs of a program compute, as arrays by name."""
+    vr.manual_seed(1)
+    if any("loss" in name for name in fetches):
+        Model()  # whose initialisation comes before the masks
+    return as_arrays(vr.Executor().run(program, feed, fetches) for feed in feeds)
+
+
+def as_arrays(runs):
+    """Return all that the results of some runs are made of, as arrays by name."""
+    arrays = {}
+    for run, results in enumerate(runs):
+        for number, result in enumerate(results):
+            name = f"{run}.{number}"
+            if isinstance(result, vr.SelectedRows):
+                arrays |= {f"{name} rows": result.rows, f"{name} value": result.value}
+                continue
+            arrays[name] = np.asarray(result)
+            levels = result.structure.levels if isinstance(result, vr.LoDTensor) else ()
+            arrays |= {f"{name} level {k}": level for k, level in enumerate(levels)}
+    return arrays
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for number, (_, record) in enumerate(everything()):
+        recorded = record()
+        loaded = vr.Program.load(folder / f"{number}.safetensors")
+        vr.save(folder / f"{number}.results", results=compute(loaded, recorded.feeds, recorded.fetches))

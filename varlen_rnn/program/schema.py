@@ -1,0 +1,349 @@
+"""Descriptions of programs as JSON text: the messages of `docs/program.proto` in protobuf's JSON mapping.
+
+The reader is strict, for a file is untrusted input: what is not exactly as described is a `ProgramError` that names the
+place, as `blocks[0].ops[3].attrs[1].f`.
+"""
+
+import json
+import math
+import re
+from typing import NamedTuple
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.program.desc import (
+    VERSION,
+    Attr,
+    BlockDesc,
+    LoDTensorDesc,
+    OpDesc,
+    ProgramDesc,
+    Slot,
+    TensorDesc,
+    Type,
+    VarDesc,
+    VarType,
+)
+
+MOST_CHARACTERS = 2**26  # of a description
+
+
+class Field(NamedTuple):
+    """A field of a message, as a line of the .proto has it."""
+
+    label: str
+    kind: str
+    name: str
+    number: int
+    default: object = None
+
+
+ATTR_TYPES = {"FLOAT": 1, "STRING": 2, "BOOLEAN": 6, "BLOCK": 8, "LONG": 9, "LONGS": 11}
+ENUMS = {"VarType.Type": {member.name: member.value for member in Type}, "AttrType": ATTR_TYPES}
+MESSAGES = {
+    "Version": (Field("optional", "int64", "version", 1, 0),),
+    "TensorDesc": (Field("required", "VarType.Type", "data_type", 1), Field("repeated", "int64", "dims", 2)),
+    "LoDTensorDesc": (Field("required", "TensorDesc", "tensor", 1), Field("optional", "int32", "lod_level", 2, 0)),
+    "VarType": (
+        Field("required", "VarType.Type", "type", 1),
+        Field("optional", "TensorDesc", "selected_rows", 2),
+        Field("optional", "LoDTensorDesc", "lod_tensor", 3),
+        Field("optional", "LoDTensorDesc", "tensor_array", 4),
+    ),
+    "VarDesc": (
+        Field("required", "string", "name", 1),
+        Field("required", "VarType", "type", 2),
+        Field("optional", "bool", "persistable", 3, False),
+    ),
+    "OpDesc.Attr": (
+        Field("required", "string", "name", 1),
+        Field("required", "AttrType", "type", 2),
+        Field("optional", "double", "f", 4),
+        Field("optional", "string", "s", 5),
+        Field("optional", "bool", "b", 10),
+        Field("optional", "int32", "block_idx", 12),
+        Field("optional", "int64", "l", 13),
+        Field("repeated", "int64", "longs", 15),
+    ),
+    "OpDesc.Var": (Field("required", "string", "parameter", 1), Field("repeated", "string", "arguments", 2)),
+    "OpDesc": (
+        Field("repeated", "OpDesc.Var", "inputs", 1),
+        Field("repeated", "OpDesc.Var", "outputs", 2),
+        Field("required", "string", "type", 3),
+        Field("repeated", "OpDesc.Attr", "attrs", 4),
+    ),
+    "BlockDesc": (
+        Field("required", "int32", "idx", 1),
+        Field("required", "int32", "parent_idx", 2),
+        Field("repeated", "VarDesc", "vars", 3),
+        Field("repeated", "OpDesc", "ops", 4),
+        Field("optional", "int32", "forward_block_idx", 5, -1),
+    ),
+    "ProgramDesc": (Field("repeated", "BlockDesc", "blocks", 1), Field("optional", "Version", "version", 4)),
+}
+_VALUE_FIELDS = {"FLOAT": "f", "STRING": "s", "BOOLEAN": "b", "BLOCK": "block_idx", "LONG": "l", "LONGS": "longs"}
+
+
+# Writing: a value that is its field's default, and a list without entries, are left out.
+
+
+def to_json(desc):
+    """Return a description as JSON text.
+
+    Examples
+    --------
+    >>> from varlen_rnn.program.desc import ProgramDesc
+    >>> to_json(ProgramDesc())
+    '{"blocks":[{"idx":0,"parent_idx":-1}],"version":{"version":1}}'
+    """
+    return json.dumps(_to_plain("ProgramDesc", desc), separators=(",", ":"), allow_nan=False)
+
+
+def _to_plain(kind, value):
+    if kind in MESSAGES:
+        fields = _FIELDS_OF.get(kind, _own_fields)(value)
+        pairs = [(field, fields[field.name]) for field in MESSAGES[kind] if fields.get(field.name) is not None]
+        return {field.name: _field_to_plain(field, value) for field, value in pairs if not _is_left_out(field, value)}
+    if kind in ENUMS:
+        return value if isinstance(value, str) else Type(value).name
+    if kind == "double" and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    # Other readers of JSON hold a number as a double.
+    return str(value) if kind == "int64" and abs(value) > 2**53 else value
+
+
+def _field_to_plain(field, value):
+    if field.label == "repeated":
+        return [_to_plain(field.kind, item) for item in value]
+    return _to_plain(field.kind, value)
+
+
+def _is_left_out(field, value):
+    if field.label == "repeated":
+        return not value
+    return field.default is not None and value == field.default
+
+
+def _own_fields(message):
+    return {name: getattr(message, name) for name in message.__slots__}
+
+
+def _attr_fields(attr):
+    kind = _attr_type(attr)
+    return {"name": attr.name, "type": kind, _VALUE_FIELDS[kind]: attr.value}
+
+
+def _attr_type(attr):
+    if attr.is_block:
+        return "BLOCK"
+    return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", str: "STRING", tuple: "LONGS"}[type(attr.value)]
+
+
+_FIELDS_OF = {
+    "ProgramDesc": lambda desc: {"blocks": desc.blocks, "version": desc.version},
+    "Version": lambda version: {"version": version},
+    "OpDesc.Attr": _attr_fields,
+}
+
+
+# Reading.
+
+
+def from_json(text):
+    """Return the description that a JSON text holds.
+
+    Raises
+    ------
+    ProgramError
+        Not JSON, or not exactly such a description: the message names the place.  Whether operators fit together, a
+        `Program` checks.
+
+    Examples
+    --------
+    >>> from varlen_rnn.program.desc import ProgramDesc
+    >>> from_json(to_json(ProgramDesc())) == ProgramDesc()
+    True
+    >>> from_json('{"blocks": [{"idx": 0, "parent_idx": true}]}')
+    Traceback (most recent call last):
+    varlen_rnn.errors.ProgramError: blocks[0].parent_idx: expected an integer of 32 bits, got True
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ProgramError("description", expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
+    plain = parse_json(text, "description")
+    _check_version(plain)
+    return _message("ProgramDesc", plain, "")
+
+
+def parse_json(text, what):
+    """Return what a JSON text holds; a doubled key stands in its object as `Doubled`.
+
+    Raises
+    ------
+    ProgramError
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ProgramError(what, expected="JSON text", got=str(error)[:80]) from error
+
+
+class Doubled(str):
+    """A key that an object has twice, in place of the object."""
+
+
+def _object(pairs):
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    keys = [key for key, _ in pairs]
+    return Doubled(next(key for key in keys if keys.count(key) > 1))
+
+
+def _refuse(constant):
+    raise ValueError(f"{constant}, which is not JSON")
+
+
+def _check_version(plain):
+    """Raise if a newer version wrote it, before anything that only that version knows is called wrong."""
+    version = plain.get("version") if type(plain) is dict else None
+    version = version.get("version") if type(version) is dict else None
+    try:
+        newer = version is not None and _int64(version, "version.version") > VERSION
+    except ProgramError:
+        return  # the reader says what is wrong with it
+    if newer:
+        hint = "a newer varlen_rnn wrote it"
+        raise ProgramError("version.version", expected=f"1 to {VERSION}", got=version, hint=hint)
+
+
+def _message(kind, plain, path):
+    if isinstance(plain, Doubled):
+        raise ProgramError(_at(path), expected="each field once", got=f"{str(plain)!r} twice"[:80])
+    if type(plain) is not dict:
+        raise ProgramError(_at(path), expected=f"a {kind}", got=repr(plain)[:80])
+    fields, begin = MESSAGES[kind], f"{path}." if path else ""
+    unknown = plain.keys() - {field.name for field in fields}
+    if unknown:
+        expected = f"a field of {kind}: {', '.join(field.name for field in fields)}"
+        raise ProgramError(f"{begin}{min(unknown)[:80]!r}", expected=expected)
+    values = {field.name: _field(field, plain, begin + field.name) for field in fields}
+    return _MAKE[kind](values, path)
+
+
+def _at(path):
+    return path or "description"
+
+
+def _field(field, plain, path):
+    if field.label == "repeated":
+        given = plain.get(field.name, [])
+        if type(given) is not list:
+            raise ProgramError(path, expected="a list", got=repr(given)[:80])
+        return tuple(_value(field.kind, item, f"{path}[{number}]") for number, item in enumerate(given))
+    if field.name not in plain:
+        if field.label == "required":
+            raise ProgramError(path, expected=f"a {field.kind}", got="nothing")
+        return field.default
+    return _value(field.kind, plain[field.name], path)
+
+
+def _value(kind, plain, path):
+    return _message(kind, plain, path) if kind in MESSAGES else _READ[kind](plain, path)
+
+
+def _string(plain, path):
+    if type(plain) is not str:
+        raise ProgramError(path, expected="a string", got=repr(plain)[:80])
+    try:
+        plain.encode()
+    except UnicodeEncodeError as error:
+        raise ProgramError(path, expected="a string of Unicode characters", got=repr(plain)[:80]) from error
+    return plain
+
+
+def _bool(plain, path):
+    if type(plain) is not bool:
+        raise ProgramError(path, expected="true or false", got=repr(plain)[:80])
+    return plain
+
+
+def _int32(plain, path):
+    if type(plain) is not int or not -(2**31) <= plain < 2**31:
+        raise ProgramError(path, expected="an integer of 32 bits", got=repr(plain)[:80])
+    return plain
+
+
+_DECIMAL = re.compile("-?[0-9]{1,19}")
+
+
+def _int64(plain, path):
+    number = int(plain) if type(plain) is str and _DECIMAL.fullmatch(plain) else plain
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise ProgramError(path, expected="an integer of 64 bits", got=repr(plain)[:80])
+    return number
+
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _double(plain, path):
+    if type(plain) is str and plain in _SPECIAL:
+        return _SPECIAL[plain]
+    try:
+        number = float(plain) if type(plain) in (int, float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):  # a text as 1e999 too
+        raise ProgramError(path, expected='a finite number, "NaN", "Infinity" or "-Infinity"', got=repr(plain)[:80])
+    return number
+
+
+def _enum(names):
+    def read(plain, path):
+        if type(plain) is not str or plain not in names:
+            raise ProgramError(path, expected=f"one of {', '.join(names)}", got=repr(plain)[:80])
+        return plain
+
+    return read
+
+
+def _type(plain, path):
+    return Type[_enum(Type.__members__)(plain, path)]
+
+
+_READ = {
+    "string": _string, "bool": _bool, "int32": _int32, "int64": _int64, "double": _double, "VarType.Type": _type,
+    "AttrType": _enum(ATTR_TYPES),
+}  # fmt: skip
+
+
+def _plain_make(message):
+    return lambda values, path: message(**values)
+
+
+def _make_attr(values, path):
+    name, kind = values.pop("name"), values.pop("type")
+    given = {field for field, value in values.items() if value not in (None, ())}
+    wanted = _VALUE_FIELDS[kind]
+    if given - {wanted} or values[wanted] is None:
+        raise ProgramError(path, expected=f"{wanted!r} alone, for its type is {kind}", got=sorted(given) or "nothing")
+    return Attr(name, values[wanted], kind == "BLOCK")
+
+
+def _make_program(values, path):
+    if values["version"] is None:
+        raise ProgramError("version", expected="a Version", got="nothing")
+    return ProgramDesc(**values)
+
+
+_MAKE = {
+    "Version": lambda values, path: values["version"],
+    "TensorDesc": _plain_make(TensorDesc),
+    "LoDTensorDesc": _plain_make(LoDTensorDesc),
+    "VarType": _plain_make(VarType),
+    "VarDesc": _plain_make(VarDesc),
+    "OpDesc.Attr": _make_attr,
+    "OpDesc.Var": _plain_make(Slot),
+    "OpDesc": _plain_make(OpDesc),
+    "BlockDesc": _plain_make(BlockDesc),
+    "ProgramDesc": _make_program,
+}
