@@ -37,7 +37,7 @@ class Field(NamedTuple):
     default: object = None
 
 
-ATTR_TYPES = {"FLOAT": 1, "STRING": 2, "BOOLEAN": 6, "BLOCK": 8, "LONG": 9, "LONGS": 11}
+ATTR_TYPES = {"FLOAT": 1, "STRING": 2, "STRINGS": 5, "BOOLEAN": 6, "BLOCK": 8, "LONG": 9, "LONGS": 11}
 ENUMS = {"VarType.Type": {member.name: member.value for member in Type}, "AttrType": ATTR_TYPES}
 MESSAGES = {
     "Version": (Field("optional", "int64", "version", 1, 0),),
@@ -59,6 +59,7 @@ MESSAGES = {
         Field("required", "AttrType", "type", 2),
         Field("optional", "double", "f", 4),
         Field("optional", "string", "s", 5),
+        Field("repeated", "string", "strings", 8),
         Field("optional", "bool", "b", 10),
         Field("optional", "int32", "block_idx", 12),
         Field("optional", "int64", "l", 13),
@@ -80,7 +81,15 @@ MESSAGES = {
     ),
     "ProgramDesc": (Field("repeated", "BlockDesc", "blocks", 1), Field("optional", "Version", "version", 4)),
 }
-_VALUE_FIELDS = {"FLOAT": "f", "STRING": "s", "BOOLEAN": "b", "BLOCK": "block_idx", "LONG": "l", "LONGS": "longs"}
+_VALUE_FIELDS = {
+    "FLOAT": "f",
+    "STRING": "s",
+    "STRINGS": "strings",
+    "BOOLEAN": "b",
+    "BLOCK": "block_idx",
+    "LONG": "l",
+    "LONGS": "longs",
+}
 
 
 # Writing: a value that is its field's default, and a list without entries, are left out.
@@ -135,6 +144,8 @@ def _attr_fields(attr):
 def _attr_type(attr):
     if attr.is_block:
         return "BLOCK"
+    if attr.value and isinstance(attr.value, tuple) and isinstance(attr.value[0], str):
+        return "STRINGS"
     return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", str: "STRING", tuple: "LONGS"}[type(attr.value)]
 
 
