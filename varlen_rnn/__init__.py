@@ -20,6 +20,7 @@ from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.gradient import backward
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.recording import program_guard
+from varlen_rnn.program.wire import values_from_bytes, values_to_bytes
 from varlen_rnn.random import manual_seed
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.threads import get_num_threads, set_num_threads

@@ -17,7 +17,7 @@ from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import Scopes, Symbol, describe
 from varlen_rnn.selected_rows import SelectedRows
 
-_VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)
+VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)
 _grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
 _recorder = contextvars.ContextVar("recorder", default=None)
 _numbers = itertools.count()
@@ -131,7 +131,7 @@ class Variable:
     def __init__(self, value, requires_grad=False, name=None, persistable=False):
         if isinstance(value, Variable):
             value = value.value
-        self.value = value if isinstance(value, _VALUES) else LoDTensor(value)
+        self.value = value if isinstance(value, VALUES) else LoDTensor(value)
         if requires_grad and self.dtype.kind != "f":
             raise DTypeError("requires_grad", expected="float32 or float64", got=self.dtype)
         self.requires_grad, self.persistable = requires_grad, persistable

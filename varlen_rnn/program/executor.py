@@ -5,13 +5,13 @@ from typing import NamedTuple
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.attrs import decode
-from varlen_rnn.program.block import Variable, run
+from varlen_rnn.program.block import VALUES, Variable, run
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.program.registry import Op, find
-from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, describe, of_var
+from varlen_rnn.program.spec import TensorSpec, describe, of_var
 
 
 class Step(NamedTuple):
@@ -165,12 +165,8 @@ def _checked_feeds(declared, feed):
 
 def _checked_feed(name, value, spec):
     value = value.value if isinstance(value, Variable) else value
-    if spec.kind == LOD_TENSOR and not isinstance(value, LoDTensor):
-        value = LoDTensor(value)
-    try:
-        given = describe(value)
-    except AttributeError as error:
-        raise DTypeError(f"feed {name!r}", expected=f"a {spec.kind.name}", got=type(value).__name__) from error
+    value = value if isinstance(value, VALUES) else LoDTensor(value)
+    given = describe(value)
     if given.kind != spec.kind:
         raise DTypeError(f"feed {name!r}", expected=f"a {spec.kind.name}", got=f"a {given.kind.name}")
     if given.lod_level != spec.lod_level:

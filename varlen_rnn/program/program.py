@@ -103,8 +103,8 @@ class Program:
 
         Parameters
         ----------
-        at : list of Variables or str
-            Each begins a new program after the operator that computes it.
+        at : list of Variables or str, or of lists of them
+            Each begins a new program, after the operator that computes it; after those that compute all of a list.
 
         Returns
         -------
@@ -112,7 +112,10 @@ class Program:
             Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
             `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
         """
-        return [self.part(desc) for desc in prune.split(self.desc, names_of(self.desc, at))]
+        if isinstance(at, (str, bytes)) or not hasattr(at, "__iter__"):
+            raise ProgramError("split, at", expected="a list of variables or names", got=repr(at)[:80])
+        cuts = [names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at") for cut in at]
+        return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
     def part(self, desc):
         """Return a program of another description over the same values."""
@@ -137,10 +140,10 @@ def edge_names(desc, kind):
     return [name for _, name in sorted(found)]
 
 
-def names_of(desc, variables):
+def names_of(desc, variables, what="fetch_list"):
     """Return the names of Variables or names, or raise: each is a variable of the outermost block."""
     if isinstance(variables, (str, bytes)) or not hasattr(variables, "__iter__"):
-        raise ProgramError("fetch_list", expected="a list of variables or names", got=repr(variables)[:80])
+        raise ProgramError(what, expected="a list of variables or names", got=repr(variables)[:80])
     known = {var.name for var in desc.blocks[0].vars}
     names = []
     for number, variable in enumerate(variables):
@@ -150,6 +153,6 @@ def names_of(desc, variables):
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
-            raise ProgramError(f"fetch_list, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)
+            raise ProgramError(f"{what}, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)
         names.append(name)
     return names

@@ -59,19 +59,17 @@ def _declared_feeds(desc, ops, fetches):
     return [name for op in desc.blocks[0].ops if op.type == "feed" for name in op.output_names() if name in read]
 
 
-def split(desc, names):
-    """Return the descriptions of the parts that end with the operators that compute `names`."""
+def split(desc, groups):
+    """Return the descriptions of the parts that end when all names of a group are computed."""
     ops = [op for op in desc.blocks[0].ops if op.type not in EDGES]
-    cuts = []
-    for name in names:
-        last = [number for number, op in enumerate(ops) if name in op.output_names()]
-        if not last:
-            raise ProgramError(
-                f"split, {name!r}", expected="a variable that an operator computes", got="a feed or parameter"
-            )
-        cuts.append(last[0] + 1)
+    makers = {name: number for number, op in reversed(list(enumerate(ops))) for name in op.output_names()}
+    for name in (name for names in groups for name in names):
+        if name not in makers:
+            expected = "a variable that an operator computes"
+            raise ProgramError(f"split, {name!r}", expected=expected, got="a feed or parameter")
+    cuts = [1 + max((makers[name] for name in names), default=-1) for names in groups]
     if sorted(set(cuts)) != cuts:
-        raise ProgramError("split, at", expected="variables in the order of their computation", got=names)
+        raise ProgramError("split, at", expected="variables in the order of their computation", got=groups)
     parts = [ops[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
     final = [name for op in desc.blocks[0].ops if op.type == "fetch" for name in op.input_names()]
     return [_part(desc, parts, number, final) for number in range(len(parts))]

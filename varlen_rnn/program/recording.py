@@ -9,7 +9,7 @@ import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_int
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.block import Variable, apply, recorder, recording
@@ -153,8 +153,18 @@ class Recorder:
         return Variable(symbol, requires_grad=variable.requires_grad)
 
     def append(self, op, symbols, attrs):
-        """Describe an operator; return the symbols of its outputs."""
-        specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+        """Describe an operator; return the symbols of its outputs.
+
+        Raises
+        ------
+        InputError
+            What does not fit, with the names of the variables.
+        """
+        try:
+            specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+        except InputError as error:
+            given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
+            raise type(error)(f"{error}; {', '.join(given)}") from error
         stem = self.fresh(op.type)
         _, pairs = op.slots(symbols, specs, attrs)
         places = [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]

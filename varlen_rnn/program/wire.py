@@ -1,0 +1,92 @@
+"""Values on their way between processes: feeds and fetches as bytes, nothing pickled.
+
+Reading is untrusted input: every array passes the checks of the constructors.
+"""
+
+import json
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.selected_rows import SelectedRows
+
+_FORMAT = "varlen_rnn values 1"
+
+
+def values_to_bytes(values):
+    """Return feeds or fetches as bytes.
+
+    Parameters
+    ----------
+    values : dict of str to LoDTensor, array, SelectedRows or SortedSeqs
+
+    Examples
+    --------
+    >>> values = {"x": LoDTensor(np.ones((3, 2)), [[0, 1, 3]]), "y": np.arange(2)}
+    >>> x, y = values_from_bytes(values_to_bytes(values)).values()
+    >>> x.lod(), y
+    ([[0, 1, 3]], array([0, 1]))
+    """
+    arrays, kinds = {}, {}
+    for name, value in values.items():
+        kinds[name], parts = _parts(name, value)
+        # safetensors writes strided arrays wrongly, so every array is made contiguous.
+        arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
+    return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
+
+
+def _parts(name, value):
+    """Return the kind of a value, and the arrays that it is made of."""
+    if isinstance(value, LoDTensor):
+        return "lod_tensor", [value.data, *value.structure.levels]
+    if isinstance(value, SelectedRows):
+        return "selected_rows", [value.rows, value.value, np.array(value.height)]
+    if isinstance(value, SortedSeqs):
+        return "sorted_seqs", [value.offsets]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return "array", [value]
+    expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
+    raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__)
+
+
+_MAKE = {
+    "lod_tensor": lambda data, *levels: LoDTensor(data, levels),
+    "selected_rows": lambda rows, value, height: SelectedRows(rows, value, int(height)),
+    "sorted_seqs": SortedSeqs,
+    "array": lambda data: data,
+}
+
+
+def values_from_bytes(payload):
+    """Return the values that `values_to_bytes` wrote, by name and in its order.
+
+    Raises
+    ------
+    ProgramError
+        Bytes that it did not write, or that were damaged.
+    LoDError, ShapeError, OutOfRangeError
+        A value that cannot be.
+    """
+    try:
+        # Copies that can be written to: kernels are compiled once more for arrays that cannot.
+        arrays = {name: array.copy() for name, array in safetensors.numpy.load(payload).items()}
+        # Its reader of bytes hands out no metadata: that is the JSON object at the beginning.
+        header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
+        kinds = json.loads(header["kinds"])
+        known = header["format"] == _FORMAT and all(kind in _MAKE for kind in kinds.values())
+    except Exception as error:
+        raise ProgramError("values", expected="what values_to_bytes returned", got=str(error)[:80]) from error
+    if not known:
+        raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
+    values = {}
+    for name, kind in kinds.items():
+        count = sum(key.rpartition("/")[0] == name for key in arrays)
+        try:
+            values[name] = _MAKE[kind](*(arrays[f"{name}/{number}"] for number in range(count)))
+        except (KeyError, TypeError) as error:
+            raise ProgramError(f"value {name!r}", expected=f"the arrays of a {kind}", got=f"{count}") from error
+    return values
