@@ -85,10 +85,13 @@ def _infer(*inputs, block, keep, **names):
     return [y, *last, PLAN] + [SCOPES] * keep
 
 
-def _rows_of(value, count, what):
-    """Return the rows that a step computed for the sequences alive."""
+def _rows_of(value, count, what, like=None):
+    """Return the rows that a step computed for the sequences alive, each like a row of `like`."""
     if not value.shape or len(value.data) != count:
         raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one a sequence alive", got=value.shape)
+    if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
+        expected, got = f"rows of {like.shape[1:]} {like.dtype}", f"{value.shape[1:]} {value.dtype}"
+        raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=got)
     return np.ascontiguousarray(value.data)
 
 
@@ -114,9 +117,6 @@ def _check_batch(op, xs, boots):
     """Return the plan of the sequences after checking that there is one LoD, and a row of each memory a sequence."""
     shared_lod(op, *((f"x[{number}]", x) for number, x in enumerate(xs)))
     plan = sort_by_seq_len(xs[0])
-    for number, x in enumerate(xs):
-        if x.structure.levels[-1] is not plan.offsets and len(x.data) != plan.total_len:
-            raise ShapeError(f"{op}, x[{number}]", expected=f"{plan.total_len} rows", got=x.shape)
     for number, boot in enumerate(boots):
         if len(boot.data) != plan.num_sequences:
             expected = f"{plan.num_sequences} rows, one a sequence"
@@ -138,17 +138,13 @@ def _forward(*inputs, block, keep, **names):
         given = {name: LoDTensor.wrap(_step_of(x, plan, t)) for name, x in zip(names.step_inputs, xs, strict=True)}
         given |= {name: LoDTensor.wrap(s[:alive]) for name, s in zip(names.memories, states, strict=True)}
         values = nested.run(fixed | given)
-        out = _rows_of(values[names.output], alive, "output")
-        if out.shape[1:] != y.shape[1:]:
-            if t:
-                raise ShapeError("dynamic_rnn, output", expected=f"rows of {y.shape[1:]}", got=f"{out.shape[1:]}")
-            y = np.empty((plan.total_len, *out.shape[1:]), spec.dtype)
+        out = _rows_of(values[names.output], alive, "output", y if t else None)
+        if not t:
+            y = np.empty((plan.total_len, *out.shape[1:]), out.dtype)
         segment.concat_outputs(flat(out), plan.starts, t, flat(y))
-        states = [_rows_of(values[name], alive, name) for name in names.next_memories]
-        for of_all, state in zip(last, states, strict=True):
-            if state.shape[1:] != of_all.shape[1:]:
-                raise ShapeError("dynamic_rnn, memory", expected=of_all.shape[1:], got=state.shape[1:])
-            of_all[:alive] = state
+        states = [_rows_of(values[name], alive, name, end) for name, end in zip(names.next_memories, last, strict=True)]
+        for end, state in zip(last, states, strict=True):
+            end[:alive] = state
         scopes += [values] * keep
     ends = [LoDTensor.wrap(_to_callers_order(state, plan)) for state in last]
     return [tensor_like(y, xs[0]), *ends, plan] + [scopes] * keep
@@ -200,7 +196,8 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     count = len(d_inputs)
     (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
     xs, boots, others = of_step.split(inputs[:count])
-    if _check_batch("dynamic_rnn_grad", xs, boots) is not plan or len(scopes) != plan.max_seq_len:
+    of_x = _check_batch("dynamic_rnn_grad", xs, boots)
+    if not np.array_equal(of_x.offsets, plan.offsets) or len(scopes) != plan.max_seq_len:
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else d_y.data
     # By rank: what reaches the memories after step t, first from the end of the sequences that end there.
@@ -218,9 +215,10 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
         values = nested.run(given)
         for name, d_x in zip(of_xs, d_xs, strict=True):
             if name:
-                segment.concat_outputs(flat(_rows_of(values[name], alive, name)), plan.starts, t, flat(d_x))
+                rows = _rows_of(values[name], alive, name, d_x)
+                segment.concat_outputs(flat(rows), plan.starts, t, flat(d_x))
         for name, d_state in zip(of_memories, d_states, strict=True):
-            d_state[:alive] = _rows_of(values[name], alive, name) if name else 0
+            d_state[:alive] = _rows_of(values[name], alive, name, d_state) if name else 0
         for name, total in zip(of_others, totals, strict=True):
             total += [values[name]] if name else []
     d_boots = [tensor_like(_to_callers_order(d, plan), boot) for d, boot in zip(d_states, boots, strict=True)]
