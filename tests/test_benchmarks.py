@@ -48,11 +48,26 @@ def test_engines_of_a_layer_agree(cell):
 
 def test_engines_of_a_classifier_agree():
     case = {"data_set": "sentences", "batch_size": 3, "num_batches": 3}
-    losses = {}
+    found = {}
     for name in installed([name for name in ENGINES if name != "onnxruntime"]):
         engine = build("classifiers", name, case, 1)
-        losses[name] = engine.arrays(engine.training())
-    assert parity.disagreement(losses) is None
+        found[name] = engine.arrays(engine.training())
+    assert parity.disagreement(found) is None
+
+
+def test_a_gradient_of_the_wrong_scale_is_seen(monkeypatch):
+    case = {"data_set": "sentences", "batch_size": 3, "num_batches": 3}
+    right = build("classifiers", OURS, case, 1)
+    of_rows = vr.nn.functional.cross_entropy
+
+    def of_twice_the_gradient(logits, labels):
+        loss = of_rows(logits, labels)
+        return loss * 2 - loss.item()
+
+    monkeypatch.setattr(vr.nn.functional, "cross_entropy", of_twice_the_gradient)
+    wrong = build("classifiers", OURS, case, 1)
+    found = {"right": right.arrays(right.training()), "wrong": wrong.arrays(wrong.training())}
+    assert "embedding.weight of wrong is 1e+00 from that of right" in parity.disagreement(found)
 
 
 def test_rectangles_put_every_row_back():

@@ -18,22 +18,36 @@ class Model(vr.nn.Module):
 class Unpadded:
     """The model, its optimizer and its batches."""
 
+    way = staticmethod(lambda lstm: lstm)
+
     def __init__(self, case, threads):
         vr.set_num_threads(threads)
         self.batches = case.batches()
         self.model = Model(*case.sizes())
         self.model.load_state_dict(case.weights())
-        self.run_lstm = self.model.lstm
+        self.run_lstm = self.way(self.model.lstm)
         self.optimizer = vr.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
+        self.first_gradients = self.gradients(*self.batches[0])
 
     def training(self):
-        """Train on every batch; return the losses."""
-        return {"losses": [self.learn(*batch) for batch in self.batches]}
+        """Train on every batch; return the losses, and the gradients that the first weights had."""
+        return {"losses": [self.learn(*batch) for batch in self.batches], **self.first_gradients}
+
+    def gradients(self, ids, labels):
+        """Return the gradients of a batch by the names of the weights."""
+        self.loss(ids, labels).backward()
+        found = {name: weight.grad for name, weight in self.model.named_parameters()}
+        self.optimizer.zero_grad()
+        return found | {"embedding.weight": found["embedding.weight"].to_dense()}
+
+    def loss(self, ids, labels):
+        """Return the loss of a batch."""
+        y, _ = self.run_lstm(self.model.embedding(ids))
+        return vr.nn.functional.cross_entropy(self.model.output(vr.sequence_pool(y, "mean")), labels)
 
     def learn(self, ids, labels):
         """Train on a batch; return its loss."""
-        y, _ = self.run_lstm(self.model.embedding(ids))
-        loss = vr.nn.functional.cross_entropy(self.model.output(vr.sequence_pool(y, "mean")), labels)
+        loss = self.loss(ids, labels)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -41,12 +55,10 @@ class Unpadded:
 
     def arrays(self, results):
         """Return results as arrays."""
-        return {name: np.array(value) for name, value in results.items()}
+        return {name: np.asarray(value) for name, value in results.items()}
 
 
 class Padded(Unpadded):
     """The same on all rows of the rectangle."""
 
-    def __init__(self, case, threads):
-        super().__init__(case, threads)
-        self.run_lstm = vr.baselines.Padded(self.model.lstm)
+    way = vr.baselines.Padded

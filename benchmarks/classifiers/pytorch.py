@@ -31,15 +31,27 @@ class Padded:
         self.model.load_state_dict({name: torch.from_numpy(array) for name, array in case.weights().items()})
         # Fused is PyTorch's fastest form of Adam.
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE, fused=True)
+        self.first_gradients = self.gradients(*self.batches[0])
 
     def training(self):
-        """Train on every batch; return the losses."""
-        return {"losses": [self.learn(*batch) for batch in self.batches]}
+        """Train on every batch; return the losses, and the gradients that the first weights had."""
+        return {"losses": [self.learn(*batch) for batch in self.batches], **self.first_gradients}
 
-    def learn(self, ids, lengths, mask, labels):
-        """Train on a batch; return its loss."""
+    def gradients(self, *batch):
+        """Return the gradients of a batch by the names of the weights."""
+        self.loss(*batch).backward()
+        found = {name: weight.grad for name, weight in self.model.named_parameters()}
+        self.optimizer.zero_grad()
+        return found
+
+    def loss(self, ids, lengths, mask, labels):
+        """Return the loss of a batch."""
         y = self.run_lstm(self.model.embedding(ids), lengths, mask)
-        loss = torch.nn.functional.cross_entropy(self.model.output(y.sum(0) / lengths[:, None]), labels)
+        return torch.nn.functional.cross_entropy(self.model.output(y.sum(0) / lengths[:, None]), labels)
+
+    def learn(self, *batch):
+        """Train on a batch; return its loss."""
+        loss = self.loss(*batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -51,7 +63,7 @@ class Padded:
 
     def arrays(self, results):
         """Return results as arrays."""
-        return {name: np.array(value) for name, value in results.items()}
+        return {name: np.asarray(value) for name, value in results.items()}
 
 
 class Packed(Padded):

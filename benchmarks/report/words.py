@@ -8,9 +8,10 @@ Made by `python -m benchmarks report` from the lines in `benchmarks/results/`; `
 METHOD = """## How
 
 Each engine runs in a process of its own, on inputs that all processes make from the same seed, float32, with the same
-number of threads. First their results are compared (outputs; in training the gradients of rows and of all weights, or
-the losses); a line without agreement has no figures. Then they take turns: a round repeats a step for at least a tenth
-of a second while the other processes wait, and is followed by NumPy's product of two 2048 x 2048 matrices (sgemm).
+number of threads. First their results are compared (outputs; in training the gradients of rows and of all weights; of
+whole models the losses and the first gradients, for Adam hides how large a gradient is); a line without agreement has
+no figures. Then they take turns: a round repeats a step for at least a tenth of a second while the other processes
+wait, and is followed by NumPy's product of two 2048 x 2048 matrices (sgemm).
 A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
 less than a quarter of a core, or of all rounds if there is no such round.
 
