@@ -227,6 +227,15 @@ def test_sums_over_rows(device, size, dtype, windows):
         close(device.get(array), before, exact=True)
 
 
+@pytest.mark.skipif(SIMULATOR, reason="memory of the host")
+@pytest.mark.parametrize("count", [0, 1, 193])
+def test_sums_over_rows_begin_at_zero_whatever_the_memory_holds(monkeypatch, count):
+    monkeypatch.setattr(row_sums, "empty", lambda shape, like: np.full(shape, np.nan, like.dtype))
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(count, 7)), rng.normal(size=(count, 19))
+    np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=0, atol=1e-12)
+
+
 WITHOUT_AVX = """
 import llvmlite.binding as llvm
 import numpy as np

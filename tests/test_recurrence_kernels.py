@@ -251,7 +251,7 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
 
 
 # Groups of sequences and members of a team: also more of them than cores, and than sequences.
-SPLITS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (1, 5), (4, 4)]
+SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 16)]
 
 
 @cpu_only
@@ -263,7 +263,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, True)
 
     def flat(split):
-        monkeypatch.setattr(sharing, "_split", lambda *arguments: split)
+        monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
         threads.set_num_threads(split[0] * split[1])
         (y, last), (d_x, d_directions, d_initial) = case.run(Host, dtype)
         return [y, last, d_x, d_initial, *(a for d in d_directions for a in d)]
@@ -290,6 +290,6 @@ def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, failing):
         return run
 
     monkeypatch.setattr(cpu.cpu_forward, "forward_kernel", but_one)
-    monkeypatch.setattr(sharing, "_split", lambda *arguments: (1, 2))
+    monkeypatch.setattr(sharing, "_split", lambda *_, **__: (1, 2))
     with pytest.raises(RuntimeError, match="failed"):
         Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

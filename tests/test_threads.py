@@ -240,17 +240,25 @@ def forward(layer, x):
         return np.asarray(layer(x)[0])
 
 
-def test_concurrent_calls_and_fork(monkeypatch):
-    monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    vr.set_num_threads(2)
-    layer = vr.nn.LSTM(3, 4)
-    x = vr.create_lod_tensor(np.ones((6, 3), np.float32), [[1, 2, 3]])
+@pytest.mark.parametrize("members", [1, 2, 5, 16])
+def test_concurrent_calls_and_fork(monkeypatch, members):
+    """Also as a team of more members than cores, whatever the work, for whoever comes first."""
+    met = []
+
+    def split(*_, may_meet):
+        met.append(may_meet)
+        return (1, members) if may_meet else (2, 1)
+
+    layer = vr.nn.LSTM(3, 70)
+    x = vr.create_lod_tensor(np.ones((40, 3), np.float32), [[3, 30, 7]])
     expected, results = forward(layer, x), []
+    monkeypatch.setattr(sharing, "_split", split)
     workers = [threading.Thread(target=lambda: results.append(forward(layer, x))) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+    assert True in met
     assert len(results) == 4
     assert all(np.array_equal(result, expected) for result in results)
     if hasattr(os, "fork"):
@@ -260,3 +268,10 @@ def test_concurrent_calls_and_fork(monkeypatch):
             threads.for_each_shard(lambda *_: meet.wait(10), num_shards=2)
             os._exit(0 if np.array_equal(forward(layer, x), expected) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_small_work_leaves_the_team_to_others(monkeypatch):
+    layer, x = vr.nn.LSTM(3, 4), vr.create_lod_tensor(np.ones((6, 3), np.float32), [[1, 2, 3]])
+    monkeypatch.setattr(threads, "team", None)
+    vr.set_num_threads(2)
+    forward(layer, x)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, empty, launch, on_device
+from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.gemm import share
 from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, panel_width, pointer, tile
@@ -48,17 +48,23 @@ def _gather(factor, start, count, panels, width):
 
 
 @cpu_inlined
-def _add_products(factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, c_rows, c, width):
-    """Add the products of a block of rows to the rows of `c` that belong to columns `first` to `end` of `a`."""
+def _add_products(
+    factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, zeros, c_rows, c, begins, width
+):  # fmt: skip
+    """Add the products of a block of rows to the rows of `c` that belong to columns `first` to `end` of `a`.
+
+    The block that `begins` the sums starts from zeros, whatever is in `c`: a panel's width and an offset for each row.
+    """
     at_columns, at_rows = pointer(columns_of_tile, 0), pointer(c_rows, 0)
     for p in range(0, factor.columns, width):
         for m in range(first, end, TILE_ROWS):
             n = min(TILE_ROWS, end - m)
             if m < factor.end and m + n > factor.first:
                 here = pointer(c, (m - lowest) * c.shape[1] + p)
+                start, start_rows = (pointer(zeros[0], 0), pointer(zeros[1], 0)) if begins else (here, at_rows)
                 tile(
                     n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
-                    pointer(panels, p * _PANEL_STEP), 0, count, here, at_rows, 0, here, at_rows, 0,
+                    pointer(panels, p * _PANEL_STEP), 0, count, start, start_rows, 0, here, at_rows, 0,
                 )  # fmt: skip
 
 
@@ -74,8 +80,8 @@ def _add(source, source_start, target, target_start, count):
 def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two, sums):
     """Three sums over the rows of `a`, read once: its products with two factors, and its own.
 
-    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, and entry i
-    of `sums`, belong to column `lowest + i`; all hold zeros at first, and `c_one` and `c_two` whole panels.
+    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have
+    whole panels, and entry i of `sums`, zeros at first, belong to column `lowest + i`.
     """
     first, end = share(shard, num_shards, highest - lowest)
     first, end = lowest + first, lowest + end
@@ -90,6 +96,7 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
     part = np.empty(end - first, a.dtype)
     steps = np.arange(TILE_ROWS)
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
+    zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
     for start in range(0, a.shape[0], _DEPTH_BLOCK):
         count = min(_DEPTH_BLOCK, a.shape[0] - start)
         _gather(one, start, count, panels_one, width)
@@ -107,11 +114,13 @@ def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_o
                     target += tile_size
                 _add(flat, row + block, part, block - first, block_end - block)
             _add_products(
-                one, lowest, block, block_end, count, tiles, tile_size, steps, panels_one, rows_one, c_one, width
-            )
+                one, lowest, block, block_end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one,
+                start == 0, width,
+            )  # fmt: skip
             _add_products(
-                two, lowest, block, block_end, count, tiles, tile_size, steps, panels_two, rows_two, c_two, width
-            )
+                two, lowest, block, block_end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two,
+                start == 0, width,
+            )  # fmt: skip
         _add(part, 0, sums, first - lowest, end - first)
 
 
@@ -142,7 +151,8 @@ def row_products(a, one, two):
     width = panel_width(a.dtype)
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
-    wide = [np.zeros((highest - lowest, -(-f.columns // width) * width), a.dtype) for f in (one, two)]
+    allocate = empty if len(a) else zeros
+    wide = [allocate((highest - lowest, -(-f.columns // width) * width), a) for f in (one, two)]
     sums = np.zeros(a.shape[1], a.dtype)
     num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-(highest - lowest) // TILE_ROWS))
     arguments = (width, lowest, highest, a, one, two, *wide, sums[lowest:highest])

@@ -5,6 +5,7 @@ and never wait for each other.  The members of a team share the sequences of the
 units; since a step needs all units of the one before, they meet at a barrier once a step.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -79,8 +80,10 @@ def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, like, *argu
         `offsets_of(sequences)`: offsets of a shard with that many sequences.
     """
     num_sequences = len(batch.seq_lens)
-    with threads.team() as may_meet:
-        num_groups, parts = _split(batch, products, unit_blocks, may_meet)
+    with contextlib.ExitStack() as context:
+        num_groups, parts = _split(batch, products, unit_blocks, may_meet=True)
+        if parts > 1 and not context.enter_context(threads.team()):
+            num_groups, parts = _split(batch, products, unit_blocks, may_meet=False)
         num_shards, sequences = num_groups * parts, -(-num_sequences // num_groups)
         work = Work(
             parts,
