@@ -13,7 +13,7 @@ from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
 from varlen_rnn.nn.recurrent import Recurrent
-from varlen_rnn.ops.checks import check_float, check_integer, check_rank
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
@@ -29,6 +29,11 @@ def _infer(x, index):
     check_rank("take_rows", "x", x, 2)
     check_rank("take_rows", "index", index, 1)
     return [x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)]
+
+
+def _infer_grad(x, index, d_out):
+    check_like("take_rows_grad", "d_out", d_out, *_infer(x, index))
+    return [x]
 
 
 def _places(index, height):
@@ -61,7 +66,7 @@ def _grad(inputs, outputs, d_outputs):
 
 
 register(Op("take_rows", ("x", "index"), _infer, _take_rows, _grad))
-register(Op("take_rows_grad", ("x", "index", "d_out"), lambda x, index, d_out: [x], _take_rows_grad))
+register(Op("take_rows_grad", ("x", "index", "d_out"), _infer_grad, _take_rows_grad))
 
 
 class _Rectangle:

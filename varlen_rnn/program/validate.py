@@ -6,6 +6,7 @@ from varlen_rnn.program.desc import VERSION, Type
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import describe, of_var
+from varlen_rnn.program.structure import check_structure
 
 _MOST_BLOCKS = 1000
 
@@ -30,6 +31,7 @@ def check_program(desc):
             raise ProgramError(
                 f"block {number}", expected="a forward block of the program", got=block.forward_block_idx
             )
+    check_structure(desc)
     known = {}
     for block in desc.blocks:
         for var in block.vars:
@@ -46,7 +48,7 @@ def _check_block(desc, block, specs, bound):
         if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or of_var(var).lod_level):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
         specs[var.name] = of_var(var)
-    bound = bound | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
+    bound = set(bound) | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
     persistable = {var.name for var in block.vars if var.persistable}
     for number, op in enumerate(block.ops):
         where = f"block {block.idx}, operator {number} ({op.type})"
@@ -56,7 +58,7 @@ def _check_block(desc, block, specs, bound):
             raise ProgramError(where, got=str(error)) from error
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ProgramError(where, expected="what fits", got=str(error)[:300]) from error
-        bound = bound | set(op.output_names())
+        bound.update(op.output_names())
     for name in bound - specs.keys():
         raise ProgramError(f"variable {name!r}", expected="a description", got="none")
     for name in variables.keys() - bound:
@@ -87,8 +89,8 @@ def _check_op(desc, op, specs, bound, persistable, outermost):
     for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):
         if position in kind.in_place:
             source = inputs[kind.in_place[position]]
-            if name != source or name not in persistable:
-                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r}, updated in place")
+            if name != source or name not in persistable or inputs.count(name) > 1:
+                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r} alone, updated in place")
         elif name in bound:
             raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
         if name not in specs or specs[name] != spec:
