@@ -18,6 +18,7 @@ from varlen_rnn.program.block import Variable, grad_enabled, no_grad
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.gradient import backward
+from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.recording import program_guard
 from varlen_rnn.program.wire import values_from_bytes, values_to_bytes

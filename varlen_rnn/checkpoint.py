@@ -58,11 +58,24 @@ def save(path, **groups):
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
-    _write(Path(path), payload)
+    write_file(Path(path), payload)
 
 
-def _write(path, payload):
-    """Write a file beside `path` and move it there, so that a crash leaves the old file."""
+def write_file(path, payload):
+    """Write a file beside `path` and move it there, so that a crash leaves the old file.
+
+    Parameters
+    ----------
+    path : Path
+    payload : bytes
+
+    Examples
+    --------
+    >>> path = Path(tempfile.mkdtemp()) / "file"
+    >>> write_file(path, b"whole")
+    >>> path.read_bytes()
+    b'whole'
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:

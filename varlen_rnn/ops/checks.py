@@ -43,6 +43,11 @@ def check_kind(op, name, desc, kind):
         raise DTypeError(f"{op}, {name}", expected=f"a {kind.name}", got=_kind(desc))
 
 
+def check_tensor(op, name, desc):
+    """Raise unless a variable is a tensor, of any data type."""
+    check_kind(op, name, desc, LOD_TENSOR)
+
+
 def check_rank(op, name, desc, rank):
     """Raise unless the rank is `rank`."""
     if len(desc.shape) != rank:

@@ -17,13 +17,16 @@ def _infer_softmax(logits, labels):
     return [logits._replace(shape=logits.shape[:1]), logits]
 
 
-def _softmax(logits, labels):
-    classes = labels.data
-    num_classes = logits.shape[1]
+def _checked_classes(classes, num_classes):
     wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
     if len(wrong):
         entry, expected = int(wrong[0]), f"0 <= class < {num_classes}"
         raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
+    return classes
+
+
+def _softmax(logits, labels):
+    classes = _checked_classes(labels.data, logits.shape[1])
     shared_lod("cross_entropy", ("logits", logits), ("labels", labels))
     log_probabilities = log_softmax(logits.data)
     loss = -log_probabilities[np.arange(len(classes)), classes]
@@ -37,7 +40,7 @@ def _softmax_grad(inputs, outputs, d_outputs):
 def _softmax_grad_forward(labels, log_probabilities, d_loss):
     """Softmax minus the one-hot label, times the gradient of the row's loss."""
     d = np.exp(log_probabilities.data)
-    d[np.arange(len(d)), labels.data] -= 1
+    d[np.arange(len(d)), _checked_classes(labels.data, d.shape[1])] -= 1
     d *= d_loss.data[:, None]
     return [tensor_like(d, log_probabilities)]
 

@@ -230,7 +230,8 @@ def _infer_matmul(x, weight, bias, transposed):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
-    return [x._replace(shape=(*x.shape[:-1], columns))]
+    # Of one dimension, the features are the rows, and those of the result are others.
+    return [x._replace(shape=(*x.shape[:-1], columns), lod_level=x.lod_level if len(x.shape) > 1 else 0)]
 
 
 def _matmul(x, weight, bias, transposed):
@@ -239,7 +240,8 @@ def _matmul(x, weight, bias, transposed):
     out = np.empty((len(rows), columns), x.dtype)
     bias = None if bias is None else np.ascontiguousarray(bias.data)
     product(rows, np.ascontiguousarray(weight.data), out, transposed=transposed, bias=bias)
-    return [tensor_like(out.reshape(*x.shape[:-1], columns), x)]
+    lod = x.structure if x.data.ndim > 1 else NO_LOD
+    return [LoDTensor.wrap(out.reshape(*x.shape[:-1], columns), lod)]
 
 
 def _matmul_grad(inputs, outputs, d_outputs, transposed):

@@ -101,6 +101,8 @@ def _grad(inputs, outputs, d_outputs, cell, keep):
 
 
 def _infer_grad(*inputs, cell, num_forward, need_x):
+    if not 0 < num_forward < len(inputs):
+        raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
     y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
     num_states = len(_cell(cell).states)
@@ -128,8 +130,8 @@ def _check_plan(x, plan, residuals):
     """Raise unless the plan is that of the rows, whose states the gradient reads through it."""
     if not np.array_equal(plan.offsets, x.structure.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
-    if any(not residual.data.flags.writeable for residual in residuals):
-        raise ProgramError("recurrent_grad, slots", expected="memory of the layer's own", got="read-only memory")
+    if any(not (residual.data.flags.writeable and residual.data.flags.c_contiguous) for residual in residuals):
+        raise ProgramError("recurrent_grad, slots", expected="memory of the layer's own", got="a view")
 
 
 def _forward_grad(*inputs, cell, num_forward, need_x):
@@ -144,11 +146,12 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
     pairs = [recurrence.Residual(a.data, b.data) for a, b in zip(residuals[::2], residuals[1::2], strict=True)]
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else np.ascontiguousarray(d_y.data)
     d_states = np.zeros((len(d_last), *shape), x.dtype)
-    for d_state, d in zip(d_states, d_last, strict=True):
+    for name, d_state, d in zip(cell.states, d_states, d_last, strict=True):
         if d is not None:
+            check_shape("recurrent_grad", f"d_{name}_n", d, shape)
             d_state[...] = d.data
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, y.data, pairs, d_y, d_states, need_x
+        cell, rows, weights, initial, plan, np.ascontiguousarray(y.data), pairs, d_y, d_states, need_x
     )
     d_x = tensor_like(d_x, x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]

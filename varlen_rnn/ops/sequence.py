@@ -6,7 +6,7 @@ from varlen_rnn import plan
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_shape
+from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_shape, check_tensor
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.plan import check_is_plan
 from varlen_rnn.program.block import Variable, apply, recorder, required
@@ -191,8 +191,16 @@ def _plan_grad(op):
     return grad
 
 
+def _check_moved(op, name, desc):
+    """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
+    check_tensor(op, name, desc)
+    if desc.dtype == np.float16:
+        raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
+
+
 def _infer_rows(op):
     def infer(x, plan, **attrs):
+        _check_moved(op, "x", x)
         check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
         check_shape(op, "x", x, (-1, *x.shape[1:]))
         return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
@@ -263,6 +271,7 @@ def _infer_concat_outputs(plan, *steps):
     if not steps:
         return [TensorSpec((0,), np.dtype(np.float32), 1)]
     for t, step in enumerate(steps):
+        _check_moved("concat_outputs", f"step {t}", step)
         if step.shape[1:] != steps[0].shape[1:] or step.dtype != steps[0].dtype:
             expected, got = f"rows of {steps[0].shape[1:]} {steps[0].dtype}", f"{step.shape[1:]} {step.dtype}"
             raise ShapeError(f"concat_outputs, step {t}", expected=expected, got=got)

@@ -9,7 +9,7 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_like, check_shape, shared_lod
+from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_tensor, shared_lod
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
@@ -98,6 +98,7 @@ def _keeps_rows(old, new):
 
 
 def _infer_reshape(x, shape):
+    check_tensor("reshape", "x", x)
     if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
         raise ShapeError("reshape", expected="sizes, one of them -1 at most", got=shape)
     if list(shape).count(-1) > 1 and _keeps_rows(x.shape, shape) is False:
@@ -133,6 +134,7 @@ register(Op("reshape_grad", ("x", "d_y"), _infer_reshape_grad, _reshape_grad, at
 
 
 def _infer_getitem(x, index):
+    check_tensor("getitem", "x", x)
     try:
         shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:

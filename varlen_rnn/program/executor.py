@@ -43,7 +43,7 @@ class Steps:
         self.place = {name: number for number, name in enumerate(names)}
         self.size = len(names) + 1
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
-        not_ours = {*kept, *given}
+        not_ours = {*kept, *given, *_shared(ops)}
         self.steps = [self._step(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
     def _step(self, desc, number, op, last, not_ours, kept):
@@ -79,6 +79,21 @@ class Steps:
             for place in done:
                 held[place] = None
         return held
+
+
+def _shared(ops):
+    """Return the names whose value an operator must not overwrite: several read it, or it may be another's memory.
+
+    Only what a forward operator made for its own gradient is nobody else's; `assign` and others hand on what they got.
+    """
+    made = {name: op.type for op in ops for name in op.output_names()}
+    seen, shared = set(), set()
+    for op in ops:
+        for name in op.input_names():
+            if name in seen or f"{made.get(name)}_grad" != op.type:
+                shared.add(name)
+            seen.add(name)
+    return shared
 
 
 class Executor:

@@ -4,8 +4,8 @@ import difflib
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program import prune, validate
-from varlen_rnn.program.desc import ProgramDesc
+from varlen_rnn.program import files, prune, validate
+from varlen_rnn.program.desc import ProgramDesc, Type
 from varlen_rnn.program.spec import Symbol
 
 
@@ -122,6 +122,49 @@ class Program:
         kept = {var.name for var in desc.blocks[0].vars if var.persistable}
         return Program(desc, {name: value for name, value in self.persistables.items() if name in kept})
 
+    def save(self, path):
+        """Write the description and the persistables to one safetensors file, which appears whole or not at all.
+
+        Raises
+        ------
+        OSError
+            A path that cannot be written.
+        """
+        files.save(path, self.desc, self.persistables)
+
+    @classmethod
+    def load(cls, path):
+        """Return the program that `save` wrote; nothing of it is run.
+
+        Raises
+        ------
+        ProgramError
+            A file that is damaged, is something else, comes from a newer version, or describes what cannot be run.
+        OSError
+            A path that cannot be read.
+        """
+        return cls(*files.load(path))
+
+    def to_bytes(self):
+        """Return what `save` writes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from varlen_rnn.program.block import Variable
+        >>> from varlen_rnn.program.recording import program_guard
+        >>> with program_guard() as program:
+        ...     weight = Variable(np.ones(3), name="weight", persistable=True) * 2.0
+        >>> Program.from_bytes(program.to_bytes()).persistables["weight"].data
+        array([1., 1., 1.])
+        """
+        return files.to_bytes(self.desc, self.persistables)
+
+    @classmethod
+    def from_bytes(cls, content):
+        """Return the program that `to_bytes` made bytes of; raises what `load` raises of a file."""
+        return cls(*files.from_bytes(content))
+
     def __str__(self):
         return str(self.desc)
 
@@ -141,10 +184,10 @@ def edge_names(desc, kind):
 
 
 def names_of(desc, variables, what="fetch_list"):
-    """Return the names of Variables or names, or raise: each is a variable of the outermost block."""
+    """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value."""
     if isinstance(variables, (str, bytes)) or not hasattr(variables, "__iter__"):
         raise ProgramError(what, expected="a list of variables or names", got=repr(variables)[:80])
-    known = {var.name for var in desc.blocks[0].vars}
+    known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
     names = []
     for number, variable in enumerate(variables):
         value = getattr(variable, "value", None)

@@ -18,6 +18,7 @@ from varlen_rnn.program.feed import FEED, FEED_LIST
 from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
+from varlen_rnn.program.structure import is_name
 
 
 class Block:
@@ -86,7 +87,7 @@ class Recorder:
 
     def claim(self, name, symbol):
         """Return `name` for a symbol after checking that nothing else is called so."""
-        if not isinstance(name, str) or not name or name.strip() != name or not name.isprintable():
+        if not is_name(name):
             raise ProgramError("name", expected="a printable text without spaces around it", got=repr(name)[:80])
         if self.named.get(name, symbol) is not symbol:
             raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")

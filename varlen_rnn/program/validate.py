@@ -7,6 +7,7 @@ from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import describe, of_var
+from varlen_rnn.program.structure import check_structure
 
 _MOST_BLOCKS = 1000
 
@@ -31,43 +32,47 @@ def check_program(desc):
             raise ProgramError(
                 f"block {number}", expected="a forward block of the program", got=block.forward_block_idx
             )
+    check_structure(desc)
     known = {}
     for block in desc.blocks:
         for var in block.vars:
             if var.name in known:
                 raise ProgramError(f"variable {var.name!r}", expected="one of this name", got="another")
             known[var.name] = block.idx
-    _check_block(desc, desc.blocks[0], {}, frozenset())
+    _check_block(desc, desc.blocks[0], {}, frozenset(), {})
 
 
-def _check_block(desc, block, specs, bound):
-    """Check the operators of a block over the variables that are bound before it begins."""
+def _check_block(desc, block, specs, bound, begun):
+    """Check the operators of a block over the variables that are bound before it begins.
+
+    `begun` holds the nested blocks whose check began, each with whether it ended: a block cannot stand inside itself.
+    """
     specs, variables = dict(specs), {var.name: var for var in block.vars}
     for var in block.vars:
         if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or of_var(var).lod_level):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
         specs[var.name] = of_var(var)
-    bound = bound | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
+    bound = set(bound) | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
     persistable = {var.name for var in block.vars if var.persistable}
     for number, op in enumerate(block.ops):
         where = f"block {block.idx}, operator {number} ({op.type})"
         try:
-            _check_op(desc, op, specs, bound, persistable, block.idx)
+            _check_op(desc, op, specs, bound, persistable, block.idx, begun)
         except ProgramError as error:
             raise ProgramError(where, got=str(error)) from error
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ProgramError(where, expected="what fits", got=str(error)[:300]) from error
-        bound = bound | set(op.output_names())
+        bound.update(op.output_names())
     for name in bound - specs.keys():
         raise ProgramError(f"variable {name!r}", expected="a description", got="none")
     for name in variables.keys() - bound:
         raise ProgramError(f"variable {name!r}", expected="an operator that computes it", got="none")
 
 
-def _check_op(desc, op, specs, bound, persistable, block_idx):
+def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
     kind = find(op.type)
     inputs, outputs = op.input_names(), op.output_names()
-    attrs = decode(kind, op.attrs, lambda index: _checked_nested(desc, index, block_idx))
+    attrs = decode(kind, op.attrs, lambda index: _checked_nested(desc, index, block_idx, begun))
     for slots, pairs in zip((op.inputs, op.outputs), kind.slots(inputs, outputs, attrs), strict=True):
         if [(slot.parameter, slot.arguments) for slot in slots] != pairs:
             expected = f"the places {[place for place, _ in pairs]}"
@@ -88,15 +93,15 @@ def _check_op(desc, op, specs, bound, persistable, block_idx):
     for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):
         if position in kind.in_place:
             source = inputs[kind.in_place[position]]
-            if name != source or name not in persistable:
-                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r}, updated in place")
+            if name != source or name not in persistable or inputs.count(name) > 1:
+                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r} alone, updated in place")
         elif name in bound:
             raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
         if name not in specs or specs[name] != spec:
             raise ProgramError(f"variable {name!r}", expected=f"{spec}", got=f"{specs.get(name)}")
 
 
-def _checked_nested(desc, index, outer):
+def _checked_nested(desc, index, outer, begun):
     """Return a nested block after checking it, and that it stands in the block of its operator."""
     homes = (outer, desc.blocks[outer].forward_block_idx)  # a gradient block also runs steps of what it differentiates
     if not 0 < index < len(desc.blocks) or desc.blocks[index].parent_idx not in homes:
@@ -105,7 +110,13 @@ def _checked_nested(desc, index, outer):
     if forward >= index:
         raise ProgramError(f"block {index}", expected="an earlier block to differentiate", got=f"block {forward}")
     nested = Nested(desc, index)
-    _check_block(desc, nested.block, nested.specs, frozenset(nested.specs) - _computed(nested.block))
+    if not begun.get(index, True):
+        raise ProgramError(f"block {index}", expected="another", got="one inside of itself")
+    if index in begun:
+        return nested
+    begun[index] = False
+    _check_block(desc, nested.block, nested.specs, frozenset(nested.specs) - _computed(nested.block), begun)
+    begun[index] = True
     return nested
 
 

@@ -1,0 +1,99 @@
+"""A model for inference in a folder of its own: the part of a program between some feeds and some fetches."""
+
+from pathlib import Path
+
+from varlen_rnn.checkpoint import write_file
+from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.program import prune
+from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.program import Program, edge_names, names_of
+from varlen_rnn.program.spec import Symbol
+
+_FILE = "model.safetensors"
+
+
+def save_inference_model(folder, feeds, fetches, program=None):
+    """Write the part of a program that computes some variables from others, for inference, to `folder`.
+
+    Updates go, dropout is off, and nothing is kept for a gradient, as `Program.prune` does it.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made if it does not exist; its file `model.safetensors` is replaced when the new one is whole.
+    feeds : list of Variables or str
+        All that a run must be given, in the order of `feed_names` of what is loaded.
+    fetches : list of Variables or str
+        What a run returns, in this order.
+    program : Program, optional
+        By default that of the Variables among `fetches`.
+
+    Raises
+    ------
+    ProgramError
+        Feeds that are not exactly those needed; a variable that the program does not have, or that needs a gradient;
+        only names, and no program.
+    OSError
+        A folder that cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> with program_guard():
+    ...     x = data("x", shape=[-1, 3], dtype="float32")
+    ...     y = x.sum(axis=1)
+    >>> folder = tempfile.mkdtemp()
+    >>> save_inference_model(folder, feeds=["x"], fetches=[y])
+    >>> load_inference_model(folder)
+    Program of 3 operators, 0 persistables, feeds ['x']
+
+    Source: `save_inference_model` of PaddlePaddle Fluid.
+    """
+    desc, persistables = _source(program, fetches)
+    pruned = prune.prune(desc, names_of(desc, fetches, "fetches"))
+    names, needed = names_of(desc, feeds, "feeds"), edge_names(pruned, "feed")
+    if sorted(names) != sorted(needed):
+        raise ProgramError("feeds", expected=f"those that {edge_names(pruned, 'fetch')} need: {needed}", got=names)
+    ops = [op for op in pruned.blocks[0].ops if op.type not in EDGES]
+    ordered = prune.assemble(pruned, ops, names, edge_names(pruned, "fetch"))
+    kept = {var.name for var in ordered.blocks[0].vars if var.persistable}
+    model = Program(ordered, {name: value for name, value in persistables.items() if name in kept})
+    content = model.to_bytes()  # before anything is touched
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_file(Path(folder) / _FILE, content)
+
+
+def _source(program, fetches):
+    """Return the description and the values that some variables belong to."""
+    if program is not None and not isinstance(program, Program):
+        raise DTypeError("save_inference_model, program", expected="a Program", got=type(program).__name__)
+    if not isinstance(fetches, (list, tuple)):
+        raise ProgramError("fetches", expected="a list of variables or names", got=type(fetches).__name__)
+    values = [getattr(variable, "value", None) for variable in fetches]
+    recorders = {value.block.recorder for value in values if isinstance(value, Symbol)}
+    if program is not None:
+        if recorders - {program.recorder}:
+            raise ProgramError("fetches", expected="variables of the program", got="one of another")
+        return program.desc, program.persistables
+    if len(recorders) != 1:
+        expected = "variables of one program" if recorders else "a variable of a program, or the program itself"
+        raise ProgramError("fetches", expected=expected, got=repr(fetches)[:80])
+    (recorder,) = recorders
+    return recorder.desc(), recorder.persistables
+
+
+def load_inference_model(folder):
+    """Return the program that `save_inference_model` wrote to a folder.
+
+    Its `feed_names` and `fetch_names` are those that were saved, in that order: `Executor().run(program, feed)` returns
+    the fetches.
+
+    Raises
+    ------
+    ProgramError, OSError
+        As `Program.load`.
+
+    Source: `load_inference_model` of PaddlePaddle Fluid.
+    """
+    return Program.load(Path(folder) / _FILE)

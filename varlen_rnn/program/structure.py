@@ -1,0 +1,75 @@
+"""Checks of a description that need no operator: names, types of variables, the order of feeds and fetches."""
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.program.desc import DTYPES, Type
+from varlen_rnn.program.feed import EDGES
+
+_MOST_DIMS = 64  # NumPy's
+_SIZES = range(-1, 2**63)
+_LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
+
+# The field of a VarType that describes a kind; the other kinds have no description.
+_CONTENT = {
+    Type.LOD_TENSOR: "lod_tensor",
+    Type.SELECTED_ROWS: "selected_rows",
+    Type.LOD_TENSOR_ARRAY: "tensor_array",
+}
+
+
+def is_name(name):
+    """Return whether a variable can be called so: printable, so that it can be shown and found.
+
+    Examples
+    --------
+    >>> is_name("lstm.weight_hh_l0@GRAD"), is_name(" x"), is_name("")
+    (True, False, False)
+    """
+    return isinstance(name, str) and name != "" and name.strip() == name and name.isprintable()
+
+
+def check_structure(desc):
+    """Raise unless names are names, types are whole, and feeds and fetches stand in columns from 0 on."""
+    for block in desc.blocks:
+        for number, var in enumerate(block.vars):
+            if not is_name(var.name):
+                expected = "a printable name without spaces around it"
+                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=repr(var.name)[:80])
+            _check_type(var)
+    for kind, op_type in _LISTS.items():
+        _check_edges(desc.blocks[0], kind, op_type)
+
+
+def _check_type(var):
+    wanted = _CONTENT.get(var.type.type)
+    given = [name for name in _CONTENT.values() if getattr(var.type, name) is not None]
+    if given != [wanted] * (wanted is not None):
+        expected = f"{wanted or 'nothing'} beside type {var.type.type.name}"
+        raise ProgramError(f"variable {var.name!r}, type", expected=expected, got=given or "nothing")
+    if wanted is None:
+        return
+    content = getattr(var.type, wanted)
+    tensor, levels = (content, 0) if wanted == "selected_rows" else (content.tensor, content.lod_level)
+    if tensor.data_type not in DTYPES:
+        raise ProgramError(f"variable {var.name!r}", expected="a data type", got=tensor.data_type.name)
+    if len(tensor.dims) > _MOST_DIMS or any(size not in _SIZES for size in tensor.dims):
+        expected = f"at most {_MOST_DIMS} sizes, each at least -1"
+        raise ProgramError(f"variable {var.name!r}, dims", expected=expected, got=str(tensor.dims)[:80])
+    has_rows = len(tensor.dims) > 0
+    if levels < 0 or (not has_rows and (levels or wanted == "selected_rows")):
+        expected = "rows, and at least 0 levels of them"
+        raise ProgramError(f"variable {var.name!r}", expected=expected, got=f"{tensor}, lod_level {levels}")
+
+
+def _check_edges(block, kind, op_type):
+    """Raise unless the operators of one edge share one list, which nothing else reads, in columns 0, 1, 2 ..."""
+    lists = {var.name for var in block.vars if var.type.type == kind}
+    columns = [op.attr("col") for op in block.ops if op.type == op_type]
+    if len(lists) > 1 or any(type(column) is not int for column in columns):
+        raise ProgramError(
+            op_type, expected=f"one {kind.name}, and a column each", got=f"{sorted(lists)}, {columns}"[:80]
+        )
+    if sorted(columns) != list(range(len(columns))):
+        raise ProgramError(op_type, expected="columns 0, 1, 2 ..., each once", got=str(columns)[:80])
+    for op in block.ops:
+        if op.type not in EDGES and not lists.isdisjoint((*op.input_names(), *op.output_names())):
+            raise ProgramError(f"operator {op.type!r}", expected="values", got=f"the {kind.name}")
