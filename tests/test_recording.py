@@ -1,5 +1,6 @@
 """What a recorded program says: kinds, shapes, names, nested blocks; and what it refuses, at the line that is wrong."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -196,3 +197,19 @@ def test_two_threads_record_two_programs():
 def test_names_are_counted_in_constant_time():
     recorder = Recorder()
     assert [recorder.fresh("a"), recorder.fresh("a"), recorder.fresh("b")] == ["a", "a_1", "b"]
+
+
+def test_a_block_cannot_stand_inside_itself():
+    with vr.program_guard() as program:
+        x, state = rows(), vr.data("state", [-1, 3], "float32")
+        vr.nn.DynamicRNN(lambda row, h: (row, vr.nn.DynamicRNN(lambda r, s: (r, s * r))(x, [h])[1] * 0.0 + h))(
+            x, [state]
+        )
+    root, outer, inner = program.desc.blocks
+    (nested,) = [op for op in outer.ops if op.type == "dynamic_rnn"]
+    attrs = tuple(dataclasses.replace(attr, value=1) if attr.is_block else attr for attr in nested.attrs)
+    ops = tuple(dataclasses.replace(op, attrs=attrs) if op is nested else op for op in outer.ops)
+    for forward in (-1, 0):
+        looped = dataclasses.replace(outer, ops=ops, forward_block_idx=forward)
+        with pytest.raises(vr.ProgramError, match="block"):
+            vr.Program(vr.ProgramDesc((root, looped, inner)))
