@@ -40,6 +40,30 @@ def operator(name, unknown_rows):
     return Recorded(program, [feed], fetches, [[out.value, *(x.grad for x in leaves if x.grad is not None)]])
 
 
+def steps():
+    """Return the program of a recurrence written step by step over a plan."""
+
+    def run(x, boot):
+        plan = vr.sort_by_seq_len(x)
+        state, outputs = vr.init_memories(boot, plan), []
+        for t, size in enumerate(sizes):
+            state = vr.nn.functional.tanh(vr.segment_inputs(x, plan, t) + state[:size])
+            outputs.append(state)
+        y = vr.concat_outputs(outputs, plan)
+        (y * y).sum().backward()
+        return y
+
+    rng = np.random.default_rng(0)
+    given = {"x": vr.create_lod_tensor(rng.random((6, 2)), [[2, 0, 3, 1]]), "boot": rng.random((4, 2))}
+    sizes = vr.sort_by_seq_len(given["x"]).batch_sizes
+    leaves = [vr.Variable(value, requires_grad=True) for value in given.values()]
+    y = run(*leaves)
+    with vr.program_guard() as program:
+        described = run(*(declare(name, value) for name, value in given.items()))
+    wanted = [y.value, *(leaf.grad for leaf in leaves)]
+    return Recorded(program, [given], [described.name, "x@GRAD", "boot@GRAD"], [wanted])
+
+
 def training(name):
     """Return the program of some training steps."""
     losses, feeds = [], []
@@ -94,6 +118,7 @@ def everything():
                 yield f"{name}, {'unknown' if unknown else 'known'} rows", lambda n=name, u=unknown: operator(n, u)
     for name in OPTIMIZERS:
         yield f"training with {name}", lambda n=name: training(n)
+    yield "steps", steps
     yield "inference", inference
     yield "data types", data_types
 

@@ -71,6 +71,22 @@ def test_a_selected_rows_is_no_tensor(op):
         apply(op, rows, *plan, **attrs)
 
 
+@pytest.mark.parametrize("op", ["tanh_grad", "pow_grad"])
+@pytest.mark.parametrize("value", [vr.SelectedRows([0], [[1.0]], height=1), np.ones((1, 1), int)], ids=["rows", "int"])
+def test_the_gradient_of_an_activation_is_of_floating_rows(op, value):
+    attrs = {"exponent": 2.0} if op == "pow_grad" else {}
+    with pytest.raises(vr.DTypeError, match=f"{op}, x"):
+        apply(op, value, np.ones((1, 1)), np.ones((1, 1)), **attrs)
+
+
+def test_a_softmax_is_over_at_least_one_class():
+    for rows in (np.ones((2, 0)), np.ones(())):
+        with pytest.raises(vr.ShapeError, match="at least one class"):
+            vr.nn.functional.log_softmax(rows)
+    with pytest.raises(vr.ShapeError, match="at least one class"):
+        vr.nn.functional.cross_entropy(np.ones((0, 0)), np.zeros(0, int))
+
+
 def test_labels_of_a_gradient_are_classes():
     with pytest.raises(vr.OutOfRangeError, match="entry 0"):
         apply("cross_entropy_grad", np.array([-1]), np.zeros((1, 2)), np.ones(1))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
@@ -12,6 +12,8 @@ from varlen_rnn.program.registry import Op, register
 def _infer_softmax(logits, labels):
     check_float("cross_entropy", logits=logits)
     check_rank("cross_entropy", "logits", logits, 2)
+    if logits.shape[1] == 0:
+        raise ShapeError("cross_entropy, logits", expected="at least one class", got=f"shape {logits.shape}")
     check_integer("cross_entropy", labels=labels)
     check_shape("cross_entropy", "labels", labels, logits.shape[:1], "one class a row of logits")
     return [logits._replace(shape=logits.shape[:1]), logits]

@@ -113,7 +113,14 @@ def _same(op):
     return infer
 
 
-def _unary(name, function, gradient, attrs=MappingProxyType({})):
+def _infer_log_softmax(x):
+    check_float("log_softmax", x=x)
+    if not x.shape or x.shape[-1] == 0:
+        raise ShapeError("log_softmax, x", expected="at least one class", got=f"shape {x.shape}")
+    return [x]
+
+
+def _unary(name, function, gradient, attrs=MappingProxyType({}), infer=None):
     def forward(x, **attrs):
         return [tensor_like(np.asarray(function(x.data, **attrs)), x)]
 
@@ -124,11 +131,12 @@ def _unary(name, function, gradient, attrs=MappingProxyType({})):
         return [tensor_like(np.asarray(gradient(x.data, y.data, d.data, **attrs)), x)]
 
     def infer_grad(x, y, d, **attrs):
+        check_float(f"{name}_grad", x=x)
         check_like(f"{name}_grad", "y", y, x)
         check_like(f"{name}_grad", "d_y", d, x)
         return [x]
 
-    register(Op(name, ("x",), _same(name), forward, grad, attrs=attrs))
+    register(Op(name, ("x",), infer or _same(name), forward, grad, attrs=attrs))
     register(Op(f"{name}_grad", ("x", "y", "d_y"), infer_grad, grad_forward, attrs=attrs))
 
 
@@ -178,6 +186,7 @@ _unary(
     "log_softmax",
     log_softmax,
     lambda x, y, d: d - np.exp(y) * d.sum(axis=-1, keepdims=True),
+    infer=_infer_log_softmax,
 )
 
 
