@@ -167,6 +167,7 @@ def constant(kind, rng):
         "str": lambda: rng.choice(texts),
         "index": lambda: rng.choice(indices),
         "ints": lambda: tuple(rng.choice([-1, 0, 1, 2, 3, 6, 7]) for _ in range(rng.randrange(4))),
+        "strs": lambda: tuple(rng.choice(["x", "x_1", "state", "captured", ""]) for _ in range(rng.randrange(3))),
         "block": lambda: rng.randrange(3),
     }[kind]()
 

@@ -179,17 +179,18 @@ def sort_by_seq_len(x, level=-1):
     >>> plan[0]
     SortedSeqItem(start=1, end=4, index=1)
     """
-    x = getattr(x, "value", x)  # a Variable
+    if not isinstance(x, (LoDTensor, LoD)):
+        x = getattr(x, "value", x)  # a Variable
     if isinstance(x, LoDTensor):
         x = x.structure
     if not isinstance(x, LoD):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
         return SortedSeqs(x)
-    level = check_int(level, "level")
-    if not -len(x) <= level < len(x):
-        raise LoDError("level", expected=f"one of the {len(x)} levels", got=level)
-    level %= len(x)
+    level, num_levels = check_int(level, "level"), len(x)
+    if not -num_levels <= level < num_levels:
+        raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
+    level %= num_levels
     return x.remember(("plan", level), lambda: SortedSeqs(x.levels[level]))
 
 

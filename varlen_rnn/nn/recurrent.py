@@ -7,6 +7,7 @@ from varlen_rnn.errors import DTypeError, ShapeError, check_int
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
+from varlen_rnn.ops.checks import fits
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
 
@@ -81,12 +82,15 @@ class Recurrent(Module):
         if x.dtype != self._dtype:
             hint = "data types are never mixed silently: use astype"
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
-        shape = (self.num_layers * self.num_directions, x.value.num_elements(-1) if x.value.num_levels else -1)
         for name, state in zip(self.cell.states, states, strict=True):
-            if state is not None and not _fits(state, (*shape, self.hidden_size), self._dtype):
+            if state is None:
+                continue
+            num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
+            shape = (self.num_layers * self.num_directions, num_sequences, self.hidden_size)
+            if state.dtype != self._dtype or not fits(state.shape, shape):
                 raise ShapeError(
                     f"{type(self).__name__}, {name}_0",
-                    expected=f"{(*shape, self.hidden_size)} {self._dtype}",
+                    expected=f"{shape} {self._dtype}",
                     got=f"{state.shape} {state.dtype}",
                     hint="(num_layers * num_directions, num_sequences, hidden_size)",
                 )
@@ -95,13 +99,6 @@ class Recurrent(Module):
         """Return the sizes."""
         text = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return text + f", dropout={self.dropout}, bidirectional={self.bidirectional}"
-
-
-def _fits(variable, shape, dtype):
-    """Return whether a Variable has a shape and a data type; -1 is a size that only values tell."""
-    sizes = zip(variable.shape, shape, strict=False)
-    same = len(variable.shape) == len(shape) and all(a == b or -1 in (a, b) for a, b in sizes)
-    return same and variable.dtype == dtype
 
 
 class LSTM(Recurrent):

@@ -6,17 +6,21 @@ from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.lod import NO_LOD
 from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec
 
+# Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
+_FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
 
 def check_float(op, **descs):
-    """Raise unless all are tensors of one floating data type; return it."""
-    (first, desc), *others = descs.items()
-    if desc.kind != LOD_TENSOR or desc.dtype not in (np.float32, np.float64):
-        raise DTypeError(f"{op}, {first}", expected="float32 or float64", got=_kind(desc))
-    for name, other in others:
-        if other.kind != LOD_TENSOR or other.dtype != desc.dtype:
+    """Raise unless all are tensors of one floating data type."""
+    first = None
+    for name, desc in descs.items():
+        if first is None:
+            first, dtype = name, desc.dtype
+            if desc.kind != LOD_TENSOR or dtype not in _FLOATS:
+                raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
+        elif desc.kind != LOD_TENSOR or desc.dtype != dtype:
             hint = "data types are never mixed silently: use astype"
-            raise DTypeError(f"{op}, {name}", expected=f"{desc.dtype}, as {first}", got=_kind(other), hint=hint)
-    return desc.dtype
+            raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)
 
 
 def check_integer(op, **descs):
@@ -56,9 +60,26 @@ def check_rank(op, name, desc, rank):
 
 def check_shape(op, name, desc, shape, hint=None):
     """Raise unless the shape fits `shape`, where -1 fits any size."""
-    fits = len(desc.shape) == len(shape) and all(a == b or -1 in (a, b) for a, b in zip(desc.shape, shape, strict=True))
-    if not fits:
+    if not fits(desc.shape, shape):
         raise ShapeError(f"{op}, {name}", expected=f"shape {tuple(shape)}", got=f"shape {desc.shape}", hint=hint)
+
+
+def fits(shape, wanted):
+    """Return whether two shapes are the same, where -1 is the same as any size.
+
+    Examples
+    --------
+    >>> fits((5, 3), (-1, 3)), fits((5, 3), (5,))
+    (True, False)
+    """
+    if shape == wanted:
+        return True
+    if len(shape) != len(wanted):
+        return False
+    for size, other in zip(shape, wanted, strict=True):
+        if size != other and size != -1 and other != -1:
+            return False
+    return True
 
 
 def check_lod_level(op, name, desc):
@@ -71,36 +92,43 @@ def check_lod_level(op, name, desc):
 def broadcast(op, x, y):
     """Return the description of an elementwise result of `x` and `y`."""
     check_float(op, x=x, y=y)
+    shape = x.shape if x.shape == y.shape else _broadcast_shape(op, x.shape, y.shape)
+    return TensorSpec(shape, x.dtype, max(x.lod_level, y.lod_level))
+
+
+def _broadcast_shape(op, x, y):
     shape = []
-    for a, b in zip(_padded(x.shape, y), _padded(y.shape, x), strict=True):
+    for a, b in zip(_padded(x, y), _padded(y, x), strict=True):
         if a != b and 1 not in (a, b) and -1 not in (a, b):
-            raise ShapeError(op, expected="shapes that broadcast", got=f"{x.shape} and {y.shape}")
+            raise ShapeError(op, expected="shapes that broadcast", got=f"{x} and {y}")
         shape.append(b if a == 1 else a if b in (1, -1) else b)
-    return TensorSpec(tuple(shape), x.dtype, max(x.lod_level, y.lod_level))
+    return tuple(shape)
 
 
 def _padded(shape, other):
-    return (1,) * (len(other.shape) - len(shape)) + tuple(shape)
+    return (1,) * (len(other) - len(shape)) + tuple(shape)
 
 
 def shared_lod(op, *named):
     """Return the LoD that an elementwise result takes from `(name, tensor)` pairs; two different ones are an error."""
-    holders = [(name, tensor) for name, tensor in named if tensor.num_levels]
-    if not holders:
-        return NO_LOD
-    (first, tensor), *others = holders
-    for name, other in others:
-        if other.structure != tensor.structure:
+    first, shared = None, NO_LOD
+    for name, tensor in named:
+        lod = tensor.structure
+        if not lod.levels or lod is shared:
+            continue
+        if first is None:
+            first, shared = name, lod
+        elif lod != shared:
             raise LoDError(
                 op,
-                expected=f"one LoD: {first} has {_short(tensor)}",
-                got=f"another in {name}: {_short(other)}",
+                expected=f"one LoD: {first} has {_short(shared)}",
+                got=f"another in {name}: {_short(lod)}",
                 hint="rows of different sequences cannot be combined",
             )
-    return tensor.structure
+    return shared
 
 
-def _short(tensor):
-    lengths = tensor.recursive_sequence_lengths()
+def _short(lod):
+    lengths = lod.lengths()
     text = ", ".join(str(level if len(level) <= 8 else [*level[:8], "..."]) for level in lengths)
     return f"lengths [{text}]"

@@ -9,7 +9,7 @@ from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import SELECTED_ROWS
+from varlen_rnn.program.spec import SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
 
 
@@ -17,21 +17,18 @@ def _infer(ids, table, padding_idx, sparse):
     check_integer("embedding", ids=ids)
     check_float("embedding", table=table)
     check_rank("embedding", "table", table, 2)
-    return [table._replace(shape=(*ids.shape, table.shape[1]), lod_level=ids.lod_level)]
-
-
-def _check_ids(ids, height):
-    if ids.size and not (0 <= ids.min() and ids.max() < height):
-        entry = int(np.flatnonzero((ids < 0) | (ids >= height))[0])
-        expected = f"0 <= id < {height}, the rows of the table"
-        raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids[entry]))
+    return [TensorSpec((*ids.shape, table.shape[1]), table.dtype, ids.lod_level)]
 
 
 def _checked_ids(ids, height):
     """Return the ids as a new array, int64 and in range; kernels index with it unchecked."""
-    flat = ids.data.flatten()
-    _check_ids(flat, height)
-    return flat.astype(np.int64, copy=False)
+    flat = ids.data.flatten().astype(np.int64, copy=False)
+    # As unsigned numbers, negative ids are larger than any height: one look for both ends.
+    if flat.size and flat.view(np.uint64).max() >= height:
+        entry = int(np.flatnonzero((flat < 0) | (flat >= height))[0])
+        expected = f"0 <= id < {height}, the rows of the table"
+        raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids.data.flat[entry]))
+    return flat
 
 
 def _forward(ids, table, padding_idx, sparse):

@@ -7,6 +7,7 @@ from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
 
 
 def _infer_softmax(logits, labels):
@@ -16,11 +17,11 @@ def _infer_softmax(logits, labels):
         raise ShapeError("cross_entropy, logits", expected="at least one class", got=f"shape {logits.shape}")
     check_integer("cross_entropy", labels=labels)
     check_shape("cross_entropy", "labels", labels, logits.shape[:1], "one class a row of logits")
-    return [logits._replace(shape=logits.shape[:1]), logits]
+    return [TensorSpec(logits.shape[:1], logits.dtype, logits.lod_level), logits]
 
 
 def _checked_classes(classes, num_classes):
-    wrong = np.flatnonzero((classes < 0) | (classes >= num_classes))
+    (wrong,) = ((classes < 0) | (classes >= num_classes)).nonzero()
     if len(wrong):
         entry, expected = int(wrong[0]), f"0 <= class < {num_classes}"
         raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))

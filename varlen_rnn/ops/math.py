@@ -157,10 +157,11 @@ def _sigmoid(x):
 
 
 def log_softmax(x):
-    """Return the logarithm of the softmax over the last axis of an array."""
-    from scipy import special  # here, as above
-
-    return special.log_softmax(x, axis=-1)
+    """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
+    highest = x.max(axis=-1, keepdims=True)
+    shifted = x - np.where(np.isfinite(highest), highest, 0)
+    with np.errstate(divide="ignore"):
+        return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def _pow(x, exponent):
@@ -232,15 +233,17 @@ register(Op("sum", ("*x",), _infer_sum, sum_values))
 
 
 def _infer_matmul(x, weight, bias, transposed):
-    check_float("matmul", x=x, weight=weight, **({"bias": bias} if bias else {}))
+    check_float("matmul", x=x, weight=weight)
+    if bias:
+        check_float("matmul", x=x, bias=bias)
     check_rank("matmul", "weight", weight, 2)
-    depth, columns = weight.shape[::-1] if transposed else weight.shape
+    columns, depth = weight.shape if transposed else weight.shape[::-1]
     if not x.shape or (x.shape[-1] != depth and -1 not in (x.shape[-1], depth)):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
     # Of one dimension, the features are the rows, and those of the result are others.
-    return [x._replace(shape=(*x.shape[:-1], columns), lod_level=x.lod_level if len(x.shape) > 1 else 0)]
+    return [TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)]
 
 
 def _matmul(x, weight, bias, transposed):
@@ -264,7 +267,7 @@ def _matmul_grad(inputs, outputs, d_outputs, transposed):
 
 
 def _rows(data):
-    return np.ascontiguousarray(data).reshape(int(np.prod(data.shape[:-1])), data.shape[-1])
+    return np.ascontiguousarray(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
 
 
 def _row_product(a, b):

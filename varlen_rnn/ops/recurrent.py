@@ -11,9 +11,10 @@ from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN
+from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN, TensorSpec
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_NUMBERED = tuple(f"weights[{number}]" for number in range(8))  # of two directions
 
 
 def _cell(name):
@@ -25,41 +26,41 @@ def _cell(name):
 def _split(cell, inputs):
     """Return x, the initial states and the weights of each direction."""
     cut = 1 + len(cell.states)
-    weights = inputs[cut:]
-    if len(weights) not in (4, 8) or any(weights[at] is None for at in range(len(weights)) if at % 4 < 2):
-        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(weights))
-    return inputs[0], inputs[1:cut], [weights[at : at + 4] for at in range(0, len(weights), 4)]
+    directions = [inputs[at : at + 4] for at in range(cut, len(inputs), 4)]
+    if len(inputs) - cut not in (4, 8) or any([None in weights[:2] for weights in directions]):
+        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(inputs) - cut)
+    return inputs[0], inputs[1:cut], directions
 
 
 def _infer(*inputs, cell, keep):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs)
-    present = {f"weights[{i}]": desc for i, desc in enumerate(sum(directions, ())) if desc}
-    present |= {f"{name}_0": desc for name, desc in zip(cell.states, states, strict=True) if desc}
-    check_float("recurrent", x=x, **present)
+    initial = {f"{name}_0": desc for name, desc in zip(cell.states, states, strict=True) if desc}
+    present = {name: desc for name, desc in zip(_NUMBERED, inputs[1 + len(states) :], strict=False) if desc}
+    check_float("recurrent", x=x, **present, **initial)
     check_rank("recurrent", "x", x, 2)
     check_lod_level("recurrent", "x", x)
     check_rank("recurrent", "weight_hh", directions[0][1], 2)
-    hidden, num_gates = directions[0][1].shape[1], len(cell.gates)
-    for weight_ih, weight_hh, *biases in directions:
-        hint = "input_size is the number of features of a row"
-        check_rank("recurrent", "weight_ih", weight_ih, 2)
-        check_shape("recurrent", "x", x, (-1, weight_ih.shape[1]), hint)
-        check_shape("recurrent", "weight_ih", weight_ih, (num_gates * hidden, weight_ih.shape[1]))
-        check_shape("recurrent", "weight_hh", weight_hh, (num_gates * hidden, hidden))
-        for name, bias in zip(WEIGHTS[2:], biases, strict=True):
-            if bias:
-                check_shape("recurrent", name, bias, (num_gates * hidden,))
-    for name, desc in zip(cell.states, states, strict=True):
-        if desc:
-            check_shape("recurrent", f"{name}_0", desc, (len(directions), -1, hidden))
-    state = x._replace(shape=(len(directions), -1, hidden), lod_level=0)
-    y = x._replace(shape=(x.shape[0], len(directions) * hidden))
+    hidden = directions[0][1].shape[1]
+    rows = len(cell.gates) * hidden
+    hint = "input_size is the number of features of a row"
+    for weights in directions:
+        check_rank("recurrent", "weight_ih", weights[0], 2)
+        features = weights[0].shape[1]
+        check_shape("recurrent", "x", x, (-1, features), hint)
+        shapes = (rows, features), (rows, hidden), (rows,), (rows,)
+        for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
+            if weight:
+                check_shape("recurrent", name, weight, shape)
+    for name, desc in initial.items():
+        check_shape("recurrent", name, desc, (len(directions), -1, hidden))
+    state = TensorSpec((len(directions), -1, hidden), x.dtype)
+    y = TensorSpec((x.shape[0], len(directions) * hidden), x.dtype, x.lod_level)
     if not keep:
         return [y, *[state] * len(cell.states), PLAN]
     residuals = [
-        x._replace(shape=(x.shape[0], len(cell.slots) * hidden), lod_level=0),
-        x._replace(shape=(len(cell.states) - 1, x.shape[0], hidden), lod_level=0),
+        TensorSpec((x.shape[0], len(cell.slots) * hidden), x.dtype),
+        TensorSpec((len(cell.states) - 1, x.shape[0], hidden), x.dtype),
     ]
     return [y, *[state] * len(cell.states), PLAN, *residuals * len(directions)]
 

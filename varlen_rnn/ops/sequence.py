@@ -1,5 +1,7 @@
 """Sequence operators: pooling, and the steps of a hand-written recurrence over a plan."""
 
+import math
+
 import numpy as np
 
 from varlen_rnn import plan
@@ -18,7 +20,7 @@ POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 
 def flat(data):
     """Return rows of one dimension each, contiguous."""
-    return np.ascontiguousarray(data).reshape(len(data), int(np.prod(data.shape[1:])))
+    return np.ascontiguousarray(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
 # Pooling: the last level becomes one row a sequence; the level above it, if any, then counts those rows.
@@ -29,13 +31,17 @@ def _infer_pool(x, pool_type):
     check_lod_level("sequence_pool", "x", x)
     if pool_type not in POOL_TYPES:
         raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
-    index = x._replace(shape=(-1, -1), dtype=np.dtype(np.int64), lod_level=0)
-    return [x._replace(shape=(-1, *x.shape[1:]), lod_level=x.lod_level - 1), index]
+    return [TensorSpec((-1, *x.shape[1:]), x.dtype, x.lod_level - 1), _PICKED]
+
+
+_PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
 
 
 def _scale(offsets, pool_type, dtype):
-    lengths = np.maximum(1, np.diff(offsets))
-    return {"sum": lengths**0, "mean": 1 / lengths, "sqrt": 1 / np.sqrt(lengths)}[pool_type].astype(dtype)
+    if pool_type == "sum":
+        return np.ones(len(offsets) - 1, dtype)
+    lengths = np.maximum(1, offsets[1:] - offsets[:-1])
+    return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(dtype)
 
 
 def _ends(offsets, pool_type, width):
@@ -82,7 +88,7 @@ def _check_picked(index, d_rows, num_rows):
 
 def _pool_grad_forward(x, index, d_out, pool_type):
     offsets, d_rows = x.structure.levels[-1], flat(d_out.data)
-    d_x = np.empty((len(x.data), int(np.prod(x.shape[1:]))), x.dtype)
+    d_x = np.empty((len(x.data), math.prod(x.shape[1:])), x.dtype)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
     if pool_type in ("max", "first", "last"):

@@ -13,6 +13,7 @@ from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_te
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
 
 
 def _infer_reduce(x, axis, keepdims, of_nothing=None):
@@ -145,7 +146,8 @@ def _infer_getitem(x, index):
 def _indexed(shape, index):
     """Return the shape of `array[index]`, in which a slice of an unknown size has an unknown size."""
     if -1 not in shape:
-        return np.broadcast_to(np.False_, shape)[index].shape
+        # One element in memory, seen at every index: `np.broadcast_to` takes ten times as long.
+        return np.ndarray(shape, np.bool_, b"\0", strides=(0,) * len(shape))[index].shape
     items = list(index) if isinstance(index, tuple) else [index]
     given = sum(item is not None and item is not Ellipsis for item in items)
     if given > len(shape) or any(isinstance(item, (list, np.ndarray)) for item in items):
@@ -197,13 +199,13 @@ def _infer_concat(*descs, axis):
     if not -rank <= axis < rank:
         raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
     axis %= rank
-    shape = list(descs[0].shape)
-    shape[axis] = -1
+    before, after = descs[0].shape[:axis], descs[0].shape[axis + 1 :]
     for number, desc in enumerate(descs):
-        check_shape("concat", f"x[{number}]", desc, shape)
+        check_shape("concat", f"x[{number}]", desc, (*before, -1, *after))
     sizes = [desc.shape[axis] for desc in descs]
-    shape[axis] = -1 if -1 in sizes else sum(sizes)
-    return [descs[0]._replace(shape=tuple(shape), lod_level=max(desc.lod_level for desc in descs) if axis else 0)]
+    size = -1 if -1 in sizes else sum(sizes)
+    lod_level = max([desc.lod_level for desc in descs]) if axis else 0
+    return [TensorSpec((*before, size, *after), descs[0].dtype, lod_level)]
 
 
 def _infer_split_like(d, *like, axis):

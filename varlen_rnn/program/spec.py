@@ -106,7 +106,8 @@ def describe(value):
     1
     """
     if isinstance(value, LoDTensor):
-        return TensorSpec(value.data.shape, value.data.dtype, len(value.structure))
+        data = value.data
+        return TensorSpec(data.shape, data.dtype, len(value.structure.levels))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
     if isinstance(value, SortedSeqs):
