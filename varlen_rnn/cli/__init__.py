@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from varlen_rnn.cli import cache, compare
+from varlen_rnn.cli import cache, compare, show
 from varlen_rnn.errors import InputError
 
 
@@ -26,6 +26,7 @@ def main(argv=None):
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     cache.add_to(commands)
     compare.add_to(commands)
+    show.add_to(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
         parser.print_help()

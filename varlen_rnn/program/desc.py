@@ -11,6 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from varlen_rnn.program.layout import WIDTH, columns, wrapped
+
 VERSION = 1  # of the description; a reader refuses a newer one
 
 
@@ -122,6 +124,13 @@ class VarDesc:
     type: VarType
     persistable: bool = False
 
+    def cells(self):
+        """Return the cells of a table: the name, the type, the levels of detail, whether it is persistable."""
+        tensor = self.type.lod_tensor
+        kind = str(self.type) if tensor is None else str(tensor.tensor)
+        levels = f"lod_level {tensor.lod_level}" if tensor is not None and tensor.lod_level else ""
+        return self.name, kind, levels, "persistable" if self.persistable else ""
+
     def __str__(self):
         return f"{self.name}: {self.type}{', persistable' if self.persistable else ''}"
 
@@ -176,11 +185,20 @@ class OpDesc:
         return next((attr.value for attr in self.attrs if attr.name == name), None)
 
     def __str__(self):
-        given = [
-            f"{slot.parameter}={', '.join(name or 'none' for name in slot.arguments) or 'none'}" for slot in self.inputs
-        ]
-        call = f"{self.type}({'; '.join(given + [str(attr) for attr in self.attrs])})"
-        return f"{', '.join(name or '_' for name in self.output_names())} = {call}"
+        return "\n".join(self.lines(width=float("inf")))
+
+    def lines(self, width=WIDTH):
+        """Return the text in lines that fit: outputs, the type, the inputs that there are by place, the constants."""
+        given = [slot for slot in self.inputs if any(slot.arguments)]
+        told = [f"{slot.parameter}={', '.join(name or 'none' for name in slot.arguments)}" for slot in given]
+        told += map(str, self.attrs)
+        outputs = self.output_names()
+        line = f"{', '.join(outputs)} = {self.type}({'; '.join(told)})"
+        if len(line) <= width or not (told and outputs):
+            return [line]
+        names = wrapped([*(f"{name}," for name in outputs[:-1]), outputs[-1]], "    ", width)
+        items = [*(f"{item};" for item in told[:-1]), f"{told[-1]})"]
+        return names + wrapped(items, "      ", width, f"    = {self.type}(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +229,8 @@ class BlockDesc:
         head = f"block {self.idx}" + (f" in block {self.parent_idx}" if self.parent_idx >= 0 else "")
         if self.forward_block_idx >= 0:
             head += f", gradient of block {self.forward_block_idx}"
-        return "\n".join([head, *(f"  {item}" for item in (*self.vars, *self.ops))])
+        ops = [line for op in self.ops for line in op.lines()]
+        return "\n".join([head, *(f"  {line}" for line in columns([var.cells() for var in self.vars]) + ops)])
 
 
 @dataclass(frozen=True, slots=True)

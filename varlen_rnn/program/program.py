@@ -4,7 +4,7 @@ import difflib
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program import files, prune, validate
+from varlen_rnn.program import dot, files, prune, validate
 from varlen_rnn.program.desc import ProgramDesc, Type
 from varlen_rnn.program.spec import Symbol
 
@@ -39,9 +39,9 @@ class Program:
     >>> print(program)
     program, version 1
     block 0
-      feed: FEED_MINIBATCH
-      x: LOD_TENSOR float32 [-1, 2]
-      reduce_sum: LOD_TENSOR float32 []
+      feed        FEED_MINIBATCH
+      x           float32 [-1, 2]
+      reduce_sum  float32 []
       x = feed(feed=feed; col=0)
       reduce_sum = reduce_sum(x=x; keepdims=False)
     """
@@ -164,6 +164,13 @@ class Program:
     def from_bytes(cls, content):
         """Return the program that `to_bytes` made bytes of; raises what `load` raises of a file."""
         return cls(*files.from_bytes(content))
+
+    def to_dot(self):
+        """Return the program as Graphviz text: operators are boxes, variables ellipses.
+
+        Persistables are shaded; what is fed or fetched has a double line.  `dot -Tsvg` draws it.
+        """
+        return dot.to_dot(self.desc)
 
     def __str__(self):
         return str(self.desc)

@@ -19,7 +19,7 @@ def prune(desc, fetches):
             needed.update(_reads(desc, op))
             kept.append(op)
     kept = [_for_inference(desc, op) for op in reversed(kept)]
-    _check_bound(desc, kept)
+    _check_bound(desc, kept, fetches)
     return assemble(desc, kept, _declared_feeds(desc, kept, fetches), fetches)
 
 
@@ -41,8 +41,8 @@ def _for_inference(desc, op):
     return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda nested: nested.block.idx))
 
 
-def _check_bound(desc, ops):
-    """Raise if an operator reads what the operators for inference no longer compute: it is one of a gradient."""
+def _check_bound(desc, ops, fetches):
+    """Raise if an operator reads what the operators for inference no longer compute, or that is to be fetched."""
     made_before = {name for op in desc.blocks[0].ops if op.type not in EDGES for name in op.output_names()}
     persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
     made = {name for op in ops for name in op.output_names()}
@@ -51,6 +51,9 @@ def _check_bound(desc, ops):
         if lost:
             hint = "prune is for inference: fetch outputs, not gradients"
             raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
+    for name in fetches:
+        if name in made_before - made - persistable:
+            raise ProgramError(f"prune, {name!r}", expected="an output of inference", got="what a gradient needs")
 
 
 def _declared_feeds(desc, ops, fetches):

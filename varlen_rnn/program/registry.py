@@ -37,6 +37,7 @@ class Op(NamedTuple):
         Constants that `prune` sets: no dropout, nothing kept for a gradient.
     overwrites : callable, optional
         `overwrites(number of inputs, **attrs) -> positions` of inputs whose memory the operator uses for its outputs.
+        In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
     places : callable, optional
         `places(number of inputs, number of outputs, **attrs) -> inputs, outputs`: names of places for descriptions, of
         an operator whose constants decide what stands where.

@@ -1,0 +1,45 @@
+"""Text in columns and lines that fit a screen."""
+
+WIDTH = 100  # of a line, in characters; a single word may be longer
+
+
+def columns(rows):
+    """Return lines of cells, each column as wide as its widest cell.
+
+    Examples
+    --------
+    >>> columns([("x", "float32", ""), ("weight", "int64", "persistable")])
+    ['x       float32', 'weight  int64    persistable']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def aligned(numbers, unit):
+    """Return a column of numbers, right-aligned, each with a unit.
+
+    Examples
+    --------
+    >>> aligned([7, 1234], "bytes")
+    ['    7 bytes', '1,234 bytes']
+    """
+    texts = [f"{number:,}" for number in numbers]
+    return [f"{text:>{max(map(len, texts))}} {unit}" for text in texts]
+
+
+def wrapped(items, indent, width, begin=""):
+    """Return lines of items that break only between items; those after the first are indented.
+
+    Examples
+    --------
+    >>> wrapped(["first(", "second,", "third)"], indent="  ", width=14)
+    ['first( second,', '  third)']
+    """
+    lines, line = [], begin + items[0]
+    for item in items[1:]:
+        if len(line) + 1 + len(item) > width:
+            lines.append(line)
+            line = indent + item
+        else:
+            line += f" {item}"
+    return [*lines, line]
