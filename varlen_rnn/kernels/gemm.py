@@ -34,12 +34,15 @@ def share(shard, num_shards, count):
 
 
 @cpu_kernel
-def pack_rows(weight, panels):
-    """Pack `weight` (depth, columns) into `panels` (num_panels, depth, width), the last one filled with zeros."""
+def pack_rows(weight, first, end, panels):
+    """Pack `weight` (depth, columns) into `panels` (num_panels, depth, width), those from `first` to `end`.
+
+    The last one is filled with zeros.
+    """
     depth, columns = weight.shape
     width = panels.shape[2]
     weight, flat = weight.ravel(), panels.ravel()
-    for p in range(panels.shape[0]):
+    for p in range(first, end):
         valid = min(width, columns - p * width)
         for k in range(depth):
             target = (p * depth + k) * width
@@ -49,7 +52,7 @@ def pack_rows(weight, panels):
 
 
 @cpu_kernel
-def pack_columns(weight, bias, num_groups, panels, starts):
+def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels, starts):
     """Pack the transpose of `weight` (columns, depth) into `panels` (num_panels, depth, width), and `bias` likewise.
 
     The columns are `num_groups` groups of equal size.  Neighbouring panels hold the same columns of each group, and
@@ -59,7 +62,7 @@ def pack_columns(weight, bias, num_groups, panels, starts):
     size, width = columns // num_groups, panels.shape[2]
     weight, flat = weight.ravel(), panels.ravel()
     lanes = lanes_of(pointer(flat, 0))
-    for p in range(panels.shape[0]):
+    for p in range(first_panel, end_panel):
         unit, group = p // num_groups * width, p % num_groups
         valid, first = min(width, size - unit), group * size + unit
         for j in range(width):
@@ -77,23 +80,19 @@ def pack_columns(weight, bias, num_groups, panels, starts):
                             )
 
 
-def packed(weight, bias, num_groups=1):
-    """Return the panels of a product with the transpose of `weight` (columns, depth), and `bias` in panels."""
+def panels_of_columns(weight, num_groups=1):
+    """Return memory for the panels of a product with the transpose of `weight` (columns, depth), and for its bias."""
     columns, depth = weight.shape
     width = panel_width(weight.dtype)
     count = -(-columns // num_groups // width) * num_groups
-    panels, starts = empty((count, depth, width), weight), empty((count, width), weight)
-    pack_columns(weight, bias, num_groups, panels, starts)
-    return panels, starts
+    return empty((count, depth, width), weight), empty((count, width), weight)
 
 
-def packed_rows(weight):
-    """Return the panels of a product with `weight` (depth, columns)."""
+def panels_of_rows(weight):
+    """Return memory for the panels of a product with `weight` (depth, columns)."""
     depth, columns = weight.shape
     width = panel_width(weight.dtype)
-    panels = empty((-(-columns // width), depth, width), weight)
-    pack_rows(weight, panels)
-    return panels
+    return empty((-(-columns // width), depth, width), weight)
 
 
 @cpu_kernel
@@ -194,9 +193,11 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         launch(product_cuda, a.shape[0] * columns, *arguments)
         return
     if transposed:
-        panels, starts = packed(weight, np.zeros(columns, a.dtype) if bias is None else bias)
+        panels, starts = panels_of_columns(weight)
+        pack_columns(weight, np.zeros(columns, a.dtype) if bias is None else bias, 1, 0, len(panels), panels, starts)
     else:
-        panels = packed_rows(weight)
+        panels = panels_of_rows(weight)
+        pack_rows(weight, 0, len(panels), panels)
         starts = np.zeros(panels.shape[::2], a.dtype)
         if bias is not None:
             starts.ravel()[:columns] = bias

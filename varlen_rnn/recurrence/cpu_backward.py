@@ -12,7 +12,7 @@ import functools
 from varlen_rnn.device import CACHE_LINE
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
-from varlen_rnn.kernels.gemm import tiles
+from varlen_rnn.kernels.gemm import pack_rows, tiles
 from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
 from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
@@ -109,7 +109,7 @@ def backward_kernel(cell, width):
 
     @cpu_kernel
     def backward(
-        shard, num_shards, work, batch, panels, slots, y, y_column, states, initial, d_y, d_last, d_initial
+        shard, num_shards, work, batch, weight, panels, slots, y, y_column, states, initial, d_y, d_last, d_initial
     ):  # fmt: skip
         hidden, depth = initial.shape[2], panels.shape[1]
         group, num_groups, num_sequences, first, end = share_of(
@@ -117,6 +117,8 @@ def backward_kernel(cell, width):
         )
         if num_sequences <= 0:
             return
+        if num_groups == 1:
+            pack_rows(weight, first, end, panels)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], (end - first) * width
         state_plane, initial_plane = slots.shape[0] * hidden, len(batch.starts) * hidden

@@ -16,19 +16,31 @@ import numpy as np
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
-from varlen_rnn.kernels.gemm import tiles
+from varlen_rnn.kernels.gemm import pack_columns, tiles
 from varlen_rnn.kernels.tile import copy_run, pointer, stream_panel
 from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 
 class Weights(NamedTuple):
-    """Panels of the weights of inputs and recurrent products, (unit blocks * gates, depth, width), and their biases."""
+    """The weights of a direction, and memory for their panels, (unit blocks * gates, depth, width), with the biases."""
 
+    weight_ih: np.ndarray
+    weight_hh: np.ndarray
+    bias_ih: np.ndarray
+    bias_hh: np.ndarray
     x_panels: np.ndarray
     x_biases: np.ndarray
     h_panels: np.ndarray
     h_biases: np.ndarray
+
+
+@cpu_kernel
+def pack(weights, num_gates, first, end):
+    """Pack the weights and biases of the unit blocks from `first` to `end`."""
+    first, end = first * num_gates, end * num_gates
+    pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, weights.x_panels, weights.x_biases)
+    pack_columns(weights.weight_hh, weights.bias_hh, num_gates, first, end, weights.h_panels, weights.h_biases)
 
 
 def memory_of(cell, unit_blocks, sequences):
@@ -119,6 +131,8 @@ def forward_kernel(cell, width):
         )
         if num_sequences <= 0:
             return
+        if num_groups == 1:
+            pack(weights, num_gates, first, end)
         own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
         h_size, slots_stride, state_plane = num_gates * hidden * width, num_slots * hidden, x.shape[0] * hidden
         x, y, slots, states = x.ravel(), y.ravel(), slots.ravel(), states.ravel()

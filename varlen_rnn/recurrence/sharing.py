@@ -67,7 +67,7 @@ def row_of_step(batch, rank, t):
     return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
 
 
-def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, like, *arguments):
+def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, pack, like, *arguments):
     """Call `kernel(shard, num_shards, work, batch, *arguments)` on as many threads, in as large teams, as pay.
 
     Parameters
@@ -78,12 +78,16 @@ def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, like, *argu
         `memory_of(unit_blocks, sequences)`: numbers, in panels, of a shard with that many.
     offsets_of : function
         `offsets_of(sequences)`: offsets of a shard with that many sequences.
+    pack : function
+        `pack()` packs the weights that groups share; where there is one group, its members pack what they own.
     """
     num_sequences = len(batch.seq_lens)
     with contextlib.ExitStack() as context:
         num_groups, parts = _split(batch, products, unit_blocks, may_meet=True)
         if parts > 1 and not context.enter_context(threads.team()):
             num_groups, parts = _split(batch, products, unit_blocks, may_meet=False)
+        if num_groups > 1:
+            pack()
         num_shards, sequences = num_groups * parts, -(-num_sequences // num_groups)
         work = Work(
             parts,
