@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 import varlen_rnn as vr
+from tests import test_program_examples as examples
 from tests.test_operators import CASES
 from tests.test_programs import OPTIMIZERS, STEPS, Model, batches, declare
 
@@ -91,6 +92,16 @@ def train_program(optimizer):
     return program, model
 
 
+def example(name):
+    """Return the program of an example's training step."""
+    step_of_example = examples.begin(name)
+    feeds = [{"ids": ids, "labels": labels} for ids, labels in examples.batches()]
+    vr.manual_seed(2)
+    losses = [[examples.step(*step_of_example, *feed.values()).value] for feed in feeds]
+    program, _, _, loss = examples.record(name)
+    return Recorded(program, feeds, [loss], losses, seed=2)
+
+
 def inference():
     """Return the program of a model's logits."""
     program, model = train_program(OPTIMIZERS["adam"])
@@ -116,6 +127,8 @@ def everything():
         if name not in STEPS:
             for unknown in (True, False):
                 yield f"{name}, {'unknown' if unknown else 'known'} rows", lambda n=name, u=unknown: operator(n, u)
+    for name in examples.TRAINING:
+        yield f"example {name}", lambda n=name: example(n)
     for name in OPTIMIZERS:
         yield f"training with {name}", lambda n=name: training(n)
     yield "steps", steps

@@ -25,7 +25,8 @@ CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7),
 
 
 @pytest.mark.parametrize(
-    "name", ["rectangle", "lengths", "layers.case", "parity", "measure", "results", "tables", "report.bars"]
+    "name",
+    ["rectangle", "lengths", "layers.case", "parity", "measure", "results", "tables", "report.bars", "suites.overhead"],
 )
 def test_doctests(name):
     found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
@@ -135,6 +136,18 @@ def test_figures_are_medians_of_turns():
     assert found["engines"]["other"]["seconds"] == 8.0
     turn = [(OURS, "seconds"), (OURS, "sgemm"), ("other", "seconds"), ("other", "sgemm")]
     assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
+
+
+def test_operators_are_measured_every_way(tmp_path):
+    suite = SUITES["overhead"]
+    points = [suite.points(True, 1)[number] for number in (0, -1)]
+    lines = [line for point in points for line in suite.run(point, measure.QUICK)]
+    assert [line["operator"] for line in lines] == ["add", "adam"]
+    assert None not in suite.cells(lines[0])
+    assert suite.cells(lines[1])[3] is None, "updates are not recorded for a gradient"
+    results.write(tmp_path / "overhead.jsonl", [machine(), *lines])
+    write_report(tmp_path, tmp_path / "docs")
+    assert "an operator, recording: microseconds" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
 
 def test_disturbed_rounds_do_not_count_where_there_are_better():

@@ -1,10 +1,12 @@
 """The bars: what was promised, what was aimed at, what came out."""
 
+import statistics
 from typing import NamedTuple
 
 from benchmarks.engines import PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency
 from benchmarks.suites.memory import of_packed
+from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
 
 CELLS = ("LSTM", "GRU")
@@ -82,7 +84,18 @@ def all_bars(lines):
         for words, floor, aim, value, suite, sizes, lengths, mode in TIMES
     ]
     peaks = {f"{line['cell']} {size_of(line)}": of_packed(line) for line in lines["memory"]}
-    return [*times, Bar("memory of a training step: of PyTorch packed", 1, 0.5, peaks)]
+    memory = Bar("memory of a training step: of PyTorch packed", 1, 0.5, peaks)
+    return [*times, memory, *(_overhead(lines["overhead"], way) for way in WAYS)]
+
+
+def _overhead(lines, way):
+    """Return the bar of what operators cost beyond their kernels: the median operator, and the worst."""
+    found = {line["operator"]: cost for line in lines if (cost := beyond(line, way)) is not None}
+    values = {}
+    if found:
+        worst = max(found, key=found.get)
+        values = {"in the median": statistics.median(found.values()), worst: found[worst]}
+    return Bar(f"an operator, {way}: microseconds beyond its kernel", 15, 10, values)
 
 
 def size_of(line):

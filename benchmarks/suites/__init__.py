@@ -1,12 +1,13 @@
 """The suites by name: which points each has, how one is run, and how its lines are shown."""
 
-from benchmarks.suites import end_to_end, layers, memory, recurrent, scaling, small, startup
+from benchmarks.suites import end_to_end, layers, memory, overhead, recurrent, scaling, small, startup
 from benchmarks.suites.suite import Suite
 
 SUITES = {
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "end_to_end": Suite(end_to_end.points, end_to_end.run, end_to_end.COLUMNS, end_to_end.cells),
     "small": Suite(small.points, layers.run, layers.COLUMNS, layers.cells),
+    "overhead": Suite(overhead.points, overhead.run, overhead.COLUMNS, overhead.cells),
     "memory": Suite(memory.points, memory.run, memory.COLUMNS, memory.cells),
     "startup": Suite(startup.points, startup.run, startup.COLUMNS, startup.cells),
     "scaling": Suite(scaling.points, layers.run, layers.COLUMNS, layers.cells),

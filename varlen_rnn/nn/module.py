@@ -58,7 +58,7 @@ class Module:
     def __call__(self, *inputs, **named):
         """Run `forward`; in a program, parameters take the names that they have in the outermost module."""
         if (into := recorder()) is not None:
-            into.suggest(self.named_parameters())
+            into.suggest(self)
         return self.forward(*inputs, **named)
 
     def children(self):

@@ -5,7 +5,9 @@ Every size that only values tell counts as one: of a program over rows, that is 
 * a product of (m, k) and (k, n): 2 m k n, and m n for a bias;
 * a recurrent layer, a direction: 2 gates hidden (input + hidden) a row; its equations are left out.  Its gradient: the
   same for the weights, 2 gates hidden^2 for the states, and 2 gates hidden input for its inputs where they are wanted;
+* a recurrence of the user's own: the operators of its step, or of its gradient, once;
 * a reduction, a pooling or a sum: an addition an element of the inputs;
+* clipping by the global norm: 3 an element, for the norm and the factor;
 * everything else that computes: 1 an element of the outputs, whatever the function;
 * what only moves, picks or reshapes rows: nothing;
 * bytes: all inputs once and all outputs once, weights and what is updated too; plans and lists: none.
@@ -17,8 +19,8 @@ from typing import NamedTuple
 from varlen_rnn.cells import CELLS
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import of_var
 
 
 class Cost(NamedTuple):
@@ -41,13 +43,16 @@ def costs(desc):
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]
     [('matmul', (24, 76))]
     """
-    specs = {var.name: of_var(var) for var in desc.blocks[0].vars}
-    return [(op, _cost(op, specs)) for op in desc.blocks[0].ops if op.type not in EDGES]
+    return _costs(Nested(desc, 0))
 
 
-def _cost(op, specs):
-    inputs, outputs = ([specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
-    attrs = decode(find(op.type), op.attrs, lambda index: index)
+def _costs(nested):
+    return [(op, _cost(op, nested)) for op in nested.block.ops if op.type not in EDGES]
+
+
+def _cost(op, nested):
+    inputs, outputs = ([nested.specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
+    attrs = decode(find(op.type), op.attrs, lambda index: Nested(nested.desc, index))
     flops = 0 if op.type in _FREE else _FLOPS.get(op.type, _elementwise)(inputs, outputs, **attrs)
     return Cost(flops, sum(map(_bytes, inputs + outputs)))
 
@@ -86,6 +91,10 @@ def _row_product(inputs, outputs):
     return 2 * _size(inputs[0]) * _known(inputs[1].shape[-1])
 
 
+def _of_block(inputs, outputs, block, grad_block=None, **names):
+    return sum(cost.flops for _, cost in _costs(grad_block or block))
+
+
 def _recurrent_sizes(inputs, cell):
     """Return gates * hidden * rows, the features of a row, the hidden size, and the directions."""
     x, weights = inputs[0], inputs[1 + len(CELLS[cell].states) :]
@@ -106,9 +115,12 @@ def _recurrent_grad(inputs, outputs, cell, num_forward, need_x):
 _FREE = {
     "assign", "concat", "concat_outputs", "embedding", "fill_constant", "getitem", "getitem_grad", "init_memories",
     "init_memories_grad", "lod_rank_table", "reduce_grad", "reshape", "reshape_grad", "segment_inputs",
-    "segment_inputs_grad", "split_like", "take_rows",
+    "rectangle", "segment_inputs_grad", "split_like", "take_rows",
 }  # fmt: skip
 _FLOPS = {
+    "clip_by_global_norm": lambda inputs, outputs, max_norm: 3 * sum(map(_size, inputs)),
+    "dynamic_rnn": _of_block,
+    "dynamic_rnn_grad": _of_block,
     "embedding_grad": lambda inputs, outputs, **attrs: _size(inputs[2]),
     "matmul": _matmul,
     "recurrent": _recurrent,

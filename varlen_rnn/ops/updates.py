@@ -17,6 +17,7 @@ from varlen_rnn.selected_rows import SelectedRows
 _ONE_ROW = np.zeros(1, np.int64)
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
 _COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
+_STATES = tuple(f"states[{number}]" for number in range(3))
 _ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
 
 
@@ -29,7 +30,7 @@ def _infer(op):
             raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
         check_like(op, "lr", lr, _NUMBER)
         for number, state in enumerate(states):
-            check_like(op, f"states[{number}]", state, _COUNT if op == "adam" and number == 0 else parameter)
+            check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
         return [parameter, *states]
 
     return infer
@@ -79,8 +80,8 @@ def _adagrad(parameter, gradient, lr, moment, epsilon):
 def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon, lazy):
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if len(rows):
-        step.data[...] += 1
-        t = int(step.data)
+        t = int(step.data) + 1
+        step.data[...] = t
         rate = lr.data.item() * np.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return [parameter, step, moment1, moment2]

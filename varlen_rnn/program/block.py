@@ -264,9 +264,9 @@ def required(value, name):
 
 def _as_input(op, position, value):
     """Return the Variable of an operator's input, or None for one that may be missing."""
-    if value is None and op.may_miss(position):
-        return None
-    return required(value, f"{op.type}, {op.input_name(position)}")
+    if value is not None:
+        return Variable(value)
+    return None if op.may_miss(position) else required(value, f"{op.type}, {op.input_name(position)}")
 
 
 def apply(op_type, *inputs, **attrs):
@@ -292,16 +292,23 @@ def apply(op_type, *inputs, **attrs):
     else:
         inputs = [None if variable is None else into.admit(variable) for variable in inputs]
         values = into.append(op, [None if variable is None else variable.value for variable in inputs], attrs)
-    outputs = [Variable(value) for value in values]
-    for output, source in op.in_place.items():
-        outputs[output] = inputs[source]
-        inputs[source].version += 1
+    if op.in_place:
+        outputs = _updated(op, inputs, values)
+    else:
+        outputs = [Variable(value) for value in values]
     if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
         record = Record(op, inputs, values, attrs)
         for slot, output in enumerate(outputs):
             output.record, output._slot = record, slot
             output.requires_grad = True
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _updated(op, inputs, values):
+    """Return the outputs of an operator of which some are its inputs, which now have another version."""
+    for source in op.in_place.values():
+        inputs[source].version += 1
+    return [inputs[op.in_place[slot]] if slot in op.in_place else Variable(value) for slot, value in enumerate(values)]
 
 
 def run(op, values, attrs):

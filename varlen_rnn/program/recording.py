@@ -83,6 +83,7 @@ class Recorder:
         self._desc, self._feeds = None, []
         self.named = {}  # every symbol by its name: names are the program's, whatever the block
         self._counts, self._twins, self._suggested = {}, {}, {}
+        self._modules = {}  # whose parameters have suggested no names yet
         self.current = Block(self)
 
     def claim(self, name, symbol):
@@ -107,10 +108,16 @@ class Recorder:
         self._counts[stem] = number
         return name
 
-    def suggest(self, named):
-        """Call leaves by these names when they are first used: `(name, Variable)` pairs."""
-        for name, variable in named:
-            self._suggested.setdefault(id(variable), (name, variable))
+    def suggest(self, module):
+        """Call the parameters of a module by the names that they have in it, when they are first used."""
+        self._modules[id(module)] = module
+
+    def _suggested_name(self, variable):
+        for module in self._modules.values():
+            for name, parameter in module.named_parameters():
+                self._suggested.setdefault(id(parameter), (name, parameter))
+        self._modules.clear()
+        return self._suggested.get(id(variable), (None,))[0]
 
     def admit(self, variable):
         """Return the Variable of this program that stands for a given one.
@@ -146,8 +153,7 @@ class Recorder:
             hint = "declare it with vr.data(name, shape, dtype, lod_level), and feed it"
             got = f"{type(value).__name__} of one batch"
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
-        suggested = self._suggested.get(id(variable), (None,))[0]
-        name = variable.name or suggested or ("parameter" if persistable else "constant")
+        name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
         # By reference, if a run may update it; otherwise its owner may, and a constant stays what it is.
         self.persistables[symbol.name] = value if persistable else value.copy()
@@ -166,16 +172,21 @@ class Recorder:
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error
-        stem = self.fresh(op.type)
-        _, pairs = op.slots(symbols, specs, attrs)
-        places = [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
-        names = [stem] if len(specs) == 1 else [f"{stem}.{place}" for place in places]
+        names = self._names(op, symbols, specs, attrs)
         outputs = [
             symbols[op.in_place[slot]] if slot in op.in_place else self.current.declare(name, spec)
             for slot, (name, spec) in enumerate(zip(names, specs, strict=True))
         ]
         self._add(op, symbols, outputs, attrs)
         return outputs
+
+    def _names(self, op, symbols, specs, attrs):
+        stem = self.fresh(op.type)
+        if len(specs) == 1:
+            return [stem]
+        _, pairs = op.slots(symbols, specs, attrs)
+        places = [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
+        return [f"{stem}.{place}" for place in places]
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))

@@ -1,0 +1,135 @@
+"""Operators on a handful of rows, each beside the computation that it wraps: NumPy's expression, or the bare kernel."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+import varlen_rnn as vr
+from varlen_rnn import recurrence
+from varlen_rnn.cells import CELLS
+from varlen_rnn.kernels import gemm, pool, rows, updates
+from varlen_rnn.nn import functional
+
+_LENGTHS, _FEATURES, _CLASSES, _UNITS = [3, 1, 2, 2], 4, 4, 32
+
+
+class Operator(NamedTuple):
+    """An operator, and what it costs without one.
+
+    Attributes
+    ----------
+    name : str
+    inputs : tuple of LoDTensor
+        What `call` takes, as Variables; those of floating point may require a gradient.
+    call : callable
+        `call(*variables)` applies it.
+    kernel : callable
+        The computation alone, on arrays that are ready.
+    kernel_kept : callable, optional
+        The same where it keeps something for a gradient; by default `kernel`.
+    prepare : callable, optional
+        `prepare(*variables)`, once, before `call` is repeated.
+    records : bool
+        Whether it is recorded for a gradient.
+    """
+
+    name: str
+    inputs: tuple
+    call: Callable
+    kernel: Callable
+    kernel_kept: Callable | None = None
+    prepare: Callable = lambda *variables: None
+    records: bool = True
+
+
+def operators():
+    """Return the operators that are measured."""
+    rng = np.random.default_rng(0)
+    x = _rows(rng, _FEATURES)
+    y = vr.LoDTensor(x.data * 2, x.structure)  # of the same batch
+    return [*_elementwise(x, y), *_shapes(x, y), *_layers(rng, x), *_of_updates(rng)]
+
+
+def _rows(rng, features, lengths=_LENGTHS):
+    return vr.create_lod_tensor(rng.standard_normal((sum(lengths), features), np.float32), [lengths])
+
+
+def _elementwise(x, y):
+    a, b = x.data, y.data
+    count, random = np.float32(a.size), np.random.default_rng(0)
+    return [
+        Operator("add", (x, y), lambda x, y: x + y, lambda: a + b),
+        Operator("mul", (x, y), lambda x, y: x * y, lambda: a * b),
+        Operator("tanh", (x,), functional.tanh, lambda: np.tanh(a)),
+        Operator("sigmoid", (x,), functional.sigmoid, lambda: special.expit(a)),
+        Operator("reduce_mean", (x,), lambda x: x.mean(), lambda: a.sum() / count),
+        Operator("dropout", (x,), functional.dropout, lambda: a * ((random.random(a.shape, np.float32) >= 0.5) * 2)),
+    ]
+
+
+def _shapes(x, y):
+    a, b = x.data, y.data
+    return [
+        Operator("getitem", (x,), lambda x: x[2:5], lambda: a[2:5]),
+        Operator("reshape", (x,), lambda x: x.reshape(-1, 2, 2), lambda: a.reshape(-1, 2, 2)),
+        Operator("concat", (x, y), lambda x, y: functional.concat([x, y]), lambda: np.concatenate([a, b], axis=-1)),
+    ]
+
+
+def _layers(rng, x):
+    a, offsets = x.data, x.structure.levels[-1]
+    labels = vr.LoDTensor(rng.integers(0, _CLASSES, len(a)))
+    linear, table, scale = vr.nn.Linear(_FEATURES, _FEATURES), vr.nn.Embedding(9, _FEATURES), np.ones(4, np.float32)
+    wide, lstm = _rows(rng, _UNITS, [5] * 4), vr.nn.LSTM(_UNITS, _UNITS)
+    directions = [recurrence.Direction(*(parameter.data for parameter in lstm.parameters()))]
+    plan = vr.sort_by_seq_len(wide)
+
+    def matmul():
+        gemm.product(a, linear.weight.data, np.empty_like(a), transposed=True, bias=linear.bias.data)
+
+    def cross_entropy():
+        shifted = a - a.max(axis=-1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        return -shifted[np.arange(len(a)), labels.data]
+
+    def layer(keep):
+        return lambda: recurrence.forward(CELLS["lstm"], wide.data, directions, None, plan, keep)
+
+    def losses(x, labels):
+        return functional.cross_entropy(x, labels, "none")
+
+    def gather():
+        rows.gather_rows(table.weight.data, labels.data, np.empty_like(a))
+
+    def sum_rows():
+        pool.pool_sum(a, offsets, scale, np.empty((4, _FEATURES), np.float32))
+
+    return [
+        Operator("matmul", (x,), linear, matmul),
+        Operator("embedding", (labels,), table, gather),
+        Operator("sequence_pool", (x,), lambda x: vr.sequence_pool(x, "mean"), sum_rows),
+        Operator("cross_entropy", (x, labels), losses, cross_entropy),
+        Operator("recurrent", (wide,), lstm, layer(False), layer(True)),
+    ]
+
+
+def _of_updates(rng):
+    row, state = np.zeros(1, np.int64), [rng.random((1, 16), np.float32) for _ in range(4)]
+    row.flags.writeable = False  # as the operators', so that one compiled kernel serves both
+    gradient, first, second, weights = state
+
+    def update(name, optimizer, kernel):
+        # A learning rate of 0, so that repeating it changes nothing.
+        parameter = vr.nn.Parameter(rng.standard_normal((4, 4), np.float32))
+        optimizer = optimizer([parameter], lr=0.0)
+        x = vr.LoDTensor(rng.standard_normal((4, 4), np.float32))
+        return Operator(name, (x,), lambda x: optimizer.step(), kernel,
+                        prepare=lambda x: (parameter * x).sum().backward(), records=False)  # fmt: skip
+
+    return [
+        update("sgd", vr.optim.SGD, lambda: updates.sgd(row, gradient, 0.0, weights)),
+        update("adam", vr.optim.Adam,
+               lambda: updates.adam(row, gradient, 0.0, 0.9, 0.999, 1e-8, first, second, weights)),
+    ]  # fmt: skip
