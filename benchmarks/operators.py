@@ -11,6 +11,7 @@ from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
 from varlen_rnn.kernels import gemm, pool, rows, updates
 from varlen_rnn.nn import functional
+from varlen_rnn.program.block import apply
 
 _LENGTHS, _FEATURES, _CLASSES, _UNITS = [3, 1, 2, 2], 4, 4, 32
 
@@ -29,8 +30,6 @@ class Operator(NamedTuple):
         The computation alone, on arrays that are ready.
     kernel_kept : callable, optional
         The same where it keeps something for a gradient; by default `kernel`.
-    prepare : callable, optional
-        `prepare(*variables)`, once, before `call` is repeated.
     records : bool
         Whether it is recorded for a gradient.
     """
@@ -40,7 +39,6 @@ class Operator(NamedTuple):
     call: Callable
     kernel: Callable
     kernel_kept: Callable | None = None
-    prepare: Callable = lambda *variables: None
     records: bool = True
 
 
@@ -83,7 +81,8 @@ def _layers(rng, x):
     labels = vr.LoDTensor(rng.integers(0, _CLASSES, len(a)))
     linear, table, scale = vr.nn.Linear(_FEATURES, _FEATURES), vr.nn.Embedding(9, _FEATURES), np.ones(4, np.float32)
     wide, lstm = _rows(rng, _UNITS, [5] * 4), vr.nn.LSTM(_UNITS, _UNITS)
-    directions = [recurrence.Direction(*(parameter.data for parameter in lstm.parameters()))]
+    weights = lstm.parameters()
+    directions = [recurrence.Direction(*(parameter.data for parameter in weights))]
     plan = vr.sort_by_seq_len(wide)
 
     def matmul():
@@ -96,6 +95,9 @@ def _layers(rng, x):
 
     def layer(keep):
         return lambda: recurrence.forward(CELLS["lstm"], wide.data, directions, None, plan, keep)
+
+    def recurrent(x):
+        return apply("recurrent", x, None, None, *weights, cell="lstm", keep=vr.grad_enabled())
 
     def losses(x, labels):
         return functional.cross_entropy(x, labels, "none")
@@ -111,7 +113,7 @@ def _layers(rng, x):
         Operator("embedding", (labels,), table, gather),
         Operator("sequence_pool", (x,), lambda x: vr.sequence_pool(x, "mean"), sum_rows),
         Operator("cross_entropy", (x, labels), losses, cross_entropy),
-        Operator("recurrent", (wide,), lstm, layer(False), layer(True)),
+        Operator("recurrent", (wide,), recurrent, layer(False), layer(True)),
     ]
 
 
@@ -120,16 +122,16 @@ def _of_updates(rng):
     row.flags.writeable = False  # as the operators', so that one compiled kernel serves both
     gradient, first, second, weights = state
 
-    def update(name, optimizer, kernel):
+    def update(name, states, attrs, kernel):
         # A learning rate of 0, so that repeating it changes nothing.
         parameter = vr.nn.Parameter(rng.standard_normal((4, 4), np.float32))
-        optimizer = optimizer([parameter], lr=0.0)
+        kept = [vr.Variable(value, persistable=True) for value in (np.zeros((), np.float64), *states)]
         x = vr.LoDTensor(rng.standard_normal((4, 4), np.float32))
-        return Operator(name, (x,), lambda x: optimizer.step(), kernel,
-                        prepare=lambda x: (parameter * x).sum().backward(), records=False)  # fmt: skip
+        return Operator(name, (x,), lambda x: apply(name, parameter, x, *kept, **attrs), kernel, records=False)
 
+    moments = np.zeros((), np.int64), np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
     return [
-        update("sgd", vr.optim.SGD, lambda: updates.sgd(row, gradient, 0.0, weights)),
-        update("adam", vr.optim.Adam,
+        update("sgd", (), {}, lambda: updates.sgd(row, gradient, 0.0, weights)),
+        update("adam", moments, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "lazy": False},
                lambda: updates.adam(row, gradient, 0.0, 0.9, 0.999, 1e-8, first, second, weights)),
     ]  # fmt: skip

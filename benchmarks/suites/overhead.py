@@ -45,7 +45,6 @@ def _measures(operator):
     plain = [vr.Variable(value) for value in operator.inputs]
     learns = operator.records
     leaves = [vr.Variable(value, requires_grad=learns and value.dtype.kind == "f") for value in operator.inputs]
-    operator.prepare(*plain)
     measures = {"kernel": lambda: _seconds(operator.kernel), "eager": lambda: _eager(operator, plain)}
     if learns:
         measures["kernel_kept"] = lambda: _seconds(operator.kernel_kept or operator.kernel)
@@ -80,10 +79,11 @@ def _described(operator, repeats):
     """Return a program that applies an operator some times, and the seconds that describing one of them took."""
     with vr.program_guard() as program:
         variables = [
-            vr.data(f"x{number}", [-1, *value.shape[1:]], value.dtype, value.num_levels)
+            vr.data(
+                f"x{number}", [-1, *value.shape[1:]] if value.num_levels else value.shape, value.dtype, value.num_levels
+            )
             for number, value in enumerate(operator.inputs)
         ]
-        operator.prepare(*variables)
         with vr.no_grad():
             began = time.perf_counter()
             for _ in range(repeats):

@@ -11,10 +11,9 @@ from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN, TensorSpec
+from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, TensorSpec
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-_NUMBERED = tuple(f"weights[{number}]" for number in range(8))  # of two directions
 
 
 def _cell(name):
@@ -35,9 +34,7 @@ def _split(cell, inputs):
 def _infer(*inputs, cell, keep):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs)
-    initial = {f"{name}_0": desc for name, desc in zip(cell.states, states, strict=True) if desc}
-    present = {name: desc for name, desc in zip(_NUMBERED, inputs[1 + len(states) :], strict=False) if desc}
-    check_float("recurrent", x=x, **present, **initial)
+    check_float("recurrent", x=x)
     check_rank("recurrent", "x", x, 2)
     check_lod_level("recurrent", "x", x)
     check_rank("recurrent", "weight_hh", directions[0][1], 2)
@@ -50,10 +47,11 @@ def _infer(*inputs, cell, keep):
         check_shape("recurrent", "x", x, (-1, features), hint)
         shapes = (rows, features), (rows, hidden), (rows,), (rows,)
         for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
-            if weight:
-                check_shape("recurrent", name, weight, shape)
-    for name, desc in initial.items():
-        check_shape("recurrent", name, desc, (len(directions), -1, hidden))
+            if weight is not None:
+                _check_operand(name, weight, shape, x)
+    for name, desc in zip(cell.states, states, strict=True):
+        if desc is not None:
+            _check_operand(f"{name}_0", desc, (len(directions), -1, hidden), x)
     state = TensorSpec((len(directions), -1, hidden), x.dtype)
     y = TensorSpec((x.shape[0], len(directions) * hidden), x.dtype, x.lod_level)
     if not keep:
@@ -63,6 +61,13 @@ def _infer(*inputs, cell, keep):
         TensorSpec((len(cell.states) - 1, x.shape[0], hidden), x.dtype),
     ]
     return [y, *[state] * len(cell.states), PLAN, *residuals * len(directions)]
+
+
+def _check_operand(name, desc, shape, x):
+    """Raise unless a weight or an initial state has the data type of the rows, and a shape that fits."""
+    if desc.shape != shape or desc.dtype is not x.dtype or desc.kind is not LOD_TENSOR:  # as most are, in less time
+        check_float("recurrent", x=x, **{name: desc})
+        check_shape("recurrent", name, desc, shape)
 
 
 def _arrays(cell, x, states, directions, plan):

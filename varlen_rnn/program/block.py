@@ -68,18 +68,20 @@ def no_grad():
 class Record:
     """One applied operator: what it took, what it gave, and its number in the order of application."""
 
-    __slots__ = ("attrs", "inputs", "number", "op", "outputs", "versions")
+    __slots__ = ("attrs", "inputs", "number", "op", "values", "versions")
 
     def __init__(self, op, inputs, values, attrs):
-        self.op, self.inputs, self.attrs = op, inputs, attrs
-        # Twins without a record: a record that held its own outputs would be a cycle, freed late.
-        self.outputs = [Variable(value) for value in values]
+        self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
         self.versions = [variable.version if variable is not None else 0 for variable in inputs]
         self.number = next(_numbers)
 
+    def outputs(self):
+        """Return Variables of the outputs, without a record: one that held its own outputs would be freed late."""
+        return [Variable._of(value) for value in self.values]
+
     def release(self):
         """Let go of all values: the record cannot be passed again."""
-        self.inputs = self.outputs = None
+        self.inputs = self.values = None
 
     def check(self):
         """Raise if the values that the gradient needs are gone, or have changed since they were used."""
@@ -140,6 +142,16 @@ class Variable:
         self.record = None
         self.version = 0
         self._slot = 0
+
+    @classmethod
+    def _of(cls, value):
+        """Return a Variable of what an operator computed: the constructor's checks, and its time, are for users."""
+        variable = cls.__new__(cls)
+        variable.value = value
+        variable.requires_grad = variable.persistable = False
+        variable._name = variable.grad = variable.record = None
+        variable.version = variable._slot = 0
+        return variable
 
     @property
     def name(self):
@@ -295,7 +307,7 @@ def apply(op_type, *inputs, **attrs):
     if op.in_place:
         outputs = _updated(op, inputs, values)
     else:
-        outputs = [Variable(value) for value in values]
+        outputs = [Variable._of(value) for value in values]
     if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
         record = Record(op, inputs, values, attrs)
         for slot, output in enumerate(outputs):
@@ -308,7 +320,9 @@ def _updated(op, inputs, values):
     """Return the outputs of an operator of which some are its inputs, which now have another version."""
     for source in op.in_place.values():
         inputs[source].version += 1
-    return [inputs[op.in_place[slot]] if slot in op.in_place else Variable(value) for slot, value in enumerate(values)]
+    return [
+        inputs[op.in_place[slot]] if slot in op.in_place else Variable._of(value) for slot, value in enumerate(values)
+    ]
 
 
 def run(op, values, attrs):

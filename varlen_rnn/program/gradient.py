@@ -115,13 +115,14 @@ def _own(value, owned):
 
 def _pass(record, arrived, owned):
     """Turn the gradients that arrived at a record's outputs into those of its inputs."""
-    gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.outputs))]
+    gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.values))]
     if any(gradients):
+        outputs = record.outputs()
         summed = [g and (g[0] if len(g) == 1 else apply("sum", *g)) for g in gradients]
-        for output, gradient in zip(record.outputs, summed, strict=True):
+        for output, gradient in zip(outputs, summed, strict=True):
             if gradient is not None and isinstance(gradient.value, Symbol) and SUFFIX not in gradient.name:
                 gradient.value.take_name(output.name + SUFFIX)
-        given = record.op.grad(record.inputs, record.outputs, summed, **record.attrs)
+        given = record.op.grad(record.inputs, outputs, summed, **record.attrs)
         for variable, gradient in zip(record.inputs, given, strict=True):
             if gradient is not None and variable is not None and variable.requires_grad:
                 _send(arrived, variable, gradient, owned)
