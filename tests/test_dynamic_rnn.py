@@ -1,5 +1,8 @@
 """A recurrence whose step is the user's own equals the built-in one, on every shape of batch."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -100,3 +103,70 @@ def test_a_step_that_does_not_fit(cell, states, error):
 def test_sequences_of_other_lengths_beside_the_first():
     with pytest.raises(vr.LoDError, match=r"dynamic_rnn: expected one LoD"):
         vr.nn.DynamicRNN(lambda x, y, h: (x, h))((batch([2, 3]), batch([3, 2])), [np.zeros((2, 4))])
+
+
+def recorded(cell):
+    with vr.program_guard() as program:
+        x, state = vr.data("x", [-1, 3], "float64", lod_level=1), vr.data("state", [-1, 3], "float64")
+        y, _ = vr.nn.DynamicRNN(lambda row, h: cell(x, row, h))(x, [state])
+        y.name = "y"
+    return program
+
+
+def test_a_step_for_inference_has_no_dropout():
+    program = recorded(lambda x, row, h: (F.dropout(row, 0.5), h)).prune(["y"])
+    x = batch([2, 0, 3])
+    np.testing.assert_array_equal(vr.Executor().run(program, {"x": x, "state": np.zeros((3, 3))})[0], x)
+
+
+def test_a_step_inside_of_a_step_is_pruned_and_split():
+    def cell(x, row, h):
+        return row, vr.nn.DynamicRNN(lambda r, s: (r, F.dropout(s, 0.5) + r))(x, [h])[1]
+
+    program = recorded(cell)
+    pruned, (part, _) = program.prune(["y"]), program.split(at=["y"])
+    assert [block.parent_idx for block in pruned.desc.blocks] == [-1, 0, 1]
+    assert "training=True" not in str(pruned)
+    feed = {"x": batch([2]), "state": np.zeros((1, 3))}
+    for one in (pruned, part, vr.Program.from_bytes(pruned.to_bytes())):
+        np.testing.assert_array_equal(vr.Executor().run(one, feed, ["y"])[0], feed["x"])
+
+
+def test_blocks_too_deep_are_an_error_not_a_recursion():
+    def cell(depth, x, row, h):
+        if depth:
+            h = vr.nn.DynamicRNN(lambda r, s: cell(depth - 1, x, r, s))(x, [h])[1]
+        return row, h
+
+    assert recorded(lambda *given: cell(20, *given)).prune(["y"])
+    with pytest.raises(vr.ProgramError, match="expected at most 32 blocks, one inside the other"):
+        recorded(lambda *given: cell(40, *given)).prune(["y"])
+
+
+def test_a_sparse_gradient_of_a_batch_without_steps_is_sparse():
+    table = vr.nn.Embedding(5, 2)
+    ids = vr.create_lod_tensor(np.empty(0, np.int64), [[0]])
+    vr.nn.DynamicRNN(lambda i, h: (table(i), h))(ids, [np.zeros((1, 2), np.float32)])[0].sum().backward()
+    assert isinstance(table.weight.grad, vr.SelectedRows)
+    assert table.weight.grad.rows.shape == (0,)
+
+
+def test_data_types_that_the_kernels_of_movement_do_not_know():
+    x, half = batch([1, 2]), vr.create_lod_tensor(np.ones((3, 2), np.float16), [[1, 2]])
+    for rows, state in ((half, np.zeros((2, 2))), (x, np.zeros((2, 2), np.float16))):
+        with pytest.raises(vr.DTypeError, match="another data type, got float16"):
+            vr.nn.DynamicRNN(lambda a, h: (h, h))(rows, [state])
+
+
+def test_what_a_step_reads_from_outside_is_freed_with_the_result():
+    def use():
+        outside = vr.Variable(np.ones(3), requires_grad=True) * 2.0
+        y, _ = vr.nn.DynamicRNN(lambda a, h: (a * outside, h))(batch([1, 2]), [np.zeros((2, 1))])
+        y.sum().backward()
+        return weakref.ref(outside.value.data)
+
+    gc.disable()
+    try:
+        assert use()() is None
+    finally:
+        gc.enable()

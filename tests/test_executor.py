@@ -114,3 +114,51 @@ def test_a_handed_over_residual_is_not_overwritten():
     handed = {name: handed[name] for name in second.feed_names}
     once, twice = (vr.Executor().run(second, handed, ["weight_hh_l0@GRAD"])[0] for _ in range(2))
     np.testing.assert_array_equal(once, twice)
+
+
+def test_what_is_fetched_is_the_callers_own(program):
+    with vr.program_guard(program):
+        flat = program.model.weight.reshape(6)
+        a, b = (vr.data(name, [2], "float32", requires_grad=True) for name in "ab")
+        (a + b).sum().backward()
+    feed = {"x": rows(2), "a": np.ones(2, np.float32), "b": np.ones(2, np.float32)}
+    fetched = vr.Executor().run(program, feed, [flat, "a@GRAD", "b@GRAD", "a", "a"])
+    before = [array.copy() for array in fetched]
+    assert not any(np.shares_memory(x, y) for k, x in enumerate(fetched) for y in (*fetched[:k], *feed.values()))
+    vr.Executor().run(program, feed)
+    for array, kept in zip(fetched, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+def test_a_variable_is_no_list_of_fetches_and_belongs_to_its_program(program):
+    with vr.program_guard() as other:
+        x = vr.data("x", [-1, 3], "float32", lod_level=1)
+        total = x.sum()
+    for one in (x, total):
+        with pytest.raises(vr.ProgramError, match="fetch_list: expected a list"):
+            vr.Executor().run(other, {"x": rows(2)}, one)
+        with pytest.raises(vr.ProgramError, match="split, at: expected a list"):
+            other.split(at=one)
+    assert program.desc.blocks[0].var(total.name), "another of this name"
+    for use in (lambda: vr.Executor().run(program, {"x": rows(2)}, [total]), lambda: program.prune([total])):
+        with pytest.raises(vr.ProgramError, match="entry 0: expected a variable of this program, got 'reduce_sum' of"):
+            use()
+    (part, *_) = other.split(at=[total])
+    np.testing.assert_array_equal(vr.Executor().run(part, {"x": rows(2)}, [total])[0], 6)
+
+
+def test_a_run_trains_whatever_an_optimizer_updates():
+    weight = vr.Variable(np.ones(2, np.float32), requires_grad=True)
+    optimizer = vr.optim.Momentum([weight], lr=1.0)
+    with vr.program_guard() as program:
+        optimizer.minimize((weight * vr.data("x", [2], "float32")).sum())
+    feed = {"x": np.ones(2, np.float32)}
+    vr.Executor().run(program, feed)
+    np.testing.assert_array_equal(weight, [0, 0])
+    state = optimizer.state_dict()
+    vr.Executor().run(program, feed)
+    wanted = np.asarray(weight)
+    weight.value.data[:] = 0
+    optimizer.load_state_dict(state)
+    vr.Executor().run(program, feed)
+    np.testing.assert_array_equal(weight, wanted, "a program goes on from the states that were loaded")

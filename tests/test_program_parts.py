@@ -1,11 +1,13 @@
 """Values cross a pipe as bytes; a program is cut into parts that run in other processes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import varlen_rnn as vr
 
@@ -88,3 +90,23 @@ def test_two_workers_learn_what_one_process_learns():
     assert result.returncode == 0, result.stderr
     assert "2 workers: loss" in result.stdout
     assert "one process: parameters differ by" in result.stdout
+
+
+def payload(kind, *arrays, name="p"):
+    header = {"format": "varlen_rnn values 1", "kinds": json.dumps({name: kind})}
+    return safetensors.numpy.save({f"{name}/{k}": np.asarray(array) for k, array in enumerate(arrays)}, header)
+
+
+def test_values_of_a_stranger():
+    rows, value = np.array([0]), np.ones((1, 1))
+    for height in (np.nan, np.inf, 2.7, [1, 2]):
+        with pytest.raises(vr.InputError):
+            vr.values_from_bytes(payload("selected_rows", rows, value, height))
+    content = bytearray(payload("array", np.array([True, False])))
+    content[-1] = 7
+    with pytest.raises(vr.ProgramError, match="expected 0 or 1 for a bool, got 7"):
+        vr.values_from_bytes(bytes(content))
+    # A plan of more steps than fit in memory is read; no rows are of this plan.
+    plan = vr.values_from_bytes(payload("sorted_seqs", [0, 10**14]))["p"]
+    with pytest.raises(vr.ShapeError, match="rows of the plan"):
+        vr.segment_inputs(np.ones((3, 1)), plan, 0)

@@ -213,3 +213,28 @@ def test_a_block_cannot_stand_inside_itself():
         looped = dataclasses.replace(outer, ops=ops, forward_block_idx=forward)
         with pytest.raises(vr.ProgramError, match="block"):
             vr.Program(vr.ProgramDesc((root, looped, inner)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda weight: weight[np.array([0, 1])],
+        lambda weight: vr.nn.Embedding(4, 2)(np.array([1, 2], np.uint32)),
+        lambda weight: list(rows()[:, 0]),
+        lambda weight: [row for row in rows()],
+        lambda weight: iter(weight.sum()),
+    ],
+)
+def test_what_no_description_can_hold_is_an_error_at_its_line(code):
+    with vr.program_guard() as program:
+        with pytest.raises(vr.InputError):
+            code(vr.nn.Parameter(np.ones((3, 2), np.float32)))
+        assert program.desc
+
+
+def test_a_variable_may_be_called_as_a_list_of_edges_is():
+    with vr.program_guard() as program:
+        y = rows(level=0) * 2.0
+        y.name = "fetch"
+    pruned = program.prune([y])
+    np.testing.assert_array_equal(vr.Executor().run(pruned, {"x": np.ones((1, 3), np.float32)})[0], [[2, 2, 2]])

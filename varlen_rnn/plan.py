@@ -67,7 +67,7 @@ class SortedSeqs:
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = ("batch_sizes", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+    __slots__ = ("_batch_sizes", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
 
     def __init__(self, offsets):
         (offsets,) = LoD([offsets]).levels
@@ -76,12 +76,21 @@ class SortedSeqs:
         self.sorted_indices = np.argsort(-lengths, kind="stable")
         self.starts = offsets[:-1][self.sorted_indices]
         self.seq_lens = lengths[self.sorted_indices]
-        # The count of lengths above t, by bisection in the lengths, which fall.
-        steps = np.arange(self.max_seq_len)
-        self.batch_sizes = np.searchsorted(-self.seq_lens, -steps, side="left")
+        self._batch_sizes = None
         self.total_len = int(offsets[-1])
-        for name in ("sorted_indices", "starts", "seq_lens", "batch_sizes"):
+        for name in ("sorted_indices", "starts", "seq_lens"):
             getattr(self, name).flags.writeable = False
+
+    @property
+    def batch_sizes(self):
+        """Sequences still alive at each step."""
+        # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
+        if self._batch_sizes is None:
+            # The count of lengths above t, by bisection in the lengths, which fall.
+            sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
+            sizes.flags.writeable = False
+            self._batch_sizes = sizes
+        return self._batch_sizes
 
     @property
     def num_sequences(self):

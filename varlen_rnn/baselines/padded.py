@@ -34,11 +34,6 @@ def _infer(x, index):
     return [x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)]
 
 
-def _infer_grad(x, index, d_out):
-    check_like("take_rows_grad", "d_out", d_out, *_infer(x, index))
-    return [x]
-
-
 def _places(index, height):
     """Return the index as int64; kernels use it unchecked."""
     places = index.data.astype(np.int64, copy=False)

@@ -69,6 +69,7 @@ class DynamicRNN(Module):
                 raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
             results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
         captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+        block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
         block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
         names = [[variable.name for variable in group] for group in (arguments, own, results)]
         return {

@@ -16,13 +16,14 @@ from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_kind, check_lod_level, shared_lod
 from varlen_rnn.ops.math import sum_values, tensor_like
-from varlen_rnn.ops.sequence import flat
+from varlen_rnn.ops.sequence import check_moved, flat
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.block import Variable, recording
 from varlen_rnn.program.gradient import propagate
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, SCOPES, STEP_SCOPES, Scopes
+from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, SCOPES, SELECTED_ROWS, STEP_SCOPES, Scopes
+from varlen_rnn.selected_rows import SelectedRows
 
 
 class Names(NamedTuple):
@@ -66,11 +67,11 @@ def _infer(*inputs, block, keep, **names):
     if len(set(taken)) != len(taken) or set(taken) != set(nested.arguments):
         raise ProgramError("dynamic_rnn, block", expected=f"the arguments {taken}", got=nested.arguments)
     for name, x in zip(names.step_inputs, xs, strict=True):
-        check_kind("dynamic_rnn", "x", x, LOD_TENSOR)
+        check_moved("dynamic_rnn", "x", x)
         check_lod_level("dynamic_rnn", "x", x)
         _check_fits(name, nested.spec(name), _as_rows(x))
     for name, after, boot in zip(names.memories, names.next_memories, boots, strict=True):
-        check_kind("dynamic_rnn", name, boot, LOD_TENSOR)
+        check_moved("dynamic_rnn", name, boot)
         if not boot.shape:
             raise ShapeError("dynamic_rnn, state", expected="a row for each sequence", got="a single number")
         _check_fits(name, nested.spec(name), _as_rows(boot))
@@ -80,6 +81,7 @@ def _infer(*inputs, block, keep, **names):
     out = nested.spec(names.output)
     if out.kind != LOD_TENSOR or not out.shape or out.lod_level:
         raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=out)
+    check_moved("dynamic_rnn", "output", out)
     last = [boot._replace(lod_level=0) for boot in boots]
     y = out._replace(shape=(xs[0].shape[0], *out.shape[1:]), lod_level=xs[0].lod_level)
     return [y, *last, PLAN] + [SCOPES] * keep
@@ -223,12 +225,17 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
             total += [values[name]] if name else []
     d_boots = [tensor_like(_to_callers_order(d, plan), boot) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
-        sum_values(*total)[0] if total else _nothing(other) for total, other in zip(totals, others, strict=True)
+        sum_values(*total)[0] if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
+        for total, other, name in zip(totals, others, of_others, strict=True)
     ]
     return [*(tensor_like(d, x) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
 
 
-def _nothing(value):
+def _nothing(value, kind):
+    """Return the gradient of a batch without steps: no rows, which update nothing, where it is sparse."""
+    if kind == SELECTED_ROWS:
+        rows = np.empty((0, *value.shape[1:]), value.dtype)
+        return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))
     return tensor_like(np.zeros(value.shape, value.dtype), value)
 
 

@@ -197,7 +197,7 @@ def _plan_grad(op):
     return grad
 
 
-def _check_moved(op, name, desc):
+def check_moved(op, name, desc):
     """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
     check_tensor(op, name, desc)
     if desc.dtype == np.float16:
@@ -206,7 +206,7 @@ def _check_moved(op, name, desc):
 
 def _infer_rows(op):
     def infer(x, plan, **attrs):
-        _check_moved(op, "x", x)
+        check_moved(op, "x", x)
         check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
         check_shape(op, "x", x, (-1, *x.shape[1:]))
         return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
@@ -277,7 +277,7 @@ def _infer_concat_outputs(plan, *steps):
     if not steps:
         return [TensorSpec((0,), np.dtype(np.float32), 1)]
     for t, step in enumerate(steps):
-        _check_moved("concat_outputs", f"step {t}", step)
+        check_moved("concat_outputs", f"step {t}", step)
         if step.shape[1:] != steps[0].shape[1:] or step.dtype != steps[0].dtype:
             expected, got = f"rows of {steps[0].shape[1:]} {steps[0].dtype}", f"{step.shape[1:]} {step.dtype}"
             raise ShapeError(f"concat_outputs, step {t}", expected=expected, got=got)

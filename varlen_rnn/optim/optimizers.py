@@ -107,7 +107,14 @@ class Optimizer:
         loaded = [self._load(number, parameter, rest) for number, parameter in enumerate(self.parameters)]
         if rest:
             raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
-        self.lr, self._states = lr, loaded
+        self.lr = lr
+        for number, (states, values) in enumerate(zip(self._states, loaded, strict=True)):
+            if states is None:
+                self._states[number] = values
+                continue
+            # In place, for a program that was recorded holds the states themselves.
+            for state, value in zip(states, values or self._initial_states(self.parameters[number]), strict=True):
+                state.value.data[...] = value.value.data
 
     def _load(self, number, parameter, rest):
         names = [f"{number}.{name}" for name in self.state_names]

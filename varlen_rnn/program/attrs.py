@@ -5,6 +5,7 @@ description leaves out.  In a description a constant is a bool, an int, a float,
 the index of a block.
 """
 
+import operator
 import re
 
 from varlen_rnn.errors import ProgramError
@@ -114,10 +115,13 @@ def _item_to_text(item):
         return ":".join(parts if parts[2] else parts[:2])
     if item is None or item is Ellipsis:
         return "None" if item is None else "..."
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
-        hint = "a program holds numbers, slices, ... and None; look rows up with an embedding or sequence operator"
-        raise ProgramError("getitem, index", expected="a basic index", got=type(item).__name__, hint=hint)
-    return str(item.__index__())
+    try:
+        if not isinstance(item, bool):
+            return str(operator.index(item))
+    except TypeError:
+        pass
+    hint = "a program holds numbers, slices, ... and None; look rows up with an embedding or sequence operator"
+    raise ProgramError("getitem, index", expected="a basic index", got=type(item).__name__, hint=hint)
 
 
 def _index_of_text(text):

@@ -252,6 +252,12 @@ class Variable:
         return np.array(self.value, dtype, copy=copy)
 
     def __iter__(self):
+        if not self.shape:
+            raise DTypeError("iteration", expected="rows", got="a single number")
+        if self.shape[0] < 0:
+            raise ProgramError(
+                f"iteration over {self.name!r}", expected="a known size", got="one that only a run tells"
+            )
         return (self[index] for index in range(self.shape[0]))
 
     def __len__(self):

@@ -8,6 +8,7 @@ from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.block import VALUES, Variable, run
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.gradient import memory_of, own
 from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.program.registry import Op, find
@@ -128,7 +129,7 @@ class Executor:
         Returns
         -------
         list
-            An array, or a LoDTensor where there is a LoD, or SelectedRows, for each fetched variable.
+            An array, or a LoDTensor where there is a LoD, or SelectedRows, for each fetched variable; the caller's own.
 
         Raises
         ------
@@ -140,14 +141,16 @@ class Executor:
         if not isinstance(program, Program):
             raise DTypeError("run, program", expected="a Program", got=type(program).__name__)
         desc = program.desc
-        names = None if fetch_list is None else tuple(names_of(desc, fetch_list))
+        names = None if fetch_list is None else tuple(names_of(desc, fetch_list, recorder=program.recorder))
         ready = program.prepared.get(names)
         if ready is None or ready.desc is not desc:  # the first run, or recorded further since
             program.prepared[names] = ready = _prepare(program, desc, names)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
-        persistables = program.persistables
-        held, place = ready.steps.run(persistables | fed), ready.steps.place
-        return [_fetched(held[place[name]], name in persistables) for name in ready.fetches]
+        given = program.persistables | fed
+        held, place = ready.steps.run(given), ready.steps.place
+        # A view of a parameter would change at the next run, one of another fetch with what its user does to it.
+        owned = {id(array): array for array in map(memory_of, given.values())}
+        return [_fetched(own(held[place[name]], owned)) for name in ready.fetches]
 
 
 class Ready(NamedTuple):
@@ -180,7 +183,10 @@ def _checked_feeds(declared, feed):
 
 def _checked_feed(name, value, spec):
     value = value.value if isinstance(value, Variable) else value
-    value = value if isinstance(value, VALUES) else LoDTensor(value)
+    try:
+        value = value if isinstance(value, VALUES) else LoDTensor(value)
+    except InputError as error:
+        raise type(error)(f"feed {name!r}, {error}") from error
     given = describe(value)
     if given.kind != spec.kind:
         raise DTypeError(f"feed {name!r}", expected=f"a {spec.kind.name}", got=f"a {given.kind.name}")
@@ -198,8 +204,6 @@ def _checked_feed(name, value, spec):
     return value
 
 
-def _fetched(value, persistable):
-    """Return a value as its user expects it; a persistable's as a copy, for the next run may change it."""
-    if isinstance(value, LoDTensor) and not value.num_levels:
-        return value.data.copy() if persistable else value.data
-    return value
+def _fetched(value):
+    """Return a value as its user expects it: an array where there is no LoD."""
+    return value.data if isinstance(value, LoDTensor) and not value.num_levels else value

@@ -88,6 +88,11 @@ def _description(metadata, what):
 
 
 def _as_tensor(name, array):
-    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
-        raise ProgramError(f"persistable {name!r}", expected="0 or 1 for a bool", got=int(array.view(np.uint8).max()))
+    check_bools(f"persistable {name!r}", array)
     return LoDTensor.wrap(array)
+
+
+def check_bools(what, array):
+    """Raise if a byte of bools that were read is neither 0 nor 1."""
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise ProgramError(what, expected="0 or 1 for a bool", got=int(array.view(np.uint8).max()))

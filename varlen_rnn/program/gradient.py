@@ -47,7 +47,7 @@ def propagate(targets, gradients):
     with no_grad():
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
-                _own(gradient.value, owned)  # the caller's
+                own(gradient.value, owned)  # the caller's
             _send(arrived, variable, gradient, owned)
         for record in records:
             _pass(record, arrived, owned)
@@ -91,7 +91,7 @@ def _send(arrived, variable, gradient, owned):
         variable.grad = apply("assign", total) if SUFFIX in total.name else total
         variable.grad.value.take_name(variable.name + SUFFIX)
         return
-    variable.grad = as_gradient(total.value if variable.grad is not None else _own(gradient.value, owned))
+    variable.grad = as_gradient(total.value if variable.grad is not None else own(gradient.value, owned))
 
 
 def as_gradient(value):
@@ -99,14 +99,24 @@ def as_gradient(value):
     return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 
-def _own(value, owned):
-    """Return a gradient that its leaf may change in place: a copy if another has its memory, as in `x + y`.
-
-    `owned` holds the arrays at the bottom of all views given out, by identity.
-    """
+def memory_of(value):
+    """Return the array at the bottom of the views that a value is made of; None of what nobody changes."""
+    if not isinstance(value, (LoDTensor, SelectedRows)):
+        return None
     array = value.value if isinstance(value, SelectedRows) else value.data
     while isinstance(array.base, np.ndarray):
         array = array.base
+    return array
+
+
+def own(value, owned):
+    """Return a value that its holder may change in place: a copy if another has its memory, as gradients of `x + y`.
+
+    `owned` holds the memory of all that was given out, by identity.
+    """
+    array = memory_of(value)
+    if array is None:
+        return value
     if id(array) in owned:
         return value.copy()
     owned[id(array)] = array

@@ -5,6 +5,7 @@ import difflib
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, files, prune, validate
+from varlen_rnn.program.block import Variable
 from varlen_rnn.program.desc import ProgramDesc, Type
 from varlen_rnn.program.spec import Symbol
 
@@ -95,7 +96,7 @@ class Program:
         ProgramError
             A name that the program does not have; a variable that needs a gradient operator.
         """
-        desc = prune.prune(self.desc, names_of(self.desc, fetch_list))
+        desc = prune.prune(self.desc, names_of(self.desc, fetch_list, recorder=self.recorder))
         return self.part(desc)
 
     def split(self, at):
@@ -112,9 +113,12 @@ class Program:
             Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
             `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
         """
-        if isinstance(at, (str, bytes)) or not hasattr(at, "__iter__"):
+        if isinstance(at, (str, bytes, Variable)) or not hasattr(at, "__iter__"):
             raise ProgramError("split, at", expected="a list of variables or names", got=repr(at)[:80])
-        cuts = [names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at") for cut in at]
+        cuts = [
+            names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at", self.recorder)
+            for cut in at
+        ]
         return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
     def part(self, desc):
@@ -190,15 +194,21 @@ def edge_names(desc, kind):
     return [name for _, name in sorted(found)]
 
 
-def names_of(desc, variables, what="fetch_list"):
-    """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value."""
-    if isinstance(variables, (str, bytes)) or not hasattr(variables, "__iter__"):
+def names_of(desc, variables, what="fetch_list", recorder=None):
+    """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value.
+
+    With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.
+    """
+    if isinstance(variables, (str, bytes, Variable)) or not hasattr(variables, "__iter__"):
         raise ProgramError(what, expected="a list of variables or names", got=repr(variables)[:80])
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
     names = []
     for number, variable in enumerate(variables):
         value = getattr(variable, "value", None)
         name = value.name if isinstance(value, Symbol) else variable
+        if recorder is not None and isinstance(value, Symbol) and value.block.recorder is not recorder:
+            expected = "a variable of this program"
+            raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another")
         if not isinstance(name, str) or name not in known:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else None

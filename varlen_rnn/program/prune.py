@@ -8,7 +8,7 @@ from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
 from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import of_var, to_var
+from varlen_rnn.program.spec import to_var
 
 
 def prune(desc, fetches):
@@ -18,8 +18,11 @@ def prune(desc, fetches):
         if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
             needed.update(_reads(desc, op))
             kept.append(op)
-    kept = [_for_inference(desc, op) for op in reversed(kept)]
+    specs = Nested(desc, 0).specs
+    kept = [_for_inference(desc, specs, op) for op in reversed(kept)]
     _check_bound(desc, kept, fetches)
+    steps = [block if block.idx == 0 else _step_for_inference(desc, block) for block in desc.blocks]
+    desc = dataclasses.replace(desc, blocks=tuple(steps))
     return assemble(desc, kept, _declared_feeds(desc, kept, fetches), fetches)
 
 
@@ -28,13 +31,20 @@ def _reads(desc, op):
     return {name for name in op.input_names() if name}
 
 
-def _for_inference(desc, op):
+def _step_for_inference(desc, block):
+    """Return a nested block for inference, without the variables that it then does not compute."""
+    specs = Nested(desc, block.idx).specs
+    ops = tuple(_for_inference(desc, specs, op) for op in block.ops)
+    lost = {name for op in block.ops for name in op.output_names()} - {n for op in ops for n in op.output_names()}
+    return dataclasses.replace(block, ops=ops, vars=tuple(var for var in block.vars if var.name not in lost))
+
+
+def _for_inference(desc, specs, op):
     """Return an operator with the constants of inference, and without the outputs that it then does not have."""
     kind = find(op.type)
     if not kind.inference:
         return op
     attrs = decode(kind, op.attrs, lambda index: Nested(desc, index)) | dict(kind.inference)
-    specs = {var.name: of_var(var) for var in desc.blocks[0].vars}
     inferred = kind.infer(*[specs.get(name) for name in op.input_names()], **attrs)
     _, pairs = kind.slots(op.input_names(), op.output_names()[: len(inferred)], attrs)
     outputs = tuple(Slot(*pair) for pair in pairs)
@@ -103,12 +113,19 @@ def assemble(desc, ops, feeds, fetches):
     used = dict.fromkeys([*feeds, *(n for op in ops for n in (*op.input_names(), *op.output_names()) if n), *fetches])
     ops = [_renumber(desc, op, blocks, places) for op in ops]
     described = {var.name: var for var in block.vars}
-    edges = [to_var("feed", FEED_LIST)] if feeds else []
-    edges += [to_var("fetch", FETCH_LIST)] if fetches else []
-    begin = [edge("feed", "feed", name, column) for column, name in enumerate(feeds)]
-    end = [edge("fetch", name, "fetch", column) for column, name in enumerate(fetches)]
+    feed, fetch = _unused("feed", used), _unused("fetch", used)
+    edges = [to_var(feed, FEED_LIST)] if feeds else []
+    edges += [to_var(fetch, FETCH_LIST)] if fetches else []
+    begin = [edge("feed", feed, name, column) for column, name in enumerate(feeds)]
+    end = [edge("fetch", name, fetch, column) for column, name in enumerate(fetches)]
     variables = (*edges, *(described[name] for name in used))
     return ProgramDesc((BlockDesc(0, -1, variables, (*begin, *ops, *end)), *blocks), desc.version)
+
+
+def _unused(name, used):
+    while name in used:
+        name += "_"
+    return name
 
 
 def edge(kind, source, target, column):
@@ -139,6 +156,10 @@ def _move(desc, index, blocks, places):
         ops = tuple(_renumber(desc, op, blocks, places) for op in block.ops)
         forward = block.forward_block_idx
         blocks[places[index] - 1] = dataclasses.replace(
-            block, idx=places[index], parent_idx=0, ops=ops, forward_block_idx=places.get(forward, -1)
+            block,
+            idx=places[index],
+            parent_idx=places.get(block.parent_idx, 0),
+            ops=ops,
+            forward_block_idx=places.get(forward, -1),
         )
     return places[index]

@@ -34,6 +34,7 @@ class Block:
 
     def declare(self, name, spec):
         """Return a new symbol."""
+        to_var(name, spec)  # raises here, not when the description is made
         symbol = Symbol(self, None, spec)
         symbol.rename(name)
         self.symbols.append(symbol)
@@ -156,7 +157,9 @@ class Recorder:
         name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
         # By reference, if a run may update it; otherwise its owner may, and a constant stays what it is.
-        self.persistables[symbol.name] = value if persistable else value.copy()
+        flags = value.data.flags
+        trains = persistable or (variable.requires_grad and flags.c_contiguous and flags.writeable)
+        self.persistables[symbol.name] = value if trains else value.copy()
         return Variable(symbol, requires_grad=variable.requires_grad)
 
     def append(self, op, symbols, attrs):
@@ -169,6 +172,7 @@ class Recorder:
         """
         try:
             specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+            constants.encode(op, attrs, lambda block: block.idx)  # raises here, not when the description is made
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error

@@ -10,6 +10,7 @@ from varlen_rnn.program.spec import describe, of_var
 from varlen_rnn.program.structure import check_structure
 
 _MOST_BLOCKS = 1000
+_MOST_DEPTH = 32  # of blocks inside of blocks: each takes frames of Python's stack
 
 
 def check_program(desc):
@@ -114,6 +115,8 @@ def _checked_nested(desc, index, outer, begun):
         raise ProgramError(f"block {index}", expected="another", got="one inside of itself")
     if index in begun:
         return nested
+    if sum(not ended for ended in begun.values()) >= _MOST_DEPTH:
+        raise ProgramError(f"block {index}", expected=f"at most {_MOST_DEPTH} blocks, one inside the other", got="more")
     begun[index] = False
     _check_block(desc, nested.block, nested.specs, frozenset(nested.specs) - _computed(nested.block), begun)
     begun[index] = True

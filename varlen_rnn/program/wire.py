@@ -3,6 +3,7 @@
 Reading is untrusted input: every array passes the checks of the constructors.
 """
 
+import collections
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ import safetensors.numpy
 from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.program.files import check_bools
 from varlen_rnn.selected_rows import SelectedRows
 
 _FORMAT = "varlen_rnn values 1"
@@ -55,7 +57,7 @@ def _parts(name, value):
 
 _MAKE = {
     "lod_tensor": lambda data, *levels: LoDTensor(data, levels),
-    "selected_rows": lambda rows, value, height: SelectedRows(rows, value, int(height)),
+    "selected_rows": lambda rows, value, height: SelectedRows(rows, value, height[()]),
     "sorted_seqs": SortedSeqs,
     "array": lambda data: data,
 }
@@ -82,9 +84,11 @@ def values_from_bytes(payload):
         raise ProgramError("values", expected="what values_to_bytes returned", got=str(error)[:80]) from error
     if not known:
         raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
-    values = {}
+    counts, values = collections.Counter(key.rpartition("/")[0] for key in arrays), {}
+    for key, array in arrays.items():
+        check_bools(f"value {key!r}", array)
     for name, kind in kinds.items():
-        count = sum(key.rpartition("/")[0] == name for key in arrays)
+        count = counts[name]
         try:
             values[name] = _MAKE[kind](*(arrays[f"{name}/{number}"] for number in range(count)))
         except (KeyError, TypeError) as error:
