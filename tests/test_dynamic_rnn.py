@@ -8,6 +8,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
+from varlen_rnn.program.block import apply
 
 
 class GRUCell(vr.nn.Module):
@@ -18,8 +19,8 @@ class GRUCell(vr.nn.Module):
 
     def forward(self, x, h):
         gru, size = self.gru, self.gru.hidden_size
-        of_x = x @ np.ascontiguousarray(gru.weight_ih_l0.data.T) + gru.bias_ih_l0
-        of_h = h @ np.ascontiguousarray(gru.weight_hh_l0.data.T) + gru.bias_hh_l0
+        of_x = apply("matmul", x, gru.weight_ih_l0, gru.bias_ih_l0, transposed=True)
+        of_h = apply("matmul", h, gru.weight_hh_l0, gru.bias_hh_l0, transposed=True)
         r, z = (F.sigmoid(of_x[:, at : at + size] + of_h[:, at : at + size]) for at in (0, size))
         n = F.tanh(of_x[:, 2 * size :] + r * of_h[:, 2 * size :])
         h = n + z * (h - n)
@@ -45,8 +46,14 @@ def test_it_is_the_built_in_layer(gru, lengths):
     np.testing.assert_allclose(y, wanted, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(last, np.asarray(h_n)[0], rtol=1e-12, atol=1e-14)
     assert y.lod() == x.lod()
+    gradients = []
     for output, state in ((y, last), (wanted, h_n)):
         ((output * output).sum() + (state * 2.0).sum()).backward()
+        gradients.append([parameter.grad for parameter in gru.parameters()])
+        for parameter in gru.parameters():
+            parameter.grad = None
+    for mine, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
     for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine.grad, other.grad, rtol=1e-9, atol=1e-12)
     assert ours[0].grad.lod() == x.lod()
@@ -66,6 +73,20 @@ def test_a_sparse_gradient_of_a_table_that_the_step_reads():
     assert isinstance(table.weight.grad, vr.SelectedRows)
     counts = np.array([0, 4, 2, 0, 1])  # how many later rows a row's product reaches
     np.testing.assert_allclose(table.weight.grad.to_dense(), 2 * counts[:, None] * table.weight.data, rtol=1e-12)
+
+
+def test_zeros_of_as_many_rows_as_there_are_sequences():
+    def cell(x, h):
+        return h, h + x
+
+    with vr.program_guard() as program:
+        y, last = vr.nn.DynamicRNN(cell)(vr.data("x", [-1, 3], "float64", lod_level=1), [(3,)])
+    for lengths in ([2, 3], [0], [], [1, 1, 1, 4]):
+        x = batch(lengths)
+        wanted = vr.nn.DynamicRNN(cell)(x, [np.zeros((len(lengths), 3))])
+        for got in (vr.nn.DynamicRNN(cell)(x, [(3,)]), vr.Executor().run(program, {"x": x}, [y, last])):
+            np.testing.assert_array_equal(got[0], wanted[0])
+            np.testing.assert_array_equal(got[1], wanted[1])
 
 
 def test_inference_keeps_nothing(gru):

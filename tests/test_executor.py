@@ -96,6 +96,23 @@ def test_values_are_let_go_after_their_last_reader(monkeypatch):
     assert max(most) <= 2, "the feed, and the input of the operator"
 
 
+def test_what_eager_code_refuses_a_run_refuses_too():
+    with vr.program_guard() as program:
+        loss = vr.nn.functional.mse_loss(vr.data("x", [-1, 1], "float32"), vr.data("y", [-1, 1], "float32"))
+    with pytest.raises(vr.ShapeError, match="mse_loss, target"):
+        vr.Executor().run(program, {"x": np.ones((5, 1), np.float32), "y": np.zeros((1, 1), np.float32)}, [loss])
+
+
+def test_programs_of_something_else():
+    for wrong in ("x", 3, b"", {}):
+        with pytest.raises(vr.DTypeError, match="Program, desc: expected a ProgramDesc"):
+            vr.Program(wrong)
+    with pytest.raises(vr.DTypeError, match="Program, persistables: expected a dict"):
+        vr.Program(vr.ProgramDesc(), 3)
+    with pytest.raises(TypeError):
+        vr.Program().persistables["w"] = np.ones(1)
+
+
 def test_an_error_inside_of_a_run_names_its_operator():
     with vr.program_guard() as program:
         y = vr.data("x", [-1, 3], "float64").reshape(2, 3)

@@ -66,17 +66,6 @@ def test_training_goes_on_from_a_file_bit_for_bit(trained, tmp_path):
         assert value.data.tobytes() == loaded.persistables[name].data.tobytes(), name
 
 
-def test_a_strided_parameter_is_saved_as_it_is():
-    values = np.arange(6.0).reshape(2, 3)
-    with vr.program_guard() as program:
-        vr.Variable(values.T.copy().T, name="w", persistable=True) * 2.0
-    desc, strided = program.desc, program.persistables["w"].data
-    assert not strided.flags.c_contiguous
-    loaded = vr.Program.from_bytes(program.to_bytes())
-    assert loaded.desc == desc
-    np.testing.assert_array_equal(loaded.persistables["w"].data, values)
-
-
 def test_an_inference_model(tmp_path):
     vr.manual_seed(1)
     model = Model()

@@ -130,6 +130,11 @@ def test_constants():
         (lambda x: x[:, np.array([0, 1])], "getitem"),
         (lambda x: x.item(), "variable 'x': expected a value, got a variable of a program .fetch it with an Executor"),
         (lambda x: np.asarray(x), "variable 'x': expected a value"),
+        (lambda x: x / x.shape[0], "a size of a program's variable: expected no arithmetic.*mean"),
+        (lambda x: x.shape[0] * 2, "a size of a program's variable: expected no arithmetic"),
+        (lambda x: x.reshape(6, 3), "reshape: expected -1 first, for rows with a LoD"),
+        (lambda x: vr.nn.GRU(3, 4)(x, vr.data("h", [-1, -1, 4], "float32")), r"GRU, h_0: expected \(1, -1, 4\)"),
+        (lambda x: vr.Variable(np.ones((2, 2)).T, persistable=True) * 1.0, "expected an array that can be updated"),
         (lambda x: x + vr.create_lod_tensor(np.ones((2, 3), np.float32), [[2]]), "expected an array without LoD"),
         (lambda x: x + vr.Variable(np.ones(3, np.float32), True) * 2.0 @ 3, "matmul"),
         (lambda x: vr.data("x", [-1], "float32"), "name 'x': expected a new one"),
@@ -197,6 +202,35 @@ def test_two_threads_record_two_programs():
 def test_names_are_counted_in_constant_time():
     recorder = Recorder()
     assert [recorder.fresh("a"), recorder.fresh("a"), recorder.fresh("b")] == ["a", "a_1", "b"]
+
+
+def test_a_step_that_fails_leaves_nothing_behind():
+    with vr.program_guard() as program:
+        x, state = rows(), vr.data("state", [-1, 3], "float32")
+        before = program.desc
+        for cell in (lambda row, h: (row.sum(axis=7), h), lambda row, h: (row, h @ np.ones((3, 2), np.float32))):
+            with pytest.raises(vr.InputError):
+                vr.nn.DynamicRNN(cell)(x, [state])
+        assert [len(block.ops) for block in program.desc.blocks] == [len(before.blocks[0].ops)]
+        vr.nn.DynamicRNN(lambda row, h: (row, h))(x, [state])
+    assert vr.Program(program.desc, program.persistables).desc == program.desc
+
+
+def test_a_loss_of_a_program_outside_of_it():
+    with vr.program_guard():
+        layer = vr.nn.Linear(3, 1)
+        loss = layer(rows()).sum()
+    with pytest.raises(vr.ProgramError, match=r"call it under vr\.program_guard"):
+        vr.optim.SGD(layer.parameters(), lr=0.1).minimize(loss)
+
+
+def test_unknown_sizes_pass_through_reshape():
+    with vr.program_guard() as program:
+        x = rows()
+        y = x.reshape(x.shape[0], 3, 1)
+    assert y.shape == (-1, 3, 1)
+    assert y.value.spec.lod_level == 1
+    assert ops(program)[-1] == "reshape"
 
 
 def test_a_block_cannot_stand_inside_itself():

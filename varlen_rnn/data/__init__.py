@@ -29,7 +29,9 @@ __all__ = [
 class _CallableModule(types.ModuleType):
     """A module that declares an input of a program when it is called: both have the same good name."""
 
-    __call__ = staticmethod(_declare)
+    def __call__(self, name, shape, dtype, lod_level=0, requires_grad=False):
+        """Return a variable that is fed when the program runs; see `varlen_rnn.program.recording.data`."""
+        return _declare(name, shape, dtype, lod_level, requires_grad)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -43,15 +43,20 @@ class DynamicRNN(Module):
         ----------
         x : Variable or LoDTensor, or a tuple of them with one LoD
             Rows with a LoD; a tuple gives the cell one argument each.
-        states : list of Variable or array, shape `(num_sequences, ...)`
-            Before the first step, in the caller's order; of an empty sequence, `last` is the same.
+        states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
+            Before the first step, in the caller's order; of an empty sequence, `last` is the same. A tuple stands for
+            zeros of its sizes, of the data type of `x`.
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
             raise DTypeError("DynamicRNN, states", expected="a list, one entry a state", got=type(states).__name__)
-        states = [required(state, f"DynamicRNN, states[{number}]") for number, state in enumerate(states)]
+        states = [_initial(state, xs[0], number) for number, state in enumerate(states)]
         step, captured = self._describe(xs, states)
-        y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
+        try:
+            y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
+        except BaseException:
+            step["block"].recorder.drop(step["block"].idx)
+            raise
         return y, *rest[: len(states)]
 
     def _describe(self, xs, states):
@@ -76,3 +81,10 @@ class DynamicRNN(Module):
             "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
             "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
         }, captured  # fmt: skip
+
+
+def _initial(state, x, number):
+    """Return a state before the first step: zeros if only its sizes are given."""
+    if isinstance(state, tuple) and all(isinstance(size, int) for size in state):
+        return apply("zeros_of_sequences", x, shape=state)
+    return required(state, f"DynamicRNN, states[{number}]")

@@ -113,10 +113,7 @@ def mse_loss(x, target, reduction="mean", per="row"):
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
-    if x.shape != target.shape:
-        raise ShapeError("mse_loss, target", expected=f"shape {x.shape}", got=f"shape {target.shape}")
-    difference = x - target
-    return reduce_loss(difference * difference, reduction, per)
+    return reduce_loss(apply("squared_error", x, target), reduction, per)
 
 
 def reduce_loss(loss, reduction, per):

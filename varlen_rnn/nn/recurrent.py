@@ -7,9 +7,9 @@ from varlen_rnn.errors import DTypeError, ShapeError, check_int
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
-from varlen_rnn.ops.checks import fits
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
+from varlen_rnn.program.spec import sizes_fit
 
 
 class Recurrent(Module):
@@ -87,7 +87,7 @@ class Recurrent(Module):
                 continue
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
             shape = (self.num_layers * self.num_directions, num_sequences, self.hidden_size)
-            if state.dtype != self._dtype or not fits(state.shape, shape):
+            if state.dtype != self._dtype or not sizes_fit(state.shape, shape) or state.shape[0] != shape[0]:
                 raise ShapeError(
                     f"{type(self).__name__}, {name}_0",
                     expected=f"{shape} {self._dtype}",

@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.lod import NO_LOD
-from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec
+from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
 
 # Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
 _FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
@@ -60,26 +60,8 @@ def check_rank(op, name, desc, rank):
 
 def check_shape(op, name, desc, shape, hint=None):
     """Raise unless the shape fits `shape`, where -1 fits any size."""
-    if not fits(desc.shape, shape):
+    if not sizes_fit(desc.shape, shape):
         raise ShapeError(f"{op}, {name}", expected=f"shape {tuple(shape)}", got=f"shape {desc.shape}", hint=hint)
-
-
-def fits(shape, wanted):
-    """Return whether two shapes are the same, where -1 is the same as any size.
-
-    Examples
-    --------
-    >>> fits((5, 3), (-1, 3)), fits((5, 3), (5,))
-    (True, False)
-    """
-    if shape == wanted:
-        return True
-    if len(shape) != len(wanted):
-        return False
-    for size, other in zip(shape, wanted, strict=True):
-        if size != other and size != -1 and other != -1:
-            return False
-    return True
 
 
 def check_lod_level(op, name, desc):

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from varlen_rnn.cells import CELLS
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
+from varlen_rnn.program.steps import Nested
 
 
 class Cost(NamedTuple):
@@ -115,7 +115,7 @@ def _recurrent_grad(inputs, outputs, cell, num_forward, need_x):
 _FREE = {
     "assign", "concat", "concat_outputs", "embedding", "fill_constant", "getitem", "getitem_grad", "init_memories",
     "init_memories_grad", "lod_rank_table", "reduce_grad", "reshape", "reshape_grad", "segment_inputs",
-    "rectangle", "segment_inputs_grad", "split_like", "take_rows",
+    "rectangle", "segment_inputs_grad", "split_like", "take_rows", "zeros_of_sequences",
 }  # fmt: skip
 _FLOPS = {
     "clip_by_global_norm": lambda inputs, outputs, max_norm: 3 * sum(map(_size, inputs)),

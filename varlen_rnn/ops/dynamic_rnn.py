@@ -22,7 +22,16 @@ from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.block import Variable, recording
 from varlen_rnn.program.gradient import propagate
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, SCOPES, SELECTED_ROWS, STEP_SCOPES, Scopes
+from varlen_rnn.program.spec import (
+    LOD_RANK_TABLE,
+    LOD_TENSOR,
+    PLAN,
+    SCOPES,
+    SELECTED_ROWS,
+    STEP_SCOPES,
+    Scopes,
+    sizes_fit,
+)
 from varlen_rnn.selected_rows import SelectedRows
 
 
@@ -52,9 +61,8 @@ def _as_rows(spec):
 
 def _check_fits(what, spec, like):
     """Raise unless a variable of a step is like what the operator gives to it, whose sizes may be known later."""
-    fits = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
-    sizes = zip(spec.shape, like.shape, strict=False)
-    if not fits or len(spec.shape) != len(like.shape) or any(a != b and -1 not in (a, b) for a, b in sizes):
+    same = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
+    if not same or not sizes_fit(spec.shape, like.shape):
         raise ShapeError(f"dynamic_rnn, {what}", expected=like, got=spec)
 
 

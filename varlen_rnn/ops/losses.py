@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
@@ -85,3 +86,25 @@ def _binary_grad(inputs, outputs, d_outputs):
 
 
 register(Op("binary_cross_entropy", ("logits", "targets"), _infer_binary, _binary, _binary_grad))
+
+
+def _infer_squared(x, target):
+    check_float("mse_loss", x=x, target=target)
+    check_shape("mse_loss", "target", target, x.shape)
+    return [x._replace(lod_level=max(x.lod_level, target.lod_level))]
+
+
+def _squared(x, target):
+    lod = shared_lod("mse_loss", ("x", x), ("target", target))
+    difference = np.asarray(x.data - target.data)
+    return [LoDTensor.wrap(difference * difference, lod)]
+
+
+def _squared_grad(inputs, outputs, d_outputs):
+    x, target = inputs
+    half = (x - target) * d_outputs[0]
+    d = half + half
+    return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
+
+
+register(Op("squared_error", ("x", "target"), _infer_squared, _squared, _squared_grad))

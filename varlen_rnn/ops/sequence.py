@@ -128,6 +128,25 @@ def sequence_pool(x, pool_type):
     return apply("sequence_pool", x, pool_type=pool_type)[0]
 
 
+# Zeros, a row a sequence: the states before the first step.
+
+
+def _infer_zeros(x, shape):
+    check_float("zeros_of_sequences", x=x)
+    check_lod_level("zeros_of_sequences", "x", x)
+    if any(size < 0 for size in shape) or math.prod(shape) > _MOST_STATES:
+        raise ShapeError("zeros_of_sequences, shape", expected=f"at most {_MOST_STATES} elements", got=shape)
+    return [TensorSpec((-1, *shape), x.dtype)]
+
+
+def _zeros(x, shape):
+    return [LoDTensor.wrap(np.zeros((len(x.structure.levels[-1]) - 1, *shape), x.dtype))]
+
+
+_MOST_STATES = 2**20  # a sequence: a description of a few bytes cannot ask for more memory
+register(Op("zeros_of_sequences", ("x",), _infer_zeros, _zeros, attrs={"shape": "ints"}))
+
+
 # One step at a time: what the fused recurrence does without materialising it.
 
 

@@ -104,6 +104,9 @@ def _infer_reshape(x, shape):
         raise ShapeError("reshape", expected="sizes, one of them -1 at most", got=shape)
     if list(shape).count(-1) > 1 and _keeps_rows(x.shape, shape) is False:
         raise ShapeError("reshape", expected="one -1 at most", got=shape)
+    if x.lod_level and x.shape[0] == -1 and shape and shape[0] != -1 and _keeps_rows(x.shape, (-1, *shape[1:])):
+        hint = "give -1 for the rows: a run tells how many there are"
+        raise ShapeError("reshape", expected="-1 first, for rows with a LoD", got=tuple(shape), hint=hint)
     keeps = len(x.shape) > 0 and _keeps_rows(x.shape, shape)
     shape = list(map(int, shape))
     if -1 in shape and (keeps or -1 not in x.shape):

@@ -3,7 +3,7 @@
 from varlen_rnn.errors import check_number
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.program.block import recorded, recorder
-from varlen_rnn.program.gradient import as_gradient
+from varlen_rnn.program.gradient import plain
 
 
 def clip_grad_norm_(parameters, max_norm):
@@ -36,5 +36,5 @@ def clip_grad_norm_(parameters, max_norm):
     targets = [target for target in targets if target.grad is not None]
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)
     for target, gradient in zip(targets, clipped, strict=True):
-        target.grad = gradient if recorder() is not None else as_gradient(gradient.value)
+        target.grad = gradient if recorder() is not None else plain(gradient.value)
     return norm if recorder() is not None else norm.item()

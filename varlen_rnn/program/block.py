@@ -14,10 +14,11 @@ from varlen_rnn.errors import DTypeError, ProgramError, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import Scopes, Symbol, describe
+from varlen_rnn.program.spec import Scopes, Symbol, UnknownSize, describe
 from varlen_rnn.selected_rows import SelectedRows
 
 VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)
+_UNKNOWN = UnknownSize(-1)
 _grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
 _recorder = contextvars.ContextVar("recorder", default=None)
 _numbers = itertools.count()
@@ -167,8 +168,9 @@ class Variable:
 
     @property
     def shape(self):
-        """The shape of the value: `(rows, ...)`."""
-        return self.value.shape
+        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that only a run tells."""
+        shape = self.value.shape
+        return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
 
     @property
     def dtype(self):
@@ -341,6 +343,8 @@ def operand(value, like):
     """Return what stands beside the Variable `like` in arithmetic: numbers and integers take its data type."""
     if isinstance(value, (Variable, LoDTensor)):
         return value
+    if isinstance(value, UnknownSize):
+        return value + 0  # which raises
     array = np.asarray(value)
     is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
     if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):

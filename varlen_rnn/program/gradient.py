@@ -31,6 +31,9 @@ def backward(loss, gradient=None):
     ProgramError
         Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
     """
+    if isinstance(loss.value, Symbol) and recorder() is None:
+        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
+        raise ProgramError(f"backward, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
     if not loss.requires_grad:
         hint = "no input requires a gradient, or it was computed under no_grad"
         raise ProgramError("backward", expected="a variable computed from leaves that require gradients", hint=hint)
@@ -91,11 +94,11 @@ def _send(arrived, variable, gradient, owned):
         variable.grad = apply("assign", total) if SUFFIX in total.name else total
         variable.grad.value.take_name(variable.name + SUFFIX)
         return
-    variable.grad = as_gradient(total.value if variable.grad is not None else own(gradient.value, owned))
+    variable.grad = plain(total.value if variable.grad is not None else own(gradient.value, owned))
 
 
-def as_gradient(value):
-    """Return a value as `grad` holds it: an array, or a LoDTensor where there is a LoD, or SelectedRows."""
+def plain(value):
+    """Return a value as users hold it: an array, or a LoDTensor where there is a LoD, or SelectedRows."""
     return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 

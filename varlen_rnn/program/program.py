@@ -1,8 +1,10 @@
 """A program: the description of a computation, and the values that outlive its runs."""
 
 import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, files, prune, validate
 from varlen_rnn.program.block import Variable
@@ -49,6 +51,12 @@ class Program:
 
     def __init__(self, desc=None, persistables=None):
         self.recorder = None  # while it is being recorded
+        if not isinstance(desc, (ProgramDesc, type(None))):
+            raise DTypeError("Program, desc", expected="a ProgramDesc", got=type(desc).__name__)
+        if not isinstance(persistables, (Mapping, type(None))):
+            raise DTypeError(
+                "Program, persistables", expected="a dict of str to array", got=type(persistables).__name__
+            )
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
@@ -64,8 +72,8 @@ class Program:
 
     @property
     def persistables(self):
-        """The values that outlive a run, by name."""
-        return self._persistables if self.recorder is None else self.recorder.persistables
+        """The values that outlive a run, by name: a view, whose arrays may be written to."""
+        return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
 
     @property
     def feed_names(self):
@@ -94,7 +102,7 @@ class Program:
         Raises
         ------
         ProgramError
-            A name that the program does not have; a variable that needs a gradient operator.
+            A name that the program does not have; a variable that needs what is kept for a gradient only.
         """
         desc = prune.prune(self.desc, names_of(self.desc, fetch_list, recorder=self.recorder))
         return self.part(desc)

@@ -6,9 +6,9 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode, encode
 from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
-from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import to_var
+from varlen_rnn.program.steps import Nested
 
 
 def prune(desc, fetches):

@@ -15,9 +15,9 @@ from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.block import Variable, apply, recorder, recording
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import FEED, FEED_LIST
-from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
+from varlen_rnn.program.steps import Nested
 from varlen_rnn.program.structure import is_name
 
 
@@ -158,7 +158,11 @@ class Recorder:
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
         # By reference, if a run may update it; otherwise its owner may, and a constant stays what it is.
         flags = value.data.flags
-        trains = persistable or (variable.requires_grad and flags.c_contiguous and flags.writeable)
+        in_place = flags.c_contiguous and flags.writeable
+        if persistable and not in_place:
+            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
+            raise ProgramError(f"persistable {name!r}", expected=expected, got="strided or read-only", hint=hint)
+        trains = persistable or (variable.requires_grad and in_place)
         self.persistables[symbol.name] = value if trains else value.copy()
         return Variable(symbol, requires_grad=variable.requires_grad)
 
@@ -211,10 +215,22 @@ class Recorder:
     def block(self, differentiates=None):
         """Append operators to a new block: a step of a recurrence, or its gradient."""
         outer, self.current = self.current, Block(self, self.current, differentiates)
+        first = self.current.idx
         try:
             yield self.current
+        except BaseException:
+            self.drop(first)
+            raise
         finally:
             self.current = outer
+
+    def drop(self, first):
+        """Forget the blocks from one on: their operator was not recorded."""
+        for block in self.blocks[first:]:
+            for symbol in block.symbols:
+                self.named.pop(symbol.name, None)
+        del self.blocks[first:]
+        self._desc = None
 
     def desc(self):
         """Return the description of the program as far as it is recorded."""

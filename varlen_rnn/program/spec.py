@@ -29,6 +29,35 @@ PLAN = TensorSpec((), None, 0, LOD_RANK_TABLE)
 SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 
 
+def sizes_fit(shape, wanted):
+    """Return whether two shapes may be the same: -1 fits any size.
+
+    Examples
+    --------
+    >>> sizes_fit((5, 3), (-1, 3)), sizes_fit((5, 3), (3,))
+    (True, False)
+    """
+    if shape == wanted:
+        return True
+    if len(shape) != len(wanted):
+        return False
+    for size, other in zip(shape, wanted, strict=True):  # every operator asks: no generator
+        if size != other and size != -1 and other != -1:
+            return False
+    return True
+
+
+class UnknownSize(int):
+    """The size that only a run tells: equal to -1, and nothing that anybody may calculate with."""
+
+    def _refuse(self, *_):
+        hint = "mean() divides by it; reshape and getitem take it as it is"
+        raise ProgramError("a size of a program's variable", expected="no arithmetic", got="unknown", hint=hint)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __float__ = _refuse
+
+
 class Symbol:
     """Stands for a value that a program has only when it runs.
 

@@ -4,9 +4,9 @@ from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import VERSION, Type
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.nested import Nested
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import describe, of_var
+from varlen_rnn.program.steps import Nested
 from varlen_rnn.program.structure import check_structure
 
 _MOST_BLOCKS = 1000

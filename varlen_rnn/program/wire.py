@@ -14,6 +14,7 @@ from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.files import check_bools
+from varlen_rnn.program.spec import Scopes
 from varlen_rnn.selected_rows import SelectedRows
 
 _FORMAT = "varlen_rnn values 1"
@@ -52,7 +53,10 @@ def _parts(name, value):
     if isinstance(value, (np.ndarray, np.generic)):
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
-    raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__)
+    hint = "what the steps of a DynamicRNN keep stays in its process: cut after its gradient" * isinstance(
+        value, Scopes
+    )
+    raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint or None)
 
 
 _MAKE = {

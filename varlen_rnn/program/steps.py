@@ -1,0 +1,145 @@
+"""The operators of a block, ready to run, and a nested block as its operator runs it: once for each step."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.block import run
+from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.registry import Op, find
+from varlen_rnn.program.spec import of_var
+
+
+class Step(NamedTuple):
+    """An operator over the places of its variables; a missing input stands at the last place, which is None."""
+
+    op: Op
+    attrs: dict
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    overwritten: tuple[int, ...]  # places whose value somebody else holds, so the operator gets a copy
+    done: tuple[int, ...]  # places that nobody reads after it
+
+
+class Steps:
+    """The operators of one block, ready to run: names are places in a list of values.
+
+    Parameters
+    ----------
+    desc : ProgramDesc
+    block : BlockDesc
+    kept : names whose values outlive the run
+    given : names whose values are somebody else's
+    """
+
+    def __init__(self, desc, block, kept, given):
+        ops = [op for op in block.ops if op.type not in EDGES]
+        names = dict.fromkeys(n for op in ops for n in (*op.input_names(), *op.output_names()) if n)
+        names |= dict.fromkeys([*kept, *given])
+        self.place = {name: number for number, name in enumerate(names)}
+        self.size = len(names) + 1
+        last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
+        not_ours = {*kept, *given, *_shared(ops)}
+        self.steps = [self._step(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+
+    def _step(self, desc, number, op, last, not_ours, kept):
+        kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
+        attrs = decode(kind, op.attrs, lambda index: Nested(desc, index))
+        used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
+        done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
+        return Step(
+            kind, attrs,
+            tuple(self.place[name] if name else self.size - 1 for name in inputs),
+            tuple(self.place[name] for name in outputs),
+            tuple(position for position in used if inputs[position] in not_ours),
+            tuple(self.place[name] for name in done),
+        )  # fmt: skip
+
+    def run(self, values):
+        """Return the list of all values, by place, after running the operators on some, by name."""
+        held = [None] * self.size
+        for name, value in values.items():
+            held[self.place[name]] = value
+        for op, attrs, inputs, outputs, overwritten, done in self.steps:
+            given = [held[place] for place in inputs]
+            for position in overwritten:
+                given[position] = given[position].copy()
+            try:
+                results = run(op, given, attrs)
+            except InputError:
+                raise
+            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+                raise ProgramError(f"operator {op.type!r}", expected="inputs that fit", got=str(error)[:300]) from error
+            for place, result in zip(outputs, results, strict=True):
+                held[place] = result
+            for place in done:
+                held[place] = None
+        return held
+
+
+def _shared(ops):
+    """Return the names whose value an operator must not overwrite: several read it, or it may be another's memory.
+
+    Only what a forward operator made for its own gradient is nobody else's; `assign` and others hand on what they got.
+    """
+    made = {name: op.type for op in ops for name in op.output_names()}
+    seen, shared = set(), set()
+    for op in ops:
+        for name in op.input_names():
+            if name in seen or f"{made.get(name)}_grad" != op.type:
+                shared.add(name)
+            seen.add(name)
+    return shared
+
+
+class Nested:
+    """A block of a description, and the values that it is given.
+
+    It reads its own variables only: those that no operator of it computes are its arguments.  A block of gradients also
+    reads those of the block that it differentiates.
+
+    Parameters
+    ----------
+    desc : ProgramDesc
+    index : int
+    """
+
+    def __init__(self, desc, index):
+        self.desc, self.block = desc, desc.blocks[index]
+
+    @property
+    def nested(self):
+        """Itself, as a block that is still being recorded has one."""
+        return self
+
+    @cached_property
+    def specs(self):
+        """What is known of the variables that it may read, by name."""
+        forward = self.block.forward_block_idx
+        of_forward = self.desc.blocks[forward].vars if forward >= 0 else ()
+        return {var.name: of_var(var) for var in (*of_forward, *self.block.vars)}
+
+    @cached_property
+    def arguments(self):
+        """The names of its own variables that it is given."""
+        computed = {name for op in self.block.ops for name in op.output_names()}
+        return [var.name for var in self.block.vars if var.name not in computed]
+
+    def spec(self, name):
+        """Return what is known of a variable, or raise if the block has none of this name."""
+        if name not in self.specs:
+            raise ProgramError(f"block {self.block.idx}", expected=f"a variable {name!r}", got="none")
+        return self.specs[name]
+
+    @cached_property
+    def steps(self):
+        """Its operators, ready to run."""
+        own = [var.name for var in self.block.vars]
+        return Steps(self.desc, self.block, kept=[name for name in self.specs if name in own], given=list(self.specs))
+
+    def run(self, values):
+        """Return all values of a run by name: those given, and those computed."""
+        steps = self.steps
+        held = steps.run({name: value for name, value in values.items() if name in steps.place})
+        return {name: held[place] for name, place in steps.place.items()}
