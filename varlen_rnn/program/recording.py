@@ -13,7 +13,7 @@ from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, 
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.block import Variable, apply, recorder, recording
-from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Slot
+from varlen_rnn.program.desc import TYPES, BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import FEED, FEED_LIST
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
@@ -34,7 +34,8 @@ class Block:
 
     def declare(self, name, spec):
         """Return a new symbol."""
-        to_var(name, spec)  # raises here, not when the description is made
+        if spec.dtype is not None and spec.dtype not in TYPES:
+            to_var(name, spec)  # raises here, not when the description is made
         symbol = Symbol(self, None, spec)
         symbol.rename(name)
         self.symbols.append(symbol)
@@ -176,7 +177,8 @@ class Recorder:
         """
         try:
             specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
-            constants.encode(op, attrs, lambda block: block.idx)  # raises here, not when the description is made
+            if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
+                constants.encode(op, attrs, lambda block: block.idx)
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error
