@@ -12,7 +12,7 @@ import numpy as np
 import varlen_rnn as vr
 from tests import test_program_examples as examples
 from tests.test_operators import CASES
-from tests.test_programs import OPTIMIZERS, STEPS, Model, batches, declare
+from tests.test_programs import OPTIMIZERS, STEPS, Model, batches, both_ways, declare
 
 
 class Recorded(NamedTuple):
@@ -27,15 +27,7 @@ class Recorded(NamedTuple):
 
 def operator(name, unknown_rows):
     """Return the program of an operator and its gradient."""
-    function, values = CASES[name]
-    values = [value if isinstance(value, vr.LoDTensor) else np.asarray(value) for value in values]
-    leaves = [vr.Variable(v, requires_grad=np.asarray(v).dtype.kind == "f") for v in values]
-    out = function(*leaves)
-    out.sum().backward()
-    with vr.program_guard() as program:
-        inputs = [declare(f"x{k}", value, unknown_rows) for k, value in enumerate(values)]
-        described = function(*inputs)
-        described.sum().backward()
+    program, inputs, described, values, leaves, out = both_ways(name, unknown_rows)
     fetches = [described.name, *(f"{x.name}@GRAD" for x in inputs if x.grad is not None)]
     feed = dict(zip((x.name for x in inputs), values, strict=True))
     return Recorded(program, [feed], fetches, [[out.value, *(x.grad for x in leaves if x.grad is not None)]])

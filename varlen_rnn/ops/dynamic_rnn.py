@@ -105,9 +105,10 @@ def _rows_of(value, count, what, like=None):
     return np.ascontiguousarray(value.data)
 
 
-def _step_of(x, plan, t):
-    out = np.empty((plan.batch_sizes[t], *x.shape[1:]), x.dtype)
-    segment.segment_inputs(flat(x.data), plan.starts, t, flat(out))
+def _step_of(rows, plan, t):
+    """Return the rows of a step; of rows that are not contiguous, each call copies all."""
+    out = np.empty((plan.batch_sizes[t], *rows.shape[1:]), rows.dtype)
+    segment.segment_inputs(flat(rows), plan.starts, t, flat(out))
     return out
 
 
@@ -144,8 +145,10 @@ def _forward(*inputs, block, keep, **names):
     # Of an output whose sizes only the steps tell, a batch without steps has none of them.
     y = np.empty((plan.total_len, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
     fixed, scopes = dict(zip(names.captured, others, strict=True)), Scopes()
+    sequences = [np.ascontiguousarray(x.data) for x in xs]
     for t, alive in enumerate(plan.batch_sizes):
-        given = {name: LoDTensor.wrap(_step_of(x, plan, t)) for name, x in zip(names.step_inputs, xs, strict=True)}
+        steps = (LoDTensor.wrap(_step_of(rows, plan, t)) for rows in sequences)
+        given = dict(zip(names.step_inputs, steps, strict=True))
         given |= {name: LoDTensor.wrap(s[:alive]) for name, s in zip(names.memories, states, strict=True)}
         values = nested.run(fixed | given)
         out = _rows_of(values[names.output], alive, "output", y if t else None)
@@ -209,10 +212,10 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     of_x = _check_batch("dynamic_rnn_grad", xs, boots)
     if not np.array_equal(of_x.offsets, plan.offsets) or len(scopes) != plan.max_seq_len:
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
-    d_y = np.zeros(y.shape, y.dtype) if d_y is None else d_y.data
+    d_y = np.zeros(y.shape, y.dtype) if d_y is None else np.ascontiguousarray(d_y.data)
     # By rank: what reaches the memories after step t, first from the end of the sequences that end there.
     d_states = [
-        np.zeros(boot.shape, boot.dtype) if d is None else _to_ranks(np.ascontiguousarray(d.data), plan)
+        np.zeros(boot.shape, boot.dtype) if d is None else _to_ranks(d.data, plan)
         for boot, d in zip(boots, d_last, strict=True)
     ]
     d_xs = [np.zeros(x.shape, x.dtype) for x in xs]
@@ -220,7 +223,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     totals = [[] for _ in others]
     for t in range(plan.max_seq_len - 1, -1, -1):
         alive = plan.batch_sizes[t]
-        arriving = [_step_of(LoDTensor.wrap(np.ascontiguousarray(d_y)), plan, t), *(d[:alive] for d in d_states)]
+        arriving = [_step_of(d_y, plan, t), *(d[:alive] for d in d_states)]
         given = scopes[t] | {name: LoDTensor.wrap(d) for name, d in zip(d_outputs, arriving, strict=True)}
         values = nested.run(given)
         for name, d_x in zip(of_xs, d_xs, strict=True):

@@ -12,6 +12,7 @@ from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.plan import check_is_plan
 from varlen_rnn.program.block import Variable, apply, recorder, required
+from varlen_rnn.program.gradient import plain
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_RANK_TABLE, PLAN, TensorSpec
 
@@ -310,7 +311,7 @@ def _result(variable, *inputs):
     """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
     if any(isinstance(value, Variable) for value in inputs):
         return variable
-    return variable.value if variable.value.num_levels else variable.value.data
+    return plain(variable.value)
 
 
 def segment_inputs(x, sorted_seqs, t):

@@ -6,7 +6,7 @@ from varlen_rnn.checkpoint import write_file
 from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.program import prune
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.program import Program, edge_names, names_of
+from varlen_rnn.program.program import Program, edge_names, names_of, over
 from varlen_rnn.program.spec import Symbol
 
 _FILE = "model.safetensors"
@@ -57,9 +57,7 @@ def save_inference_model(folder, feeds, fetches, program=None):
         raise ProgramError("feeds", expected=f"those that {edge_names(pruned, 'fetch')} need: {needed}", got=names)
     ops = [op for op in pruned.blocks[0].ops if op.type not in EDGES]
     ordered = prune.assemble(pruned, ops, names, edge_names(pruned, "fetch"))
-    kept = {var.name for var in ordered.blocks[0].vars if var.persistable}
-    model = Program(ordered, {name: value for name, value in persistables.items() if name in kept})
-    content = model.to_bytes()  # before anything is touched
+    content = over(ordered, persistables).to_bytes()  # before anything is touched
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_file(Path(folder) / _FILE, content)
 

@@ -131,8 +131,7 @@ class Program:
 
     def part(self, desc):
         """Return a program of another description over the same values."""
-        kept = {var.name for var in desc.blocks[0].vars if var.persistable}
-        return Program(desc, {name: value for name, value in self.persistables.items() if name in kept})
+        return over(desc, self.persistables)
 
     def save(self, path):
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.
@@ -190,6 +189,11 @@ class Program:
     def __repr__(self):
         ops = sum(len(block.ops) for block in self.desc.blocks)
         return f"Program of {ops} operators, {len(self.persistables)} persistables, feeds {self.feed_names}"
+
+
+def over(desc, values):
+    """Return a program over those of the values that its description calls persistable."""
+    return Program(desc, {var.name: values[var.name] for var in desc.blocks[0].vars if var.persistable})
 
 
 def edge_names(desc, kind):

@@ -16,7 +16,7 @@ def prune(desc, fetches):
     needed, kept = set(fetches), []
     for op in reversed(desc.blocks[0].ops):
         if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
-            needed.update(_reads(desc, op))
+            needed.update(_reads(op))
             kept.append(op)
     specs = Nested(desc, 0).specs
     kept = [_for_inference(desc, specs, op) for op in reversed(kept)]
@@ -26,7 +26,7 @@ def prune(desc, fetches):
     return assemble(desc, kept, _declared_feeds(desc, kept, fetches), fetches)
 
 
-def _reads(desc, op):
+def _reads(op):
     """Return the names that an operator reads; a nested block's are listed among its inputs."""
     return {name for name in op.input_names() if name}
 
@@ -57,7 +57,7 @@ def _check_bound(desc, ops, fetches):
     persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
     made = {name for op in ops for name in op.output_names()}
     for op in ops:
-        lost = (_reads(desc, op) & made_before) - made - persistable
+        lost = (_reads(op) & made_before) - made - persistable
         if lost:
             hint = "prune is for inference: fetch outputs, not gradients"
             raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
@@ -68,7 +68,7 @@ def _check_bound(desc, ops, fetches):
 
 def _declared_feeds(desc, ops, fetches):
     """Return the names that are fed and read, in the order of their declaration."""
-    read = {name for op in ops for name in _reads(desc, op)} | set(fetches)
+    read = {name for op in ops for name in _reads(op)} | set(fetches)
     return [name for op in desc.blocks[0].ops if op.type == "feed" for name in op.output_names() if name in read]
 
 
@@ -92,10 +92,10 @@ def _part(desc, parts, number, final):
     block = desc.blocks[0]
     persistable = {var.name for var in block.vars if var.persistable}
     made = [_made(part) for part in parts]
-    read = {name for op in parts[number] for name in _reads(desc, op)}
+    read = {name for op in parts[number] for name in _reads(op)}
     earlier = [name for part in made[:number] for name in part if name not in persistable]
     handed_in = [name for name in earlier if name in read]
-    later = {name for part in parts[number + 1 :] for op in part for name in _reads(desc, op)} | set(final)
+    later = {name for part in parts[number + 1 :] for op in part for name in _reads(op)} | set(final)
     handed_out = [name for name in made[number] if name in later and name not in persistable]
     if number == len(parts) - 1:
         handed_out = final

@@ -135,8 +135,7 @@ class Nested:
     @cached_property
     def steps(self):
         """Its operators, ready to run."""
-        own = [var.name for var in self.block.vars]
-        return Steps(self.desc, self.block, kept=[name for name in self.specs if name in own], given=list(self.specs))
+        return Steps(self.desc, self.block, kept=[var.name for var in self.block.vars], given=list(self.specs))
 
     def run(self, values):
         """Return all values of a run by name: those given, and those computed."""
