@@ -34,7 +34,7 @@ STEPS = ("segment_inputs", "init_memories", "concat_outputs")  # over the plan o
 
 
 def both_ways(name, unknown_rows):
-    """Return an operator's program, its inputs and output; and values, leaves and output of the same code, run at once."""
+    """Return an operator's program, its inputs and output; and values, leaves and output of the code run at once."""
     function, values = CASES[name]
     values = [value if isinstance(value, vr.LoDTensor) else np.asarray(value) for value in values]
     leaves = [vr.Variable(v, requires_grad=np.asarray(v).dtype.kind == "f") for v in values]
