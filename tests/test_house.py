@@ -17,7 +17,8 @@ PACKAGE = ROOT / "varlen_rnn"
 FLOORS = [
     ["errors", "cache"],
     ["jit"],
-    ["random", "threads", "device", "lod_input"],
+    ["random", "threads", "memory", "lod_input"],
+    ["device"],
     ["lod", "checkpoint"],
     ["plan", "selected_rows"],
     ["kernels", "program"],

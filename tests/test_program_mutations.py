@@ -126,12 +126,12 @@ class Grown:
             decoded = decode(kind, attrs, lambda index: index)
             specs = kind.infer(*[of_var(self.known[name]) if name else None for name in inputs], **decoded)
             outputs = (outputs + [f"new_{len(self.known)}_{number}" for number in range(len(specs))])[: len(specs)]
-            outputs = [inputs[kind.in_place[k]] if k in kind.in_place else name for k, name in enumerate(outputs)]
+            outputs = [inputs[k] for k in kind.in_place] or outputs
             slots = [tuple(Slot(*pair) for pair in pairs) for pairs in kind.slots(inputs, outputs, decoded)]
             made = {name: to_var(name, spec, name in self.known) for name, spec in zip(outputs, specs, strict=True)}
         except (vr.InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             return
-        alone = all(inputs.count(outputs[k]) == 1 and self.known[outputs[k]].persistable for k in kind.in_place)
+        alone = all(inputs.count(inputs[k]) == 1 and self.known[inputs[k]].persistable for k in kind.in_place)
         if alone and len(made) == len(outputs) and not (made.keys() & self.known.keys() and not kind.in_place):
             self.known |= made
             self.ops.append(vr.OpDesc(kind.type, *slots, attrs))

@@ -5,8 +5,10 @@ import math
 import numpy as np
 from numba import cuda
 
+from varlen_rnn import memory
+
 THREADS_PER_BLOCK = 128
-CACHE_LINE, _LARGE = 64, 65_536  # bytes
+_LARGE = 65_536  # bytes
 
 
 def on_device(array):
@@ -36,12 +38,8 @@ def empty(shape, like):
     """
     if on_device(like):
         return cuda.device_array(shape, like.dtype)
-    size = (math.prod(shape) if isinstance(shape, tuple) else shape) * like.dtype.itemsize
-    if size < _LARGE:
-        return np.empty(shape, like.dtype)
-    memory = np.empty(size + CACHE_LINE, np.uint8)
-    start = -memory.__array_interface__["data"][0] % CACHE_LINE
-    return memory[start : start + size].view(like.dtype).reshape(shape)
+    size = math.prod(shape) * like.dtype.itemsize
+    return np.empty(shape, like.dtype) if size < _LARGE else memory.array(shape, like.dtype, size)
 
 
 def zeros(shape, like):

@@ -206,7 +206,7 @@ def row_sum_cuda(a, out):
 
 def row_sum(a):
     """Return the sum of the rows of `a` (rows, columns): the gradient of a bias."""
-    out = empty(a.shape[1], a)
+    out = empty((a.shape[1],), a)
     if on_device(a):
         launch(row_sum_cuda, out.size, a, out)
     else:

@@ -36,6 +36,8 @@ def _kind(desc):
 
 def check_like(op, name, desc, like):
     """Raise unless a tensor has the data type and the shape of another: a gradient, that of its variable."""
+    if desc == like:
+        return
     if desc.kind != LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
     check_shape(op, name, desc, like.shape)
@@ -91,20 +93,24 @@ def _padded(shape, other):
     return (1,) * (len(other) - len(shape)) + tuple(shape)
 
 
-def shared_lod(op, *named):
-    """Return the LoD that an elementwise result takes from `(name, tensor)` pairs; two different ones are an error."""
-    first, shared = None, NO_LOD
-    for name, tensor in named:
+def shared_lod(op, *tensors, names=None):
+    """Return the LoD that an elementwise result takes from its operands; two different ones are an error.
+
+    `names` are those of the operands in messages; by default x[0], x[1], ...
+    """
+    first, shared = 0, NO_LOD
+    for number, tensor in enumerate(tensors):
         lod = tensor.structure
-        if not lod.levels or lod is shared:
+        if lod is shared or not lod.levels:
             continue
-        if first is None:
-            first, shared = name, lod
+        if shared is NO_LOD:
+            first, shared = number, lod
         elif lod != shared:
+            a, b = (names[k] if names else f"x[{k}]" for k in (first, number))
             raise LoDError(
                 op,
-                expected=f"one LoD: {first} has {_short(shared)}",
-                got=f"another in {name}: {_short(lod)}",
+                expected=f"one LoD: {a} has {_short(shared)}",
+                got=f"another in {b}: {_short(lod)}",
                 hint="rows of different sequences cannot be combined",
             )
     return shared

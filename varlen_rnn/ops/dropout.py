@@ -8,6 +8,7 @@ from varlen_rnn.ops.checks import check_float, check_like
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
 from varlen_rnn.random import generator
 
 
@@ -15,7 +16,7 @@ def _infer(x, p, training):
     check_float("dropout", x=x)
     if not 0 <= p <= 1:
         raise OutOfRangeError("dropout, p", expected="0 <= p <= 1", got=p)
-    return [x, x._replace(lod_level=0)] if training else [x]
+    return [x, TensorSpec(x.shape, x.dtype)] if training else [x]
 
 
 def _forward(x, p, training):

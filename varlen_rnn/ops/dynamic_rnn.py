@@ -126,7 +126,7 @@ def _to_callers_order(rows, plan):
 
 def _check_batch(op, xs, boots):
     """Return the plan of the sequences after checking that there is one LoD, and a row of each memory a sequence."""
-    shared_lod(op, *((f"x[{number}]", x) for number, x in enumerate(xs)))
+    shared_lod(op, *xs)
     plan = sort_by_seq_len(xs[0])
     for number, boot in enumerate(boots):
         if len(boot.data) != plan.num_sequences:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
@@ -11,6 +12,8 @@ from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
+
+_INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
 def _infer(ids, table, padding_idx, sparse):
@@ -22,9 +25,9 @@ def _infer(ids, table, padding_idx, sparse):
 
 def _checked_ids(ids, height):
     """Return the ids as a new array, int64 and in range; kernels index with it unchecked."""
-    flat = ids.data.flatten().astype(np.int64, copy=False)
+    flat = ids.data.astype(_INT64).reshape(-1)
     # As unsigned numbers, negative ids are larger than any height: one look for both ends.
-    if flat.size and flat.view(np.uint64).max() >= height:
+    if flat.size and np.maximum.reduce(flat.view(_UINT64)) >= height:
         entry = int(np.flatnonzero((flat < 0) | (flat >= height))[0])
         expected = f"0 <= id < {height}, the rows of the table"
         raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids.data.flat[entry]))
@@ -33,7 +36,7 @@ def _checked_ids(ids, height):
 
 def _forward(ids, table, padding_idx, sparse):
     flat = _checked_ids(ids, len(table.data))
-    out = np.empty((len(flat), table.shape[1]), table.dtype)
+    out = empty((len(flat), table.shape[1]), table.data)
     gather_rows(table.data, flat, out)
     return [tensor_like(out.reshape(*ids.shape, table.shape[1]), ids)]
 

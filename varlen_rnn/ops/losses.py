@@ -10,6 +10,8 @@ from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import TensorSpec
 
+_UINT64 = np.dtype(np.uint64)
+
 
 def _infer_softmax(logits, labels):
     check_float("cross_entropy", logits=logits)
@@ -22,16 +24,17 @@ def _infer_softmax(logits, labels):
 
 
 def _checked_classes(classes, num_classes):
-    (wrong,) = ((classes < 0) | (classes >= num_classes)).nonzero()
-    if len(wrong):
-        entry, expected = int(wrong[0]), f"0 <= class < {num_classes}"
+    # As unsigned numbers, negative classes are larger than any count: one look for both ends.
+    if classes.size and np.maximum.reduce(classes.astype(_UINT64)) >= num_classes:
+        entry = int(np.flatnonzero((classes < 0) | (classes >= num_classes))[0])
+        expected = f"0 <= class < {num_classes}"
         raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
     return classes
 
 
 def _softmax(logits, labels):
     classes = _checked_classes(labels.data, logits.shape[1])
-    shared_lod("cross_entropy", ("logits", logits), ("labels", labels))
+    shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
     log_probabilities = log_softmax(logits.data)
     loss = -log_probabilities[np.arange(len(classes)), classes]
     return [tensor_like(loss, logits), tensor_like(log_probabilities, logits)]
@@ -69,7 +72,7 @@ def _infer_binary(logits, targets):
 
 
 def _binary(logits, targets):
-    shared_lod("binary_cross_entropy", ("logits", logits), ("targets", targets))
+    shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
     x, y = logits.data, targets.data
     # log(1 + exp(-|x|)) + max(x, 0) - x y: no exponential of a large number.
     return [tensor_like(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y, logits)]
@@ -95,7 +98,7 @@ def _infer_squared(x, target):
 
 
 def _squared(x, target):
-    lod = shared_lod("mse_loss", ("x", x), ("target", target))
+    lod = shared_lod("mse_loss", x, target, names=("x", "target"))
     difference = np.asarray(x.data - target.data)
     return [LoDTensor.wrap(difference * difference, lod)]
 

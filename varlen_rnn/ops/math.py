@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from varlen_rnn.device import empty
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels.gemm import product
 from varlen_rnn.kernels.row_sums import row_product, row_sum
@@ -30,7 +31,7 @@ def tensor_like(data, x):
 
 def _binary(name, function, grad):
     def forward(x, y):
-        lod = shared_lod(name, ("x", x), ("y", y))
+        lod = shared_lod(name, x, y, names="xy")
         data = np.asarray(function(x.data, y.data))
         if len(lod) and (data.ndim == 0 or len(data) != lod.num_rows):
             got = f"shapes {x.shape} and {y.shape}"
@@ -158,10 +159,18 @@ def _sigmoid(x):
 
 def log_softmax(x):
     """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
-    highest = x.max(axis=-1, keepdims=True)
-    shifted = x - np.where(np.isfinite(highest), highest, 0)
-    with np.errstate(divide="ignore"):
-        return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    highest = np.maximum.reduce(x, axis=-1, keepdims=True)
+    finite = np.isfinite(highest)
+    if np.count_nonzero(finite) == finite.size:
+        return _log_softmax(x, highest)
+    with np.errstate(divide="ignore"):  # of rows that are -inf
+        return _log_softmax(x, np.where(finite, highest, 0))
+
+
+def _log_softmax(x, highest):
+    shifted = x - highest
+    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
+    return shifted
 
 
 def _pow(x, exponent):
@@ -249,7 +258,7 @@ def _infer_matmul(x, weight, bias, transposed):
 def _matmul(x, weight, bias, transposed):
     columns = weight.shape[0 if transposed else 1]
     rows = _rows(x.data)
-    out = np.empty((len(rows), columns), x.dtype)
+    out = empty((len(rows), columns), rows)
     bias = None if bias is None else np.ascontiguousarray(bias.data)
     product(rows, np.ascontiguousarray(weight.data), out, transposed=transposed, bias=bias)
     lod = x.structure if x.data.ndim > 1 else NO_LOD

@@ -1,5 +1,7 @@
 """The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and what its gradient operator needs."""
 
+import functools
+
 import numpy as np
 
 from varlen_rnn import recurrence
@@ -25,9 +27,10 @@ def _cell(name):
 def _split(cell, inputs):
     """Return x, the initial states and the weights of each direction."""
     cut = 1 + len(cell.states)
-    directions = [inputs[at : at + 4] for at in range(cut, len(inputs), 4)]
-    if len(inputs) - cut not in (4, 8) or any([None in weights[:2] for weights in directions]):
-        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(inputs) - cut)
+    weights = inputs[cut:]
+    directions = (weights,) if len(weights) == 4 else (weights[:4], weights[4:])
+    if len(weights) not in (4, 8) or any([direction[0] is None or direction[1] is None for direction in directions]):
+        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(weights))
     return inputs[0], inputs[1:cut], directions
 
 
@@ -39,20 +42,13 @@ def _infer(*inputs, cell, keep):
     check_lod_level("recurrent", "x", x)
     check_rank("recurrent", "weight_hh", directions[0][1], 2)
     hidden = directions[0][1].shape[1]
-    rows = len(cell.gates) * hidden
-    hint = "input_size is the number of features of a row"
     for weights in directions:
-        check_rank("recurrent", "weight_ih", weights[0], 2)
-        features = weights[0].shape[1]
-        check_shape("recurrent", "x", x, (-1, features), hint)
-        shapes = (rows, features), (rows, hidden), (rows,), (rows,)
-        for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
-            if weight is not None:
-                _check_operand(name, weight, shape, x)
+        _check_weights(x, weights, len(cell.gates) * hidden, hidden)
+    state = TensorSpec((len(directions), -1, hidden), x.dtype)
     for name, desc in zip(cell.states, states, strict=True):
         if desc is not None:
-            _check_operand(f"{name}_0", desc, (len(directions), -1, hidden), x)
-    state = TensorSpec((len(directions), -1, hidden), x.dtype)
+            check_float("recurrent", x=x, **{f"{name}_0": desc})
+            check_shape("recurrent", f"{name}_0", desc, state.shape)
     y = TensorSpec((x.shape[0], len(directions) * hidden), x.dtype, x.lod_level)
     if not keep:
         return [y, *[state] * len(cell.states), PLAN]
@@ -63,11 +59,20 @@ def _infer(*inputs, cell, keep):
     return [y, *[state] * len(cell.states), PLAN, *residuals * len(directions)]
 
 
-def _check_operand(name, desc, shape, x):
-    """Raise unless a weight or an initial state has the data type of the rows, and a shape that fits."""
-    if desc.shape != shape or desc.dtype is not x.dtype or desc.kind is not LOD_TENSOR:  # as most are, in less time
-        check_float("recurrent", x=x, **{name: desc})
-        check_shape("recurrent", name, desc, shape)
+def _check_weights(x, weights, rows, hidden):
+    """Raise unless the weights of a direction have the data type of the input rows, and shapes that fit."""
+    features, dtype = x.shape[1], x.dtype
+    bias = (rows,), dtype, 0, LOD_TENSOR
+    if weights == (((rows, features), dtype, 0, LOD_TENSOR), ((rows, hidden), dtype, 0, LOD_TENSOR), bias, bias):
+        return  # as most are, in less time
+    check_rank("recurrent", "weight_ih", weights[0], 2)
+    features = weights[0].shape[1]
+    check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
+    shapes = (rows, features), (rows, hidden), (rows,), (rows,)
+    for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
+        if weight is not None:
+            check_float("recurrent", x=x, **{name: weight})
+            check_shape("recurrent", name, weight, shape)
 
 
 def _arrays(cell, x, states, directions, plan):
@@ -80,12 +85,14 @@ def _arrays(cell, x, states, directions, plan):
                 hint = "one row of initial states for each sequence"
                 check_shape("recurrent", f"{name}_0", state, shape, hint)
         initial = np.stack([np.zeros(shape, x.dtype) if state is None else state.data for state in states])
-    arrays = []
-    for weight_ih, weight_hh, *biases in directions:
-        filled = [np.zeros(len(weight_hh.data), x.dtype) if bias is None else bias.data for bias in biases]
-        weights = (weight_ih.data, weight_hh.data, *filled)
-        arrays.append(recurrence.Direction(*map(np.ascontiguousarray, weights)))
-    return np.ascontiguousarray(x.data), arrays, initial
+    return np.ascontiguousarray(x.data), [_direction(weights) for weights in directions], initial
+
+
+def _direction(weights):
+    rows = weights[1].shape[:1]
+    return recurrence.Direction(
+        *[np.zeros(rows, weights[1].dtype) if w is None else np.ascontiguousarray(w.data) for w in weights]
+    )
 
 
 def _forward(*inputs, cell, keep):
@@ -169,13 +176,14 @@ def _overwritten(num_inputs, cell, **attrs):
     return tuple(range(first, num_inputs - 1 - len(_cell(cell).states), 2))
 
 
+@functools.lru_cache
 def _places(num_inputs, num_outputs, cell, keep):
     """Return the names of inputs, and of outputs: y, the last states, the plan, what each direction keeps."""
     states = _cell(cell).states
     ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
-    inputs = ["x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)]
-    outputs = ["y", *(f"{state}_n" for state in states), "sorted_seqs"]
-    return inputs, outputs + [name + end for end in ends if keep for name in ("slots", "states")]
+    inputs = "x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)
+    kept = (name + end for end in ends if keep for name in ("slots", "states"))
+    return inputs, ("y", *(f"{state}_n" for state in states), "sorted_seqs", *kept)
 
 
 def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):

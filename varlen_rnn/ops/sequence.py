@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from varlen_rnn import plan
+from varlen_rnn.device import empty
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
@@ -38,11 +39,17 @@ def _infer_pool(x, pool_type):
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
 
 
-def _scale(offsets, pool_type, dtype):
+def _scale(x, pool_type):
+    """Return the factor of each sum; kept with the LoD, for the gradient."""
+    return x.structure.remember(("scale", pool_type, x.dtype), lambda: _scale_of(x, pool_type))
+
+
+def _scale_of(x, pool_type):
+    offsets = x.structure.levels[-1]
     if pool_type == "sum":
-        return np.ones(len(offsets) - 1, dtype)
+        return np.ones(len(offsets) - 1, x.dtype)
     lengths = np.maximum(1, offsets[1:] - offsets[:-1])
-    return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(dtype)
+    return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype)
 
 
 def _ends(offsets, pool_type, width):
@@ -63,7 +70,7 @@ def _pool(x, pool_type):
         index = _ends(offsets, pool_type, rows.shape[1])
         pool.pick_rows(rows, index, out)
     else:
-        pool.pool_sum(rows, offsets, _scale(offsets, pool_type, x.dtype), out)
+        pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
     upper = x.structure.levels[:-1]
     lod = LoD(upper) if upper else NO_LOD
     return [LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)]
@@ -89,14 +96,14 @@ def _check_picked(index, d_rows, num_rows):
 
 def _pool_grad_forward(x, index, d_out, pool_type):
     offsets, d_rows = x.structure.levels[-1], flat(d_out.data)
-    d_x = np.empty((len(x.data), math.prod(x.shape[1:])), x.dtype)
+    d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
     if pool_type in ("max", "first", "last"):
         _check_picked(index.data, d_rows, len(d_x))
         pool.pick_rows_grad(d_rows, index.data, d_x)
     else:
-        pool.pool_sum_grad(d_rows, offsets, _scale(offsets, pool_type, x.dtype), d_x)
+        pool.pool_sum_grad(d_rows, offsets, _scale(x, pool_type), d_x)
     return [tensor_like(d_x.reshape(x.shape), x)]
 
 

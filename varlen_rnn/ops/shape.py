@@ -13,7 +13,7 @@ from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_te
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
+from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
 
 
 def _infer_reduce(x, axis, keepdims, of_nothing=None):
@@ -30,10 +30,10 @@ def _infer_reduce_grad(x, d, axis, keepdims, scale):
 
 def _describe_reduced(x, axis, keepdims):
     if axis is None:
-        return x._replace(shape=(1,) * len(x.shape) if keepdims else (), lod_level=0)
+        return TensorSpec((1,) * len(x.shape) if keepdims else (), x.dtype)
     axis %= len(x.shape)
     shape = x.shape[:axis] + ((1,) if keepdims else ()) + x.shape[axis + 1 :]
-    return x._replace(shape=shape, lod_level=x.lod_level if axis else 0)
+    return TensorSpec(shape, x.dtype, x.lod_level if axis else 0)
 
 
 def _lod_after(x, axis):
@@ -113,7 +113,7 @@ def _infer_reshape(x, shape):
         shape[shape.index(-1)] = x.shape[0] if keeps else math.prod(x.shape) // max(1, -math.prod(shape))
     if -1 not in (*x.shape, *shape) and math.prod(shape) != math.prod(x.shape):
         raise ShapeError("reshape", expected=f"a shape of {math.prod(x.shape)} elements", got=shape)
-    return [x._replace(shape=tuple(shape), lod_level=x.lod_level if keeps else 0)]
+    return [TensorSpec(tuple(shape), x.dtype, x.lod_level if keeps else 0)]
 
 
 def _like_grad(op):
@@ -143,7 +143,7 @@ def _infer_getitem(x, index):
         shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:
         raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
-    return [x._replace(shape=shape, lod_level=x.lod_level if _keeps_all_rows(index) else 0)]
+    return [TensorSpec(shape, x.dtype, x.lod_level if _keeps_all_rows(index) else 0)]
 
 
 def _indexed(shape, index):
@@ -151,9 +151,11 @@ def _indexed(shape, index):
     if -1 not in shape:
         # One element in memory, seen at every index: `np.broadcast_to` takes ten times as long.
         return np.ndarray(shape, np.bool_, b"\0", strides=(0,) * len(shape))[index].shape
+    if isinstance(index, slice):
+        return _size_of_slice(shape[0], index), *shape[1:]
     items = list(index) if isinstance(index, tuple) else [index]
-    given = sum(item is not None and item is not Ellipsis for item in items)
-    if given > len(shape) or any(isinstance(item, (list, np.ndarray)) for item in items):
+    given = sum([item is not None and item is not Ellipsis for item in items])
+    if given > len(shape) or any([isinstance(item, (list, np.ndarray)) for item in items]):
         raise IndexError("too many, or arrays of indices into an unknown size")
     if Ellipsis not in items:
         items.append(Ellipsis)
@@ -164,11 +166,14 @@ def _indexed(shape, index):
         if item is None:
             out.append(1)
         elif isinstance(item, slice):
-            size = next(sizes)
-            out.append(-1 if size == -1 else len(range(*item.indices(size))))
+            out.append(_size_of_slice(next(sizes), item))
         elif not -(size := next(sizes)) <= item < size and size != -1:
             raise IndexError(f"{item} of {size}")
     return tuple(out)
+
+
+def _size_of_slice(size, part):
+    return -1 if size == -1 else len(range(*part.indices(size)))
 
 
 def _keeps_all_rows(index):
@@ -197,14 +202,20 @@ register(Op("getitem_grad", ("x", "d_y"), _infer_getitem_grad, _getitem_grad, at
 
 
 def _infer_concat(*descs, axis):
-    check_float("concat", **{f"x[{number}]": desc for number, desc in enumerate(descs)})
+    dtype = descs[0].dtype
+    check_float("concat", **{"x[0]": descs[0]})
+    for number, desc in enumerate(descs):
+        if desc.dtype is not dtype or desc.kind is not LOD_TENSOR:  # a name costs more than the comparison
+            check_float("concat", **{"x[0]": descs[0], f"x[{number}]": desc})
     axis, rank = check_int(axis, "concat, axis"), len(descs[0].shape)
     if not -rank <= axis < rank:
         raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
     axis %= rank
     before, after = descs[0].shape[:axis], descs[0].shape[axis + 1 :]
+    shape = *before, -1, *after
     for number, desc in enumerate(descs):
-        check_shape("concat", f"x[{number}]", desc, (*before, -1, *after))
+        if not sizes_fit(desc.shape, shape):
+            check_shape("concat", f"x[{number}]", desc, shape)
     sizes = [desc.shape[axis] for desc in descs]
     size = -1 if -1 in sizes else sum(sizes)
     lod_level = max([desc.lod_level for desc in descs]) if axis else 0
@@ -217,8 +228,7 @@ def _infer_split_like(d, *like, axis):
 
 
 def _concat(*tensors, axis):
-    named = [(f"x[{number}]", tensor) for number, tensor in enumerate(tensors)]
-    lod = shared_lod("concat", *named) if axis % tensors[0].data.ndim else NO_LOD
+    lod = shared_lod("concat", *tensors) if axis % tensors[0].data.ndim else NO_LOD
     return [LoDTensor.wrap(np.concatenate([tensor.data for tensor in tensors], axis=axis), lod)]
 
 

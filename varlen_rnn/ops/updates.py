@@ -5,6 +5,8 @@ gradient touches is Fluid's rule: `sgd` and `adagrad` only those listed, `moment
 momentum decays everywhere; `adam` with `lazy` only those listed.  An empty sparse gradient updates nothing.
 """
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
@@ -82,7 +84,7 @@ def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon
     if len(rows):
         t = int(step.data) + 1
         step.data[...] = t
-        rate = lr.data.item() * np.sqrt(1 - beta2**t) / (1 - beta1**t)
+        rate = lr.data.item() * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return [parameter, step, moment1, moment2]
 
@@ -90,7 +92,7 @@ def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon
 def _register(name, forward, states, attrs):
     """Register an update: its outputs are the parameter and its states, changed in place."""
     places = ("parameter", "gradient", "lr", *states)
-    in_place = {0: 0} | {1 + number: 3 + number for number in range(len(states))}
+    in_place = 0, *range(3, 3 + len(states))
     register(Op(name, places, _infer(name), forward, outputs=("parameter", *states), attrs=attrs, in_place=in_place))
 
 

@@ -22,6 +22,7 @@ _UNKNOWN = UnknownSize(-1)
 _grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
 _recorder = contextvars.ContextVar("recorder", default=None)
 _numbers = itertools.count()
+_new = object.__new__
 
 
 def grad_enabled():
@@ -73,7 +74,7 @@ class Record:
 
     def __init__(self, op, inputs, values, attrs):
         self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
-        self.versions = [variable.version if variable is not None else 0 for variable in inputs]
+        self.versions = [0 if variable is None else variable.version for variable in inputs]
         self.number = next(_numbers)
 
     def outputs(self):
@@ -147,7 +148,7 @@ class Variable:
     @classmethod
     def _of(cls, value):
         """Return a Variable of what an operator computed: the constructor's checks, and its time, are for users."""
-        variable = cls.__new__(cls)
+        variable = _new(cls)
         variable.value = value
         variable.requires_grad = variable.persistable = False
         variable._name = variable.grad = variable.record = None
@@ -313,24 +314,17 @@ def apply(op_type, *inputs, **attrs):
         inputs = [None if variable is None else into.admit(variable) for variable in inputs]
         values = into.append(op, [None if variable is None else variable.value for variable in inputs], attrs)
     if op.in_place:
-        outputs = _updated(op, inputs, values)
+        outputs = [inputs[position] for position in op.in_place]
+        for variable in outputs:
+            variable.version += 1
     else:
         outputs = [Variable._of(value) for value in values]
-    if op.grad and _grad_enabled.get() and any(v is not None and v.requires_grad for v in inputs):
+    if op.grad and _grad_enabled.get() and any([v is not None and v.requires_grad for v in inputs]):
         record = Record(op, inputs, values, attrs)
         for slot, output in enumerate(outputs):
             output.record, output._slot = record, slot
             output.requires_grad = True
     return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _updated(op, inputs, values):
-    """Return the outputs of an operator of which some are its inputs, which now have another version."""
-    for source in op.in_place.values():
-        inputs[source].version += 1
-    return [
-        inputs[op.in_place[slot]] if slot in op.in_place else Variable._of(value) for slot, value in enumerate(values)
-    ]
 
 
 def run(op, values, attrs):

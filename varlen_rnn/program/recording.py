@@ -131,7 +131,7 @@ class Recorder:
         """
         value, block = variable.value, self.current
         if isinstance(value, Symbol):
-            if value.block in (block, block.differentiates):
+            if value.block is block or value.block is block.differentiates:
                 return variable
             if value.block.recorder is self and block.parent is None:
                 raise ProgramError(f"variable {value.name!r}", expected="one of this block", got="one of a step")
@@ -177,16 +177,16 @@ class Recorder:
         """
         try:
             specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
-            if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
-                constants.encode(op, attrs, lambda block: block.idx)
+            if "index" in op.attrs:  # arrays of indices: here, not when the description is made
+                constants.encode_one(op, "index", "index", attrs["index"])
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error
-        names = self._names(op, symbols, specs, attrs)
-        outputs = [
-            symbols[op.in_place[slot]] if slot in op.in_place else self.current.declare(name, spec)
-            for slot, (name, spec) in enumerate(zip(names, specs, strict=True))
-        ]
+        if op.in_place:
+            outputs = [symbols[position] for position in op.in_place]
+        else:
+            names = self._names(op, symbols, specs, attrs)
+            outputs = [self.current.declare(name, spec) for name, spec in zip(names, specs, strict=True)]
         self._add(op, symbols, outputs, attrs)
         return outputs
 
@@ -194,9 +194,7 @@ class Recorder:
         stem = self.fresh(op.type)
         if len(specs) == 1:
             return [stem]
-        _, pairs = op.slots(symbols, specs, attrs)
-        places = [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
-        return [f"{stem}.{place}" for place in places]
+        return [f"{stem}.{place}" for place in op.output_places(len(symbols), len(specs), attrs)]
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))

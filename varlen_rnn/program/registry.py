@@ -31,8 +31,8 @@ class Op(NamedTuple):
         Names of places, as those of the inputs.
     attrs : mapping of str to str
         The constants and their kinds, those of `program.attrs`.
-    in_place : mapping of int to int
-        Outputs that are an input, updated in place: the output's position, and the input's.
+    in_place : tuple of int
+        Of an operator that updates: the position of the input that each output is.
     inference : mapping
         Constants that `prune` sets: no dropout, nothing kept for a gradient.
     overwrites : callable, optional
@@ -50,7 +50,7 @@ class Op(NamedTuple):
     grad: Callable | None = None
     outputs: tuple[str, ...] = ("out",)
     attrs: Mapping[str, str] = _NOTHING
-    in_place: Mapping[int, int] = _NOTHING
+    in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = _NOTHING
     overwrites: Callable | None = None
     places: Callable | None = None
@@ -66,10 +66,19 @@ class Op(NamedTuple):
 
     def slots(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
-        places = self.inputs, self.outputs
-        if self.places is not None:
-            places = self.places(len(inputs), len(outputs), **attrs)
+        places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
+
+    def output_places(self, num_inputs, num_outputs, attrs):
+        """Return the place of each output, with a number where a place takes several."""
+        _, places = self._places(num_inputs, num_outputs, attrs)
+        if len(places) == num_outputs and not places[-1].startswith("*"):
+            return places
+        pairs = _by_place(places, range(num_outputs))
+        return [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
+
+    def _places(self, num_inputs, num_outputs, attrs):
+        return (self.inputs, self.outputs) if self.places is None else self.places(num_inputs, num_outputs, **attrs)
 
 
 def _declared(places, position):

@@ -92,7 +92,7 @@ def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
     if len(inferred) != len(outputs):
         raise ProgramError("outputs", expected=f"{len(inferred)} variables", got=len(outputs))
     for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):
-        if position in kind.in_place:
+        if kind.in_place:
             source = inputs[kind.in_place[position]]
             if name != source or name not in persistable or inputs.count(name) > 1:
                 raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r} alone, updated in place")

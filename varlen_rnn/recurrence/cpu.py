@@ -5,9 +5,9 @@ Rows stay where they are: the product of a step reads the states of the step bef
 
 import functools
 
-from varlen_rnn.device import CACHE_LINE
 from varlen_rnn.kernels.gemm import pack_rows, panels_of_columns, panels_of_rows
 from varlen_rnn.kernels.tile import panel_width
+from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
 
 _STREAMED = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient

@@ -9,11 +9,11 @@ gives neighbours of a row sooner than other rows.
 
 import functools
 
-from varlen_rnn.device import CACHE_LINE
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.barrier import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
 from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
+from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 

@@ -5,7 +5,7 @@ and never wait for each other.  The members of a team share the sequences of the
 units; since a step needs all units of the one before, they meet at a barrier once a step.
 """
 
-import contextlib
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -81,23 +81,27 @@ def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, pack, like,
     pack : function
         `pack()` packs the weights that groups share; where there is one group, its members pack what they own.
     """
-    num_sequences = len(batch.seq_lens)
-    with contextlib.ExitStack() as context:
-        num_groups, parts = _split(batch, products, unit_blocks, may_meet=True)
-        if parts > 1 and not context.enter_context(threads.team()):
-            num_groups, parts = _split(batch, products, unit_blocks, may_meet=False)
-        if num_groups > 1:
-            pack()
-        num_shards, sequences = num_groups * parts, -(-num_sequences // num_groups)
+
+    def call(num_groups, parts):
+        num_shards, sequences = num_groups * parts, -(-len(batch.seq_lens) // num_groups)
         work = Work(
             parts,
             np.zeros(_LINE * num_groups, np.int64),
             empty((num_shards, memory_of(-(-unit_blocks // parts), sequences) * panel_width(like.dtype)), like),
             np.zeros((num_shards, offsets_of(sequences)), np.int64),
         )
-        arguments = work, batch, *arguments
+        if num_groups > 1:
+            pack()
         # Should one member fail, the others must not wait for it.
-        threads.for_each_shard(kernel, *arguments, num_shards=num_shards, give_up=lambda: work.arrived.fill(2**62))
+        give_up = functools.partial(work.arrived.fill, 2**62)
+        threads.for_each_shard(kernel, work, batch, *arguments, num_shards=num_shards, give_up=give_up)
+
+    num_groups, parts = _split(batch, products, unit_blocks, may_meet=True)
+    if parts == 1:
+        call(num_groups, parts)
+        return
+    with threads.team() as may_meet:
+        call(*(num_groups, parts) if may_meet else _split(batch, products, unit_blocks, may_meet=False))
 
 
 def _split(batch, products, unit_blocks, may_meet):
