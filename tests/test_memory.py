@@ -1,6 +1,7 @@
 """Memory that waits for the next array: who gets it, when, and how much of it waits at most."""
 
 import gc
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,9 +14,10 @@ MIB = 2**20
 
 
 @pytest.fixture(autouse=True)
-def nothing_waits():
+def nothing_waits(monkeypatch):
     gc.collect()
-    memory.release()
+    vr.release_memory()
+    monkeypatch.setattr(memory, "LEAST_COUNTED", 0)
 
 
 def large(size, dtype=np.uint8):
@@ -41,6 +43,8 @@ def test_an_array_begins_at_a_cache_line_and_is_ordinary(dtype):
     assert array.flags.writeable
     array[...] = 7
     assert array.sum() == 21_000
+    array.flags.writeable = False
+    array.flags.writeable = True
 
 
 def test_memory_is_used_again_once_the_last_view_is_gone():
@@ -48,7 +52,7 @@ def test_memory_is_used_again_once_the_last_view_is_gone():
     address, view = address_of(array), array[5:].reshape(-1, 1)[::2].view(np.int8)
     del array
     assert address_of(large(MIB)) != address
-    memory.release()
+    vr.release_memory()
     del view
     assert waiting() == MIB
     assert address_of(large(MIB)) == address
@@ -94,21 +98,55 @@ def test_what_waits_longest_goes_first(monkeypatch):
     assert array.size == MIB // 4
 
 
-def test_arrays_beyond_the_most_that_is_owned_are_ordinary(monkeypatch):
-    monkeypatch.setattr(memory, "MOST_OWNED", 2 * MIB)
-    lent = large(2 * MIB)
-    array = large(MIB)
+def test_arrays_beyond_the_most_that_is_owned_go_back_when_freed(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_OWNED", 3 * MIB)
+    lent, waits = large(2 * MIB), large(MIB)
+    del waits
+    array = large(8 * MIB)
     assert address_of(array) % 64 == 0
     array[...] = 1
     del array
-    assert waiting() == 0
+    assert waiting() == MIB  # nothing went for what has no room anyway
     del lent
-    assert waiting() == 2 * MIB
+    assert waiting() == 3 * MIB
+
+
+def test_many_small_arrays_count_as_more_than_they_are(monkeypatch):
+    monkeypatch.setattr(memory, "LEAST_COUNTED", MIB)
+    monkeypatch.setattr(memory, "MOST_OWNED", 4 * MIB)
+    arrays = [large(65_536) for _ in range(9)]
+    arrays.clear()
+    assert len(memory._waiting) == 4
+
+
+def test_an_interrupt_between_two_steps_loses_nothing(monkeypatch):
+    address, suppress = address_of(large(MIB)), memory.contextlib.suppress
+
+    def interrupt(*errors):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory.contextlib, "suppress", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        large(MIB)
+    monkeypatch.setattr(memory.contextlib, "suppress", suppress)
+    assert address_of(large(MIB)) == address
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_owns_nothing_of_its_parent():
+    lent, waits = large(MIB), large(MIB)
+    del waits
+    child = os.fork()
+    if not child:
+        os._exit(len(memory._owned) + len(memory._waiting))
+    assert os.waitpid(child, 0)[1] == 0
+    assert waiting() == MIB
+    assert lent.size == MIB
 
 
 def test_release_gives_all_back():
     large(MIB)
-    memory.release()
+    vr.release_memory()
     assert waiting() == 0
 
 

@@ -12,6 +12,7 @@ from varlen_rnn.errors import (
     ShapeError,
 )
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
+from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool, sort_by_seq_len
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.block import Variable, grad_enabled, no_grad

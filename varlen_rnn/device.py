@@ -32,9 +32,10 @@ def to_host(array):
 
 
 def empty(shape, like):
-    """Return an uninitialised array of `shape`, with the data type and the place of `like`.
+    """Return an uninitialised array of `shape`, a tuple, with the data type and the place of `like`.
 
-    On the host a large one begins at a cache line, so that rows of 16 float32, or a multiple, never share one.
+    On the host a large one begins at a cache line, so that rows of 16 float32, or a multiple, never share one, and its
+    memory is used again.
     """
     if on_device(like):
         return cuda.device_array(shape, like.dtype)

@@ -5,15 +5,16 @@ freed: a tenth of the time of a training step.  So what one step lets go is what
 """
 
 import contextlib
+import os
 import weakref
 from operator import attrgetter
 
 import numpy as np
 
 CACHE_LINE = 64  # bytes
-MOST_OWNED = 2**30  # bytes, lent and waiting; arrays beyond are the system's
-_owned = set()
-_waiting = []  # what was let go last stands last
+MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all, lent and waiting, where an array counts as 4 MiB at least
+_owned = set()  # of lenders
+_waiting = []  # lenders; what was let go last stands last
 
 
 class _Memory:
@@ -37,7 +38,7 @@ class _Lender(weakref.ref):
 
 
 class _Loan:
-    """Stands behind one array and all views of it."""
+    """Stands behind one array and all views of it, and keeps their memory, whoever owns it."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -56,33 +57,71 @@ def array(shape, dtype, size):
     >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
     (0, True)
     """
-    memory = _take(size)
+    memory = _waiting_memory(size) or _Memory(_with_room_to_grow(size))
     loan = _Loan(memory, shape, dtype)
-    if sum([lender.memory.size for lender in list(_owned)]) + memory.size <= MOST_OWNED:
+    if _make_room(memory):
         lender = _Lender(loan, _waiting.append)
         lender.memory = memory
         _owned.add(lender)
-    return np.asarray(loan)
+    return np.asarray(loan)[...]  # a view of an array, which its user may make read-only and writable again
 
 
-def _take(size):
-    """Return memory that waits, the smallest that is large enough and not twice too large, or new memory."""
+def _waiting_memory(size):
+    """Return memory that waits, the smallest that is large enough and not twice too large, or None."""
     while fitting := [lender for lender in _waiting if size <= lender.memory.size <= 2 * size]:
-        lender = min(fitting, key=attrgetter("memory.size"))
-        with contextlib.suppress(ValueError):  # another thread was faster
-            _waiting.remove(lender)
-            _owned.discard(lender)
+        lender = min(reversed(fitting), key=attrgetter("memory.size"))  # of equals, what is still in the caches
+        if _take_back(lender):
             return lender.memory
-    step = 1 << (size.bit_length() - 3)  # up to a quarter more, for the batches that are a little larger
-    size = -(-size // step) * step
-    with contextlib.suppress(IndexError):  # what waits longest goes
-        while sum([lender.memory.size for lender in list(_owned)]) + size > MOST_OWNED:
-            _owned.discard(_waiting.pop(0))
-    return _Memory(size)
+    return None
 
 
-def release():
-    """Give the system back what waits."""
-    with contextlib.suppress(IndexError):
-        while True:
-            _owned.discard(_waiting.pop())
+def _take_back(lender):
+    """Return whether nobody else took what a lender has."""
+    _owned.discard(lender)  # first: what an interrupt leaves waiting is found again
+    with contextlib.suppress(ValueError):  # another thread was faster
+        _waiting.remove(lender)
+        return True
+    return False
+
+
+def _with_room_to_grow(size):
+    """Return up to a quarter more than `size`, for the batches that are a little larger."""
+    step = 1 << (size.bit_length() - 3)
+    return -(-size // step) * step
+
+
+def _make_room(memory):
+    """Return whether some more memory may be owned, after letting go what waits longest where that helps."""
+    waiting, need = list(_waiting), _counted(memory)
+    owned = sum([_counted(lender.memory) for lender in list(_owned)])
+    if owned - sum([_counted(lender.memory) for lender in waiting]) + need > MOST_OWNED:
+        return False
+    for lender in waiting:
+        if owned + need <= MOST_OWNED:
+            break
+        owned -= _counted(lender.memory) if _take_back(lender) else 0
+    return True
+
+
+def _counted(memory):
+    return max(memory.size, LEAST_COUNTED)
+
+
+def release_memory():
+    """Give the system the memory that waits for the next large arrays.
+
+    Examples
+    --------
+    >>> release_memory()
+    """
+    for lender in list(_waiting):
+        _take_back(lender)
+
+
+def _forget():
+    _owned.clear()
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)  # pages shared with the parent cost a copy, new ones do not

@@ -4,7 +4,6 @@ import numpy as np
 
 import varlen_rnn as vr
 from benchmarks.layers.case import Inputs
-from varlen_rnn import memory
 
 
 class Unpadded:
@@ -12,7 +11,7 @@ class Unpadded:
 
     def __init__(self, case, threads):
         vr.set_num_threads(threads)
-        memory.release()  # what an engine before this one left
+        vr.release_memory()  # what an engine before this one left
         inputs = Inputs(case)
         self.layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
         self.layer.load_state_dict(inputs.weights)

@@ -23,7 +23,7 @@ class Point(NamedTuple):
 
 def points(quick, threads):
     """Return a point for each operator; all of them run on the calling thread."""
-    return [Point(operator, 3 if quick else 300) for operator in operators()]
+    return [Point(operator, 3 if quick else 1000) for operator in operators()]
 
 
 def run(point, patience):

@@ -10,6 +10,22 @@ from varlen_rnn.jit import cpu_kernel, cuda_kernel
 
 
 @cpu_kernel
+def first_outside(ids, height):
+    """Return the position of the first of `ids` (n,), on the host, that is not `0 <= id < height`; -1 if all are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> first_outside(np.array([1, 0, 2, -1]), 2), first_outside(np.array([1, 0]), 2)
+    (2, -1)
+    """
+    for k in range(ids.shape[0]):
+        if ids[k] < 0 or ids[k] >= height:
+            return k
+    return -1
+
+
+@cpu_kernel
 def gather_rows_cpu(table, ids, out):
     """`out[k] = table[ids[k]]`."""
     for k in range(out.shape[0]):

@@ -12,33 +12,33 @@ _FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 def check_float(op, **descs):
     """Raise unless all are tensors of one floating data type."""
-    first = None
+    dtype = None
     for name, desc in descs.items():
-        if first is None:
-            first, dtype = name, desc.dtype
-            if desc.kind != LOD_TENSOR or dtype not in _FLOATS:
+        if dtype is None:
+            dtype = desc.dtype
+            if desc.kind is not LOD_TENSOR or dtype not in _FLOATS:
                 raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
-        elif desc.kind != LOD_TENSOR or desc.dtype != dtype:
+        elif desc.kind is not LOD_TENSOR or desc.dtype != dtype:
             hint = "data types are never mixed silently: use astype"
-            raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)
+            raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {next(iter(descs))}", got=_kind(desc), hint=hint)
 
 
 def check_integer(op, **descs):
     """Raise unless all are tensors of integers."""
     for name, desc in descs.items():
-        if desc.kind != LOD_TENSOR or desc.dtype.kind not in "iu":
+        if desc.kind is not LOD_TENSOR or desc.dtype.kind not in "iu":
             raise DTypeError(f"{op}, {name}", expected="integers", got=_kind(desc))
 
 
 def _kind(desc):
-    return str(desc.dtype) if desc.kind == LOD_TENSOR else desc.kind.name
+    return str(desc.dtype) if desc.kind is LOD_TENSOR else desc.kind.name
 
 
 def check_like(op, name, desc, like):
     """Raise unless a tensor has the data type and the shape of another: a gradient, that of its variable."""
-    if desc == like:
+    if desc == like and desc.kind is LOD_TENSOR:
         return
-    if desc.kind != LOD_TENSOR or desc.dtype != like.dtype:
+    if desc.kind is not LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
     check_shape(op, name, desc, like.shape)
 
@@ -98,15 +98,16 @@ def shared_lod(op, *tensors, names=None):
 
     `names` are those of the operands in messages; by default x[0], x[1], ...
     """
-    first, shared = 0, NO_LOD
-    for number, tensor in enumerate(tensors):
+    shared = NO_LOD
+    for tensor in tensors:
         lod = tensor.structure
         if lod is shared or not lod.levels:
             continue
         if shared is NO_LOD:
-            first, shared = number, lod
+            shared = lod
         elif lod != shared:
-            a, b = (names[k] if names else f"x[{k}]" for k in (first, number))
+            lods = [tensor.structure for tensor in tensors]
+            a, b = (names[k] if names else f"x[{k}]" for k in (lods.index(shared), lods.index(lod)))
             raise LoDError(
                 op,
                 expected=f"one LoD: {a} has {_short(shared)}",

@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.kernels.rows import first_outside, gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank
 from varlen_rnn.ops.math import tensor_like
@@ -13,7 +13,7 @@ from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
 
-_INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+_INT64 = np.dtype(np.int64)
 
 
 def _infer(ids, table, padding_idx, sparse):
@@ -26,9 +26,8 @@ def _infer(ids, table, padding_idx, sparse):
 def _checked_ids(ids, height):
     """Return the ids as a new array, int64 and in range; kernels index with it unchecked."""
     flat = ids.data.astype(_INT64).reshape(-1)
-    # As unsigned numbers, negative ids are larger than any height: one look for both ends.
-    if flat.size and np.maximum.reduce(flat.view(_UINT64)) >= height:
-        entry = int(np.flatnonzero((flat < 0) | (flat >= height))[0])
+    entry = first_outside(flat, height)
+    if entry >= 0:
         expected = f"0 <= id < {height}, the rows of the table"
         raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids.data.flat[entry]))
     return flat

@@ -3,14 +3,13 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.rows import first_outside
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import TensorSpec
-
-_UINT64 = np.dtype(np.uint64)
 
 
 def _infer_softmax(logits, labels):
@@ -24,9 +23,8 @@ def _infer_softmax(logits, labels):
 
 
 def _checked_classes(classes, num_classes):
-    # As unsigned numbers, negative classes are larger than any count: one look for both ends.
-    if classes.size and np.maximum.reduce(classes.astype(_UINT64)) >= num_classes:
-        entry = int(np.flatnonzero((classes < 0) | (classes >= num_classes))[0])
+    entry = first_outside(classes, num_classes)
+    if entry >= 0:
         expected = f"0 <= class < {num_classes}"
         raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
     return classes
@@ -35,9 +33,9 @@ def _checked_classes(classes, num_classes):
 def _softmax(logits, labels):
     classes = _checked_classes(labels.data, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
-    log_probabilities = log_softmax(logits.data)
+    log_probabilities, lod = log_softmax(logits.data), logits.structure
     loss = -log_probabilities[np.arange(len(classes)), classes]
-    return [tensor_like(loss, logits), tensor_like(log_probabilities, logits)]
+    return [LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)]
 
 
 def _softmax_grad(inputs, outputs, d_outputs):

@@ -159,7 +159,7 @@ def _sigmoid(x):
 
 def log_softmax(x):
     """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
-    highest = np.maximum.reduce(x, axis=-1, keepdims=True)
+    highest = np.maximum.reduce(x, -1, keepdims=True)
     finite = np.isfinite(highest)
     if np.count_nonzero(finite) == finite.size:
         return _log_softmax(x, highest)
@@ -169,7 +169,7 @@ def log_softmax(x):
 
 def _log_softmax(x, highest):
     shifted = x - highest
-    shifted -= np.log(np.add.reduce(np.exp(shifted), axis=-1, keepdims=True))
+    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
     return shifted
 
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
 from varlen_rnn.ops.checks import check_float, check_like
 from varlen_rnn.program.registry import Op, register
@@ -30,6 +30,9 @@ def _infer(op):
             raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
         if gradient.shape != parameter.shape:
             raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= attrs.get(name, 0) < 1:
+                raise OutOfRangeError(f"{op}, {name}", expected="0 <= beta < 1", got=attrs[name])
         check_like(op, "lr", lr, _NUMBER)
         for number, state in enumerate(states):
             check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)

@@ -22,7 +22,7 @@ _UNKNOWN = UnknownSize(-1)
 _grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
 _recorder = contextvars.ContextVar("recorder", default=None)
 _numbers = itertools.count()
-_new = object.__new__
+_new = object.__new__  # every operator makes Variables
 
 
 def grad_enabled():
@@ -319,11 +319,13 @@ def apply(op_type, *inputs, **attrs):
             variable.version += 1
     else:
         outputs = [Variable._of(value) for value in values]
-    if op.grad and _grad_enabled.get() and any([v is not None and v.requires_grad for v in inputs]):
-        record = Record(op, inputs, values, attrs)
-        for slot, output in enumerate(outputs):
-            output.record, output._slot = record, slot
-            output.requires_grad = True
+    if op.grad and _grad_enabled.get():
+        for variable in inputs:
+            if variable is not None and variable.requires_grad:
+                record = Record(op, inputs, values, attrs)
+                for slot, output in enumerate(outputs):
+                    output.record, output._slot, output.requires_grad = record, slot, True
+                break
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -177,8 +177,9 @@ class Recorder:
         """
         try:
             specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
-            if "index" in op.attrs:  # arrays of indices: here, not when the description is made
-                constants.encode_one(op, "index", "index", attrs["index"])
+            for name, kind in op.attrs.items():
+                if kind == "index":  # arrays of indices: here, not when the description is made
+                    constants.encode_one(op, name, kind, attrs[name])
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error

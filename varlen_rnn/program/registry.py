@@ -101,6 +101,8 @@ def register(op):
     """Add an operator to the table."""
     if op.type in _OPS:
         raise ProgramError("operator", expected="a new name", got=repr(op.type))
+    if op.in_place and len(op.in_place) != len(op.outputs):
+        raise ProgramError(f"operator {op.type!r}, in_place", expected="an input for each output", got=op.in_place)
     _OPS[op.type] = op
     return op
 

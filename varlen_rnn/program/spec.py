@@ -25,7 +25,7 @@ class TensorSpec(NamedTuple):
     kind: Type = LOD_TENSOR
 
 
-_new_tuple = tuple.__new__
+_new_tuple = tuple.__new__  # see `describe`
 PLAN = TensorSpec((), None, 0, LOD_RANK_TABLE)
 SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 

@@ -101,7 +101,9 @@ def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, pack, like,
         call(num_groups, parts)
         return
     with threads.team() as may_meet:
-        call(*(num_groups, parts) if may_meet else _split(batch, products, unit_blocks, may_meet=False))
+        if not may_meet:
+            num_groups, parts = _split(batch, products, unit_blocks, may_meet=False)
+        call(num_groups, parts)
 
 
 def _split(batch, products, unit_blocks, may_meet):
