@@ -34,7 +34,7 @@ def rows(*lengths, dtype=np.float32, width=3):
         (None, ["y"], "expected a value for"),
         ([rows(2)], ["y"], "feed: expected a dict of name to value, got list"),
         ({"x": rows(2), "z": rows(2)}, ["y"], r"feed: expected only \['x'\], got unknown \['z'\]"),
-        ({"x": np.ones((2, 3), np.float32)}, ["y"], "feed 'x': expected 1 levels, got 0 .give the rows their lengths"),
+        ({"x": np.ones((2, 3), np.float32)}, ["y"], "feed 'x': expected 1 level, got 0 .give the rows their lengths"),
         ({"x": rows(2, dtype=np.float64)}, ["y"], "feed 'x': expected float32, got float64"),
         ({"x": rows(2, width=4)}, ["y"], r"feed 'x': expected shape \[-1, 3\], got \[2, 4\]"),
         ({"x": vr.SelectedRows([0], np.ones((1, 3), np.float32), 2)}, ["y"], "expected a LOD_TENSOR, got a SELECTED"),

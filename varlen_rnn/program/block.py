@@ -191,6 +191,12 @@ class Variable:
         """Return the value of a single number as a Python number."""
         return self.value.data.item()
 
+    def __float__(self):
+        return float(self.item())
+
+    def __format__(self, spec):
+        return format(self.item(), spec) if spec else str(self)
+
     def detach(self):
         """Return a Variable of the same value that remembers nothing."""
         return Variable(self.value)

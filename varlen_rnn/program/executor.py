@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import count
 from varlen_rnn.program.block import VALUES, Variable
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.gradient import memory_of, own, plain
@@ -110,8 +111,9 @@ def _checked_feed(name, value, spec):
     if given.kind != spec.kind:
         raise DTypeError(f"feed {name!r}", expected=f"a {spec.kind.name}", got=f"a {given.kind.name}")
     if given.lod_level != spec.lod_level:
-        hint = "give the rows their lengths with create_lod_tensor" if spec.lod_level else None
-        raise LoDError(f"feed {name!r}", expected=f"{spec.lod_level} levels", got=given.lod_level, hint=hint)
+        hint = "give the rows their lengths with create_lod_tensor" if given.lod_level < spec.lod_level else None
+        expected = count(spec.lod_level, "level")
+        raise LoDError(f"feed {name!r}", expected=expected, got=given.lod_level, hint=hint)
     if given.dtype != spec.dtype:
         hint = "data types are never mixed silently: use astype"
         raise DTypeError(f"feed {name!r}", expected=spec.dtype, got=given.dtype, hint=hint)
