@@ -191,9 +191,6 @@ class Variable:
         """Return the value of a single number as a Python number."""
         return self.value.data.item()
 
-    def __float__(self):
-        return float(self.item())
-
     def __format__(self, spec):
         return format(self.item(), spec) if spec else str(self)
 
