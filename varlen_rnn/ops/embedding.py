@@ -3,17 +3,14 @@
 import numpy as np
 
 from varlen_rnn.device import empty
-from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.rows import first_outside, gather_rows, scatter_add_rows
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, indices
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
-
-_INT64 = np.dtype(np.int64)
 
 
 def _infer(ids, table, padding_idx, sparse):
@@ -24,13 +21,7 @@ def _infer(ids, table, padding_idx, sparse):
 
 
 def _checked_ids(ids, height):
-    """Return the ids as a new array, int64 and in range; kernels index with it unchecked."""
-    flat = ids.data.astype(_INT64).reshape(-1)
-    entry = first_outside(flat, height)
-    if entry >= 0:
-        expected = f"0 <= id < {height}, the rows of the table"
-        raise OutOfRangeError(f"embedding, ids, entry {entry}", expected=expected, got=int(ids.data.flat[entry]))
-    return flat
+    return indices("embedding, ids", ids, height, "id", ", the rows of the table")
 
 
 def _forward(ids, table, padding_idx, sparse):

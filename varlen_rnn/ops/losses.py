@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.kernels.rows import first_outside
+from varlen_rnn.errors import ShapeError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, indices, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
@@ -22,16 +21,12 @@ def _infer_softmax(logits, labels):
     return [TensorSpec(logits.shape[:1], logits.dtype, logits.lod_level), logits]
 
 
-def _checked_classes(classes, num_classes):
-    entry = first_outside(classes, num_classes)
-    if entry >= 0:
-        expected = f"0 <= class < {num_classes}"
-        raise OutOfRangeError(f"cross_entropy, labels, entry {entry}", expected=expected, got=int(classes[entry]))
-    return classes
+def _checked_classes(labels, num_classes):
+    return indices("cross_entropy, labels", labels, num_classes, "class")
 
 
 def _softmax(logits, labels):
-    classes = _checked_classes(labels.data, logits.shape[1])
+    classes = _checked_classes(labels, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
     log_probabilities, lod = log_softmax(logits.data), logits.structure
     loss = -log_probabilities[np.arange(len(classes)), classes]
@@ -45,7 +40,7 @@ def _softmax_grad(inputs, outputs, d_outputs):
 def _softmax_grad_forward(labels, log_probabilities, d_loss):
     """Softmax minus the one-hot label, times the gradient of the row's loss."""
     d = np.exp(log_probabilities.data)
-    d[np.arange(len(d)), _checked_classes(labels.data, d.shape[1])] -= 1
+    d[np.arange(len(d)), _checked_classes(labels, d.shape[1])] -= 1
     d *= d_loss.data[:, None]
     return [tensor_like(d, log_probabilities)]
 
