@@ -18,11 +18,11 @@ if config.ENABLE_CUDASIM:
     pytest.skip("the simulator does not compile", allow_module_level=True)
 from numba.cuda import compiler, dispatcher
 
-NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column"}
+NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots"}
 FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows"}
 RATES = {"lr", "mu", "epsilon", "beta1", "beta2"}
-STATES = {"initial", "states", "state", "d_state"}
+STATES = {"initial", "state", "d_state"}
 
 
 def kernels():

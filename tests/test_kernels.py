@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from oracles import kernels as oracle
 
+from varlen_rnn import threads
 from varlen_rnn.kernels import gemm, pool, row_sums, rows, segment, updates
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
@@ -234,6 +235,26 @@ def test_sums_over_rows_begin_at_zero_whatever_the_memory_holds(monkeypatch, cou
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(count, 7)), rng.normal(size=(count, 19))
     np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(SIMULATOR, reason="threads of the host")
+@pytest.mark.parametrize("num_threads", [2, 7, 40])
+def test_products_do_not_depend_on_who_takes_which_piece(monkeypatch, num_threads):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    rng = np.random.default_rng(0)
+    a, b, weight = (rng.normal(size=size).astype(np.float32) for size in ((1000, 70), (1000, 33), (70, 40)))
+
+    def results():
+        c = np.empty((1000, 40), np.float32)
+        gemm.product(a, weight, c)
+        return c, row_sums.row_product(a, b)
+
+    monkeypatch.setattr(threads, "get_num_threads", lambda: 1)
+    alone = results()
+    monkeypatch.setattr(threads, "get_num_threads", lambda: num_threads)
+    for _ in range(5):
+        for together, wanted in zip(results(), alone, strict=True):
+            np.testing.assert_array_equal(together, wanted)
 
 
 WITHOUT_AVX = """

@@ -117,7 +117,7 @@ def test_what_an_inference_model_refuses(trained, tmp_path):
         ((["ids"], ["logits"]), "or the program itself"),
         ((["ids"], "logits", program), "a list"),
         ((["ids"], [logits], program), "another"),
-        ((["ids"], ["recurrent.slots"], program), "'recurrent.slots': expected an output of inference"),
+        ((["ids"], ["recurrent.kept"], program), "'recurrent.kept': expected an output of inference"),
         ((["ids"], ["dropout.mask"], program), "'dropout.mask': expected an output of inference"),
         ((["ids"], ["logits", 3], program), "fetches, entry 1"),
         ((["ids"], ["lstm.weight_hh_l0@GRAD"], program), "gradient"),

@@ -102,8 +102,8 @@ def a_layer(dtype=np.float64):
 
 
 def gradient(inputs, outputs, attrs, d_y, d_h=None):
-    y, _, plan, slots, states = outputs
-    return [v.value for v in apply("recurrent_grad", *inputs, y, plan, slots, states, d_y, d_h, **attrs)]
+    y, _, plan, kept = outputs
+    return [v.value for v in apply("recurrent_grad", *inputs, y, plan, kept, d_y, d_h, **attrs)]
 
 
 def strided(value):
@@ -123,7 +123,7 @@ def test_a_gradient_reads_views_as_what_they_are():
     got = gradient([inputs[0], None, *map(strided, map(vr.LoDTensor, inputs[2:]))], viewed, attrs, strided(d_y))
     for value, other in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(value.data, other.data)
-    for view in (strided, lambda slots: vr.LoDTensor(np.broadcast_to(np.float64(1), slots.shape))):
+    for view in (strided, lambda kept: vr.LoDTensor(np.broadcast_to(np.float64(1), kept.shape))):
         inputs, outputs, attrs = a_layer()
         outputs[3] = view(outputs[3])
         with pytest.raises(vr.ProgramError, match="memory of the layer's own"):
@@ -145,22 +145,22 @@ def test_where_the_inputs_of_a_layer_end(number):
 
 def test_a_program_overwrites_no_memory_but_its_own():
     inputs, outputs, attrs = a_layer()
-    y, _, plan, slots, states = outputs
-    given = {"x": inputs[0], "y": y, "plan": plan, "slots": slots, "states": states}
+    y, _, plan, kept = outputs
+    given = {"x": inputs[0], "y": y, "plan": plan, "kept": kept}
     given |= dict(zip(("w", "u", "b", "c"), map(vr.LoDTensor, inputs[2:]), strict=True))
     feeds = {name: describe(value) for name, value in given.items()}
-    names = ["x", "", "w", "u", "b", "c", "y", "plan", "own", "states", "y", ""]
+    names = ["x", "", "w", "u", "b", "c", "y", "plan", "own", "y", ""]
     outs = ["d_x", "d_h", "d_w", "d_u", "d_b", "d_c"]
     again = [f"{name}_again" for name in outs]
     ops = [
-        ("assign", ["slots"], ["own"], {}),
+        ("assign", ["kept"], ["own"], {}),
         ("recurrent_grad", names, outs, attrs),
         ("recurrent_grad", names, again, attrs),
     ]
     program = program_of(feeds, ops)
-    before = slots.data.copy()
+    before = kept.data.copy()
     first, second = vr.Executor().run(program, given, ["d_w", "d_w_again"])
-    np.testing.assert_array_equal(slots.data, before)
+    np.testing.assert_array_equal(kept.data, before)
     np.testing.assert_array_equal(first, second)
 
 

@@ -68,9 +68,9 @@ class Case:
         x, weights, (d_y, d_last) = moved[0], moved[1 : count + 1], moved[count + 1 : count + 3]
         directions = [recurrence.Direction(*weights[i : i + 4]) for i in range(0, count, 4)]
         initial = None if self.initial is None else moved[-1]
-        y, last, residuals = recurrence.forward(self.cell, x, directions, initial, self.plan)
+        y, last, kept = recurrence.forward(self.cell, x, directions, initial, self.plan)
         outputs = device.get(y).copy(), device.get(last).copy()
-        arguments = self.cell, x, directions, initial, self.plan, y, residuals, d_y, d_last
+        arguments = self.cell, x, directions, initial, self.plan, y, kept, d_y, d_last
         d_x, d_directions, d_initial = recurrence.backward(*arguments)
         for after, before in zip([*moved, y], [*host, outputs[0]], strict=True):
             np.testing.assert_array_equal(device.get(after), before)
@@ -174,8 +174,8 @@ def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
     assert nothing == []
     np.testing.assert_array_equal(device.get(y), kept_y)
     np.testing.assert_array_equal(device.get(last), kept_last)
-    y, _, residuals = recurrence.forward(cell, x, directions, None, case.plan)
-    arguments = cell, x, directions, None, case.plan, y, residuals, d_y, d_last
+    y, _, kept = recurrence.forward(cell, x, directions, None, case.plan)
+    arguments = cell, x, directions, None, case.plan, y, kept, d_y, d_last
     d_x, (direction,), _ = recurrence.backward(*arguments, need_x=False)
     assert d_x is None
     for got, whole in zip(direction, right, strict=True):

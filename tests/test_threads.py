@@ -205,12 +205,11 @@ def test_one_team_at_a_time():
 ])  # fmt: skip
 def test_few_sequences_are_the_work_of_teams(lengths, num_threads, expected):
     vr.set_num_threads(num_threads)
-    nothing = np.empty(0, np.int64)
-    batch = sharing.Batch(nothing, np.array(lengths, np.int64), nothing, False)
+    seq_lens = np.array(lengths, np.int64)
     products = sum(lengths) * 2 * 4 * 256 * 256
-    assert sharing._split(batch, products, unit_blocks=16, may_meet=True) == expected
+    assert sharing._split(seq_lens, products, unit_blocks=16, may_meet=True) == expected
     if expected[1] > 1:
-        groups, parts = sharing._split(batch, products, 16, may_meet=False)
+        groups, parts = sharing._split(seq_lens, products, 16, may_meet=False)
         assert parts == 1
         assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
 

@@ -37,10 +37,11 @@ def empty(shape, like):
     On the host a large one begins at a cache line, so that rows of 16 float32, or a multiple, never share one, and its
     memory is used again.
     """
+    dtype = like.dtype
     if on_device(like):
-        return cuda.device_array(shape, like.dtype)
-    size = math.prod(shape) * like.dtype.itemsize
-    return np.empty(shape, like.dtype) if size < _LARGE else memory.array(shape, like.dtype, size)
+        return cuda.device_array(shape, dtype)
+    size = math.prod(shape) * dtype.itemsize
+    return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
 
 
 def zeros(shape, like):

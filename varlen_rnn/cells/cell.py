@@ -48,3 +48,8 @@ class Cell(NamedTuple):
     step: Callable
     step_grad: Callable
     reads_output: bool
+
+    @property
+    def num_kept(self):
+        """How many numbers of a unit a row keeps for its gradient: the slots, then the states but the output."""
+        return len(self.slots) + len(self.states) - 1

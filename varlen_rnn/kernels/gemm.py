@@ -1,5 +1,7 @@
 """Products on tiles: `x W + b` and `dg W^T`, and the packing of weights into panels.
 
+A panel is `width` columns of a weight, (depth + 1, width): the rows of the weight, then the bias, where sums begin.
+
 Every element is one chain of multiply-adds in the order of the weight's rows: it does not depend on the rows beside it,
 nor on the number of threads.  CUDA twins are plain: a thread an element of the result.
 """
@@ -8,7 +10,8 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.jit import cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.counters import arrive
 from varlen_rnn.kernels.tile import (
     TILE_ROWS,
     copy_run,
@@ -23,37 +26,43 @@ from varlen_rnn.kernels.tile import (
 )
 from varlen_rnn.threads import count_shards, for_each_shard
 
-_ROW_BLOCK = 48  # rows of the result that one panel serves before the next
+_ROW_BLOCK = 48  # the most rows of the result that one panel serves before the next
 
 
-@cpu_inlined
-def share(shard, num_shards, count):
-    """Return the first and the end of a shard's share of `count` rows, in whole tiles."""
-    tiles = (count + TILE_ROWS - 1) // TILE_ROWS
-    return tiles * shard // num_shards * TILE_ROWS, min(count, tiles * (shard + 1) // num_shards * TILE_ROWS)
+def size_of_piece(count, num_shards, most):
+    """Return the size of pieces of work, whole tiles and at most `most`, so that each shard may take as many.
+
+    Examples
+    --------
+    >>> size_of_piece(144, 2, 48), size_of_piece(10**6, 2, 48)
+    (36, 48)
+    """
+    pieces = num_shards * -(-count // (num_shards * most))
+    return -(-max(1, count) // max(1, pieces) // TILE_ROWS) * TILE_ROWS
 
 
 @cpu_kernel
-def pack_rows(weight, first, end, panels):
-    """Pack `weight` (depth, columns) into `panels` (num_panels, depth, width), those from `first` to `end`.
+def pack_rows(weight, bias, first, end, panels):
+    """Pack `weight` (depth, columns) and `bias` (columns,) into `panels`, those from `first` to `end`.
 
-    The last one is filled with zeros.
+    The last one is filled with zeros.  Without entries in `bias`, sums have no beginning: they accumulate.
     """
     depth, columns = weight.shape
     width = panels.shape[2]
     weight, flat = weight.ravel(), panels.ravel()
     for p in range(first, end):
         valid = min(width, columns - p * width)
-        for k in range(depth):
-            target = (p * depth + k) * width
-            copy_run(weight, k * columns + p * width, flat, target, valid, width)
+        for k in range(depth + (len(bias) > 0)):
+            source, start = (weight, k * columns) if k < depth else (bias, 0)
+            target = (p * (depth + 1) + k) * width
+            copy_run(source, start + p * width, flat, target, valid, width)
             for j in range(valid, width):
                 flat[target + j] = 0
 
 
 @cpu_kernel
-def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels, starts):
-    """Pack the transpose of `weight` (columns, depth) into `panels` (num_panels, depth, width), and `bias` likewise.
+def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
+    """Pack the transpose of `weight` (columns, depth), and `bias` (columns,), into `panels`.
 
     The columns are `num_groups` groups of equal size.  Neighbouring panels hold the same columns of each group, and
     end in zeros where the group does: panel `i * num_groups + g` begins at column `i * width` of group g.
@@ -66,10 +75,10 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels, start
         unit, group = p // num_groups * width, p % num_groups
         valid, first = min(width, size - unit), group * size + unit
         for j in range(width):
-            starts[p, j] = bias[first + j] if j < valid else 0
+            panels[p, depth, j] = bias[first + j] if j < valid else 0
         for k in range(0, depth, lanes):
             for j in range(0, width, lanes):
-                source, target = (first + j) * depth + k, (p * depth + k) * width + j
+                source, target = (first + j) * depth + k, (p * (depth + 1) + k) * width + j
                 if k + lanes <= depth and j + lanes <= valid:
                     transpose_block(pointer(weight, source), depth, pointer(flat, target), width)
                 else:
@@ -81,28 +90,27 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels, start
 
 
 def panels_of_columns(weight, num_groups=1):
-    """Return memory for the panels of a product with the transpose of `weight` (columns, depth), and for its bias."""
+    """Return memory for the panels of a product with the transpose of `weight` (columns, depth)."""
     columns, depth = weight.shape
     width = panel_width(weight.dtype)
-    count = -(-columns // num_groups // width) * num_groups
-    return empty((count, depth, width), weight), empty((count, width), weight)
+    return empty((-(-columns // num_groups // width) * num_groups, depth + 1, width), weight)
 
 
 def panels_of_rows(weight):
     """Return memory for the panels of a product with `weight` (depth, columns)."""
     depth, columns = weight.shape
     width = panel_width(weight.dtype)
-    return empty((-(-columns // width), depth, width), weight)
+    return empty((-(-columns // width), depth + 1, width), weight)
 
 
 @cpu_kernel
 def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
-    """Run `rows` rows of `a` over `num_panels` neighbouring panels.
+    """Run `rows` rows of `a` over `num_panels` neighbouring panels of this depth, or over none of it, 0.
 
     All are addresses.  Row r begins at its `..._rows[r]`; from the sums of a panel to those of the next it is a step.
     """
     width = width_of(a)
-    size = depth * width
+    size = (depth + 1) * width
     if rows < 4:
         tile(rows, num_panels, a, a_rows, 1, panels, size, depth, start, start_rows, start_step, c, c_rows, c_step)
         return
@@ -119,13 +127,13 @@ def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_s
 
 
 @cpu_kernel
-def product_cpu(shard, num_shards, a, a_column, depth, panels, bias, c, c_column, columns, accumulate):
-    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, this shard's share of the rows.
+def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate):
+    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, in pieces of as many rows.
 
-    `a` (rows, ...) and `c` (rows, ...) are C-contiguous; `bias` (num_panels * width,), unused when accumulating.
+    Shards take the next piece at the counter `taken`, so that none waits long for one whose core is slow.  `a` (rows,
+    ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
     """
     a_stride, c_stride, width = a.shape[1], c.shape[1], panels.shape[2]
-    first, end = share(shard, num_shards, a.shape[0])
     a_rows, c_rows, no_rows = (
         np.empty(_ROW_BLOCK, np.int64),
         np.empty(_ROW_BLOCK, np.int64),
@@ -133,24 +141,29 @@ def product_cpu(shard, num_shards, a, a_column, depth, panels, bias, c, c_column
     )
     for r in range(_ROW_BLOCK):
         a_rows[r], c_rows[r] = r * a_stride, r * c_stride
-    whole, valid = columns // width, columns % width
+    whole, valid, step = columns // width, columns % width, (depth + 1) * width
     edge_rows = np.arange(_ROW_BLOCK) * width
     edge = np.zeros(_ROW_BLOCK * width, a.dtype)
-    for block in range(first, end, _ROW_BLOCK):
-        rows = min(_ROW_BLOCK, end - block)
+    while True:
+        block = arrive(pointer(taken, 0)) * piece
+        if block >= a.shape[0]:
+            return
+        rows = min(piece, a.shape[0] - block)
         rows_of_a, here = pointer(a, block * a_stride + a_column), block * c_stride + c_column
-        start, start_rows = (pointer(c, here), c_rows) if accumulate else (pointer(bias, 0), no_rows)
+        start, start_rows, start_step = pointer(c, here), c_rows, width
+        if not accumulate:
+            start, start_rows, start_step = pointer(panels, depth * width), no_rows, step
         tiles(
             rows, rows_of_a, pointer(a_rows, 0), pointer(panels, 0), whole, depth, start, pointer(start_rows, 0),
-            width, pointer(c, here), pointer(c_rows, 0), width,
+            start_step, pointer(c, here), pointer(c_rows, 0), width,
         )  # fmt: skip
         if valid:
             column = c_column + whole * width
             for r in range(rows):
                 for j in range(valid):
-                    edge[r * width + j] = c[block + r, column + j] if accumulate else bias[whole * width + j]
+                    edge[r * width + j] = c[block + r, column + j] if accumulate else panels[whole, depth, j]
             at = pointer(edge_rows, 0)
-            panel = pointer(panels, whole * depth * width)
+            panel = pointer(panels, whole * step)
             tiles(
                 rows, rows_of_a, pointer(a_rows, 0), panel, 1, depth, pointer(edge, 0), at, 0, pointer(edge, 0), at, 0,
             )  # fmt: skip
@@ -192,15 +205,14 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         arguments = (a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate)
         launch(product_cuda, a.shape[0] * columns, *arguments)
         return
+    bias = np.zeros(columns, a.dtype) if bias is None else bias
     if transposed:
-        panels, starts = panels_of_columns(weight)
-        pack_columns(weight, np.zeros(columns, a.dtype) if bias is None else bias, 1, 0, len(panels), panels, starts)
+        panels = panels_of_columns(weight)
+        pack_columns(weight, bias, 1, 0, len(panels), panels)
     else:
         panels = panels_of_rows(weight)
-        pack_rows(weight, 0, len(panels), panels)
-        starts = np.zeros(panels.shape[::2], a.dtype)
-        if bias is not None:
-            starts.ravel()[:columns] = bias
-    arguments = (a, a_column, depth, panels, starts.ravel(), c, c_column, columns, accumulate)
-    max_shards = -(-a.shape[0] // TILE_ROWS)
-    for_each_shard(product_cpu, *arguments, num_shards=count_shards(a.shape[0] * depth * columns, max_shards))
+        pack_rows(weight, bias, 0, len(panels), panels)
+    num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
+    taken, piece = np.zeros(1, np.int64), size_of_piece(a.shape[0], num_shards, _ROW_BLOCK)
+    arguments = (taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate)
+    for_each_shard(product_cpu, *arguments, num_shards=num_shards)

@@ -11,13 +11,14 @@ from numba import cuda
 
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.gemm import share
+from varlen_rnn.kernels.counters import COUNTER, arrive, wait_until
+from varlen_rnn.kernels.gemm import size_of_piece
 from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, panel_width, pointer, tile
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
-_COLUMN_BLOCK = 384  # and the columns of such a block that stay in the second-level cache
+_COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 ALL_ROWS = np.empty(0, np.int64)
 
 
@@ -77,51 +78,61 @@ def _add(source, source_start, target, target_start, count):
 
 
 @cpu_kernel
-def row_products_cpu(shard, num_shards, width, lowest, highest, a, one, two, c_one, c_two, sums):
+def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest, a, one, two, c_one, c_two, sums):
     """Three sums over the rows of `a`, read once: its products with two factors, and its own.
 
-    A shard has its share of the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have
-    whole panels, and entry i of `sums`, zeros at first, belong to column `lowest + i`.
+    They take the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have whole panels, and
+    entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples: Numba takes 2 us to
+    look at a NamedTuple.
+
+    A piece of work is a block of rows and `piece` columns.  Shards take the next one at the first of the `counters`, so
+    that none waits long for one whose core is slow; the others count the blocks that each piece of columns has added,
+    which are added in order.
     """
-    first, end = share(shard, num_shards, highest - lowest)
-    first, end = lowest + first, lowest + end
-    if first == end:
-        return
+    one, two = Factor(*one), Factor(*two)
     flat = a.ravel()
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
     tile_size = _DEPTH_BLOCK * TILE_ROWS + width
-    tiles = np.empty(_COLUMN_BLOCK // TILE_ROWS * tile_size, a.dtype)
+    tiles = np.empty((piece + TILE_ROWS - 1) // TILE_ROWS * tile_size, a.dtype)
     panels_one = np.zeros(c_one.shape[1] * _PANEL_STEP, a.dtype)
     panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
-    part = np.empty(end - first, a.dtype)
+    part = np.empty(piece, a.dtype)
     steps = np.arange(TILE_ROWS)
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
     zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
-    for start in range(0, a.shape[0], _DEPTH_BLOCK):
-        count = min(_DEPTH_BLOCK, a.shape[0] - start)
-        _gather(one, start, count, panels_one, width)
-        _gather(two, start, count, panels_two, width)
+    pieces, gathered = (highest - lowest + piece - 1) // piece, -1
+    while True:
+        block, number = divmod(arrive(pointer(counters, 0)), pieces)
+        start, first = block * _DEPTH_BLOCK, lowest + number * piece
+        if start >= a.shape[0]:
+            return
+        count, end = min(_DEPTH_BLOCK, a.shape[0] - start), min(first + piece, highest)
+        if block != gathered:
+            _gather(one, start, count, panels_one, width)
+            _gather(two, start, count, panels_two, width)
+            gathered = block
         part[:] = 0
-        for block in range(first, end, _COLUMN_BLOCK):
-            block_end = min(block + _COLUMN_BLOCK, end)
-            for k in range(count):
-                target, row = k * TILE_ROWS, (start + k) * a.shape[1]
-                for m in range(block, block_end, TILE_ROWS):
-                    # A whole panel's width where the row has it: what is too much is overwritten by the next row.
-                    whole = width >= TILE_ROWS and m + width <= a.shape[1]
-                    n = width if whole else min(TILE_ROWS, block_end - m)
-                    copy_run(flat, row + m, tiles, target, n, width)
-                    target += tile_size
-                _add(flat, row + block, part, block - first, block_end - block)
-            _add_products(
-                one, lowest, block, block_end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one,
-                start == 0, width,
-            )  # fmt: skip
-            _add_products(
-                two, lowest, block, block_end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two,
-                start == 0, width,
-            )  # fmt: skip
+        for k in range(count):
+            target, row = k * TILE_ROWS, (start + k) * a.shape[1]
+            for m in range(first, end, TILE_ROWS):
+                # A whole panel's width where the row has it: what is too much is overwritten by the next row.
+                whole = width >= TILE_ROWS and m + width <= a.shape[1]
+                n = width if whole else min(TILE_ROWS, end - m)
+                copy_run(flat, row + m, tiles, target, n, width)
+                target += tile_size
+            _add(flat, row + first, part, 0, end - first)
+        added = pointer(counters, (1 + number) * COUNTER)
+        wait_until(added, block)
+        _add_products(
+            one, lowest, first, end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one, block == 0,
+            width,
+        )  # fmt: skip
+        _add_products(
+            two, lowest, first, end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two, block == 0,
+            width,
+        )  # fmt: skip
         _add(part, 0, sums, first - lowest, end - first)
+        arrive(added)
 
 
 @cuda_kernel
@@ -154,9 +165,13 @@ def row_products(a, one, two):
     allocate = empty if len(a) else zeros
     wide = [allocate((highest - lowest, -(-f.columns // width) * width), a) for f in (one, two)]
     sums = np.zeros(a.shape[1], a.dtype)
-    num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-(highest - lowest) // TILE_ROWS))
-    arguments = (width, lowest, highest, a, one, two, *wide, sums[lowest:highest])
-    for_each_shard(row_products_cpu, *arguments, num_shards=num_shards)
+    columns = highest - lowest
+    num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-columns // TILE_ROWS))
+    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
+    counters = np.zeros(COUNTER * (1 + -(-columns // piece)), np.int64)
+    arguments = (counters, piece, width, lowest, highest, a, tuple(one), tuple(two), *wide, sums[lowest:highest])
+    if columns:
+        for_each_shard(row_products_cpu, *arguments, num_shards=num_shards)
     cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
     return [*map(np.ascontiguousarray, cut), sums]
 
@@ -180,10 +195,17 @@ def row_product(a, b):
     return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]
 
 
+@cpu_inlined
+def _share(shard, num_shards, count):
+    """Return the first and the end of a shard's share of `count` columns, in whole tiles."""
+    tiles = (count + TILE_ROWS - 1) // TILE_ROWS
+    return tiles * shard // num_shards * TILE_ROWS, min(count, tiles * (shard + 1) // num_shards * TILE_ROWS)
+
+
 @cpu_kernel
 def row_sum_cpu(shard, num_shards, a, out):
     """`out = a.sum(axis=0)`, this shard's columns: in blocks of rows, so that rounding grows slowly."""
-    first, end = share(shard, num_shards, a.shape[1])
+    first, end = _share(shard, num_shards, a.shape[1])
     out[first:end] = 0
     flat, part = a.ravel(), np.empty(end - first, a.dtype)
     for start in range(0, a.shape[0], _DEPTH_BLOCK):

@@ -8,7 +8,7 @@ from varlen_rnn.lod import NO_LOD
 from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
 
 # Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
-_FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 _INT64 = np.dtype(np.int64)
 
 
@@ -18,7 +18,7 @@ def check_float(op, **descs):
     for name, desc in descs.items():
         if dtype is None:
             dtype = desc.dtype
-            if desc.kind is not LOD_TENSOR or dtype not in _FLOATS:
+            if desc.kind is not LOD_TENSOR or dtype not in FLOATS:
                 raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
         elif desc.kind is not LOD_TENSOR or desc.dtype != dtype:
             hint = "data types are never mixed silently: use astype"

@@ -1,6 +1,7 @@
 """The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and what its gradient operator needs."""
 
 import functools
+from operator import attrgetter
 
 import numpy as np
 
@@ -8,14 +9,15 @@ from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
+from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.shape import apply_list
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.plan import plan_of_rows
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, TensorSpec
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_shape_and_dtype = attrgetter("data.shape", "data.dtype")
 
 
 def _cell(name):
@@ -52,11 +54,8 @@ def _infer(*inputs, cell, keep):
     y = TensorSpec((x.shape[0], len(directions) * hidden), x.dtype, x.lod_level)
     if not keep:
         return [y, *[state] * len(cell.states), PLAN]
-    residuals = [
-        TensorSpec((x.shape[0], len(cell.slots) * hidden), x.dtype),
-        TensorSpec((len(cell.states) - 1, x.shape[0], hidden), x.dtype),
-    ]
-    return [y, *[state] * len(cell.states), PLAN, *residuals * len(directions)]
+    kept = TensorSpec((x.shape[0], cell.num_kept * hidden), x.dtype)
+    return [y, *[state] * len(cell.states), PLAN, *[kept] * len(directions)]
 
 
 def _check_weights(x, weights, rows, hidden):
@@ -98,19 +97,44 @@ def _direction(weights):
 def _forward(*inputs, cell, keep):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs)
-    plan = sort_by_seq_len(x)
+    plan = plan_of_rows(x.structure)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
-    y, last, residuals = recurrence.forward(cell, rows, weights, initial, plan, keep)
-    kept = [LoDTensor.wrap(array) for residual in residuals for array in residual]
-    return [tensor_like(y, x), *map(LoDTensor.wrap, last), plan, *kept]
+    return _run(cell, x, rows, weights, initial, plan, keep)
+
+
+def _run(cell, x, rows, weights, initial, plan, keep):
+    y, last, kept = recurrence.forward(cell, rows, weights, initial, plan, keep)
+    wrap = LoDTensor.wrap
+    last = [wrap(last[number]) for number in range(len(cell.states))]  # no iteration, which takes four times as long
+    return [wrap(y, x.structure), *last, plan, *map(wrap, kept)]
+
+
+def _shortcut(x, *operands, cell, keep):
+    """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
+    kind = CELLS.get(cell)
+    cut = len(kind.states) if kind else 0
+    values = x, *operands[cut:]
+    if len(values) != 5 or operands[:cut] != (None,) * cut:
+        return None
+    try:
+        (shape, dtype), *weights = map(_shape_and_dtype, values)
+        (_, features), (rows, hidden) = shape, weights[1][0]
+        levels = x.structure.levels
+    except (AttributeError, ValueError):  # no tensors, or of other ranks
+        return None
+    wanted = [((rows, features), dtype), ((rows, hidden), dtype), ((rows,), dtype), ((rows,), dtype)]
+    if weights != wanted or rows != len(kind.gates) * hidden or dtype not in FLOATS or not levels:
+        return None
+    rows, *weights = [np.ascontiguousarray(value.data) for value in values]
+    return _run(kind, x, rows, [recurrence.Direction(*weights)], None, plan_of_rows(x.structure), keep)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):
     num_states = len(_cell(cell).states)
-    y, (plan, *residuals) = outputs[0], outputs[1 + num_states :]
+    y, (plan, *kept) = outputs[0], outputs[1 + num_states :]
     d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad}
-    return apply_list("recurrent_grad", *inputs, y, plan, *residuals, d_y, *d_last, **attrs)
+    return apply_list("recurrent_grad", *inputs, y, plan, *kept, d_y, *d_last, **attrs)
 
 
 def _infer_grad(*inputs, cell, num_forward, need_x):
@@ -119,13 +143,13 @@ def _infer_grad(*inputs, cell, num_forward, need_x):
     forward, given = inputs[:num_forward], inputs[num_forward:]
     y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
     num_states = len(_cell(cell).states)
-    last, residuals = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
-    expected = [y, PLAN, *residuals, y, *last]
+    last, kept = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
+    expected = [y, PLAN, *kept, y, *last]
     if len(given) != len(expected) or given[0] is None or given[1] is None:
         raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
     check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
-        if number != 1 and not (desc is None and number >= 2 + len(residuals)):
+        if number != 1 and not (desc is None and number >= 2 + len(kept)):
             check_like("recurrent_grad", f"rest[{number}]", desc, like)
     states = [state if desc is None else desc for desc, state in zip(forward[1:], last, strict=False)]
     weights = [like if desc is None else desc for desc, like in zip(*_weights(forward, num_states), strict=True)]
@@ -139,41 +163,40 @@ def _weights(inputs, num_states):
     return weights, [weight._replace(shape=weight.shape[:1]) for weight in rows]
 
 
-def _check_plan(x, plan, residuals):
+def _check_plan(x, plan, kept):
     """Raise unless the plan is that of the rows, whose states the gradient reads through it."""
     if not np.array_equal(plan.offsets, x.structure.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
-    if any(not (residual.data.flags.writeable and residual.data.flags.c_contiguous) for residual in residuals):
-        raise ProgramError("recurrent_grad, slots", expected="memory of the layer's own", got="a view")
+    if any(not (tensor.data.flags.writeable and tensor.data.flags.c_contiguous) for tensor in kept):
+        raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
 def _forward_grad(*inputs, cell, num_forward, need_x):
     cell = _cell(cell)
     x, states, directions = _split(cell, inputs[:num_forward])
-    num_residuals = 2 * len(directions)
     y, plan, *rest = inputs[num_forward:]
-    residuals, (d_y, *d_last) = rest[:num_residuals], rest[num_residuals:]
-    _check_plan(x, plan, residuals)
+    kept, (d_y, *d_last) = rest[: len(directions)], rest[len(directions) :]
+    _check_plan(x, plan, kept)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
     shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
-    pairs = [recurrence.Residual(a.data, b.data) for a, b in zip(residuals[::2], residuals[1::2], strict=True)]
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else np.ascontiguousarray(d_y.data)
     d_states = np.zeros((len(d_last), *shape), x.dtype)
     for name, d_state, d in zip(cell.states, d_states, d_last, strict=True):
         if d is not None:
             check_shape("recurrent_grad", f"d_{name}_n", d, shape)
             d_state[...] = d.data
+    slots = [tensor.data for tensor in kept]
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, np.ascontiguousarray(y.data), pairs, d_y, d_states, need_x
+        cell, rows, weights, initial, plan, np.ascontiguousarray(y.data), slots, d_y, d_states, need_x
     )
     d_x = tensor_like(d_x, x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
 
 
 def _overwritten(num_inputs, cell, **attrs):
-    """Return where the slots of each direction stand: the gradient writes there."""
+    """Return where stands what each direction kept: the gradient writes there."""
     first = attrs["num_forward"] + 2
-    return tuple(range(first, num_inputs - 1 - len(_cell(cell).states), 2))
+    return tuple(range(first, num_inputs - 1 - len(_cell(cell).states)))
 
 
 @functools.lru_cache
@@ -182,15 +205,15 @@ def _places(num_inputs, num_outputs, cell, keep):
     states = _cell(cell).states
     ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
     inputs = "x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)
-    kept = (name + end for end in ends if keep for name in ("slots", "states"))
+    kept = ("kept" + end for end in ends if keep)
     return inputs, ("y", *(f"{state}_n" for state in states), "sorted_seqs", *kept)
 
 
 def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
     inputs, (y, *rest) = _places(num_forward, 0, cell, True)
     num_states = len(_cell(cell).states)
-    last, (plan, *residuals) = rest[:num_states], rest[num_states:]
-    given = [*inputs, y, plan, *residuals, f"d_{y}", *(f"d_{name}" for name in last)]
+    last, (plan, *kept) = rest[:num_states], rest[num_states:]
+    given = [*inputs, y, plan, *kept, f"d_{y}", *(f"d_{name}" for name in last)]
     return given, [f"d_{name}" for name in inputs]
 
 
@@ -204,6 +227,7 @@ register(
         outputs=("*y",),
         attrs={"cell": "str", "keep": "bool"},
         inference={"keep": False},
+        shortcut=_shortcut,
         places=_places,
     )
 )

@@ -286,13 +286,6 @@ def required(value, name):
     return as_variable(value)
 
 
-def _as_input(op, position, value):
-    """Return the Variable of an operator's input, or None for one that may be missing."""
-    if value is not None:
-        return Variable(value)
-    return None if op.may_miss(position) else required(value, f"{op.type}, {op.input_name(position)}")
-
-
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -306,10 +299,9 @@ def apply(op_type, *inputs, **attrs):
         What does not fit, with the operator's and the input's name.
     """
     op = find(op_type)
-    inputs = [
-        value if isinstance(value, Variable) else _as_input(op, position, value)
-        for position, value in enumerate(inputs)
-    ]
+    inputs = [value if isinstance(value, Variable) or value is None else Variable(value) for value in inputs]
+    if None in inputs:
+        op.check_given(inputs)
     into = _recorder.get()
     if into is None:
         values = run(op, [None if variable is None else variable.value for variable in inputs], attrs)
@@ -334,6 +326,8 @@ def apply(op_type, *inputs, **attrs):
 
 def run(op, values, attrs):
     """Return the outputs of an operator: what the values alone tell is checked here, as their descriptions were."""
+    if op.shortcut is not None and (outputs := op.shortcut(*values, **attrs)) is not None:
+        return outputs
     op.infer(*[None if value is None else describe(value) for value in values], **attrs)
     return op.forward(*values, **attrs)
 

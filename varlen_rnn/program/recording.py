@@ -34,12 +34,23 @@ class Block:
 
     def declare(self, name, spec):
         """Return a new symbol."""
-        if spec.dtype is not None and spec.dtype not in TYPES:
-            to_var(name, spec)  # raises here, not when the description is made
+        _check_dtype(name, spec)
         symbol = Symbol(self, None, spec)
         symbol.rename(name)
         self.symbols.append(symbol)
         return symbol
+
+    def declare_outputs(self, names, specs):
+        """Return new symbols of names that the recorder made: they are valid, and hardly ever taken."""
+        named, symbols = self.recorder.named, []
+        for name, spec in zip(names, specs, strict=True):
+            _check_dtype(name, spec)
+            symbol = Symbol(self, name, spec)
+            if named.setdefault(name, symbol) is not symbol:
+                symbol.rename(name)  # which raises
+            symbols.append(symbol)
+        self.symbols += symbols
+        return symbols
 
     def capture(self, variable):
         """Return this block's own Variable for one from outside: the operator of the block takes it as an input."""
@@ -69,6 +80,11 @@ class Block:
         return BlockDesc(
             self.idx, parent, variables, ops, -1 if self.differentiates is None else self.differentiates.idx
         )
+
+
+def _check_dtype(name, spec):
+    if spec.dtype is not None and spec.dtype not in TYPES:
+        to_var(name, spec)  # raises here, not when the description is made
 
 
 def _describe_op(op, inputs, outputs, attrs):
@@ -130,6 +146,9 @@ class Recorder:
             A variable of another program, or one that was computed outside.
         """
         value, block = variable.value, self.current
+        found = self._twins.get(id(variable))
+        if found is not None and block.parent is None:
+            return found[1]
         if isinstance(value, Symbol):
             if value.block is block or value.block is block.differentiates:
                 return variable
@@ -141,10 +160,8 @@ class Recorder:
             raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
-        found = self._twins.get(id(variable))
-        if found is None:
-            found = self._twins[id(variable)] = variable, self._adopt(variable)
-        return found[1]
+        self._twins[id(variable)] = variable, self._adopt(variable)
+        return self._twins[id(variable)][1]
 
     def _adopt(self, variable):
         value, persistable = variable.value, variable.persistable
@@ -186,8 +203,7 @@ class Recorder:
         if op.in_place:
             outputs = [symbols[position] for position in op.in_place]
         else:
-            names = self._names(op, symbols, specs, attrs)
-            outputs = [self.current.declare(name, spec) for name, spec in zip(names, specs, strict=True)]
+            outputs = self.current.declare_outputs(self._names(op, symbols, specs, attrs), specs)
         self._add(op, symbols, outputs, attrs)
         return outputs
 

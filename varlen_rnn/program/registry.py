@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError
 
 _NOTHING = MappingProxyType({})
 
@@ -16,8 +16,8 @@ class Op(NamedTuple):
     ----------
     type : str
     inputs : tuple of str
-        Names of places; a last name that begins with `*` takes all inputs that follow, and a name that ends with `?`
-        may be missing: None.
+        Names of places; a last name that begins with `*` takes all inputs that follow, and those of a last name that
+        ends with `?` may be missing: None.
     infer : callable
         `infer(*specs, **attrs) -> list of TensorSpec`, one an output; raises on what does not fit.  A missing input's
         spec is None.  With sizes of -1 it serves descriptions, with those of values it is the check before `forward`.
@@ -38,6 +38,10 @@ class Op(NamedTuple):
     overwrites : callable, optional
         `overwrites(number of inputs, **attrs) -> positions` of inputs whose memory the operator uses for its outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
+    shortcut : callable, optional
+        `shortcut(*values, **attrs) -> list of values, or None`: inference and forward in one for values as they mostly
+        are, where descriptions take longer than the checks; None sends the values the long way, which says what is
+        wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **attrs) -> inputs, outputs`: names of places for descriptions, of
         an operator whose constants decide what stands where.
@@ -53,6 +57,7 @@ class Op(NamedTuple):
     in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = _NOTHING
     overwrites: Callable | None = None
+    shortcut: Callable | None = None
     places: Callable | None = None
 
     def input_name(self, position):
@@ -62,7 +67,15 @@ class Op(NamedTuple):
 
     def may_miss(self, position):
         """Return whether an input may be None."""
-        return _declared(self.inputs, position).endswith("?")
+        return position >= len(self.inputs) - 1 and self.inputs[-1].endswith("?")
+
+    def check_given(self, inputs):
+        """Raise if an input is None that may not be."""
+        optional = self.inputs[-1].endswith("?")
+        required = inputs[: len(self.inputs) - 1] if optional else inputs
+        if None in required:
+            what = f"{self.type}, {self.input_name(required.index(None))}"
+            raise DTypeError(what, expected="a Variable, a LoDTensor or an array", got="None")
 
     def slots(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
@@ -101,6 +114,8 @@ def register(op):
     """Add an operator to the table."""
     if op.type in _OPS:
         raise ProgramError("operator", expected="a new name", got=repr(op.type))
+    if any(name.endswith("?") for name in op.inputs[:-1]):
+        raise ProgramError(f"operator {op.type!r}", expected="only a last input that may be missing", got=op.inputs)
     if op.in_place and len(op.in_place) != len(op.outputs):
         raise ProgramError(f"operator {op.type!r}, in_place", expected="an input for each output", got=op.in_place)
     _OPS[op.type] = op

@@ -26,18 +26,8 @@ class Direction(NamedTuple):
     bias_hh: np.ndarray
 
 
-class Residual(NamedTuple):
-    """What one direction keeps for its gradient, which overwrites `slots`.
-
-    `slots` (rows, slots * hidden), and `states` other than the output (states - 1, rows, hidden).
-    """
-
-    slots: np.ndarray
-    states: np.ndarray
-
-
 def forward(cell, x, directions, initial, plan, keep=True):
-    """Return the outputs, last states and residuals of one layer.
+    """Return the outputs and last states of one layer, and what it keeps for its gradient.
 
     Parameters
     ----------
@@ -48,37 +38,34 @@ def forward(cell, x, directions, initial, plan, keep=True):
     initial : (states, directions, sequences, hidden), or None for zeros; in the caller's order
     plan : SortedSeqs
     keep : bool
-        Whether to keep residuals; without, inference keeps nothing but its outputs.
+        Whether to keep what the gradient needs; without, inference keeps nothing but its outputs.
 
     Returns
     -------
     y : (rows, directions * hidden)
     last : (states, directions, sequences, hidden), in the caller's order; of an empty sequence, its initial states
-    residuals : list of Residual, one a direction; empty unless `keep`
+    kept : list of (rows, cell.num_kept * hidden), one a direction; empty unless `keep`
     """
     hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
     shape = (num_states, plan.num_sequences, hidden)
     y = empty((x.shape[0], len(directions) * hidden), x)
-    last, residuals = [], []
+    last, kept = [], []
     engine = cuda if on_device(x) else cpu
     for number, direction in enumerate(directions):
-        kept_rows = x.shape[0] if keep or on_device(x) else 0
-        slots = empty((kept_rows, len(cell.slots) * hidden), x)
-        states = empty((num_states - 1, kept_rows, hidden), x)
+        slots = empty((x.shape[0], cell.num_kept * hidden), x) if keep or engine is cuda else y[:0]
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         end = empty(shape, x)
         engine.forward(
-            cell, x, direction, start, initial is not None, y, number * hidden, slots, states, end, plan, number == 1,
-            keep,
-        )  # fmt: skip
+            cell, x, direction, start, initial is not None, y, number * hidden, slots, end, plan, number == 1, keep
+        )
         last.append(end)
         if keep:
-            residuals.append(Residual(slots, states))
-    return y, _stack_directions(last), residuals
+            kept.append(slots)
+    return y, _stack_directions(last), kept
 
 
-def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need_x=True):
-    """Return the gradients of one layer's inputs, weights and initial states; consumes the residuals.
+def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True):
+    """Return the gradients of one layer's inputs, weights and initial states; overwrites what was `kept`.
 
     Parameters
     ----------
@@ -99,15 +86,14 @@ def backward(cell, x, directions, initial, plan, y, residuals, d_y, d_last, need
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
     engine = cuda if on_device(x) else cpu
-    for number, (direction, residual) in enumerate(zip(directions, residuals, strict=True)):
+    for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         d_start = empty(shape, x)
-        slots, column, reverse = residual.slots, number * hidden, number == 1
+        column, reverse = number * hidden, number == 1
         weight = _reorder(direction.weight_hh, cell.h_gates)
         engine.backward(
-            cell, slots, y, column, residual.states, weight, start, d_y, _of_direction(d_last, number), d_start, plan,
-            reverse,
-        )  # fmt: skip
+            cell, slots, y, column, weight, start, d_y, _of_direction(d_last, number), d_start, plan, reverse
+        )
         previous = plan.previous_rows(reverse)
         x_column = cell.x_slot * hidden
         if need_x:

@@ -10,11 +10,11 @@ gives neighbours of a row sooner than other rows.
 import functools
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
-from varlen_rnn.kernels.barrier import wait
+from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
 from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, Batch, Work, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 _PANELS = BLOCK_ROWS // TILE_ROWS  # of units in a block of `TILE_ROWS` rows
@@ -60,13 +60,11 @@ def backward_kernel(cell, width):
     size = d_previous + num_states * plane
 
     @cpu_inlined
-    def load(
-        scratch, r, slots, at_slot, hidden, d_y, at_y, states, at_state, state_plane, carry, at_carry, sums, units
-    ):
+    def load(scratch, r, slots, at_slot, hidden, d_y, at_y, carry, at_carry, sums, units):
         for k in range(num_slots):
             copy_units(slots, at_slot + k * hidden, scratch, k * plane + r, units, width)
         for s in range(1, num_states):
-            copy_units(states, at_state + (s - 1) * state_plane, scratch, new + s * plane + r, units, width)
+            copy_units(slots, at_slot + (num_slots + s - 1) * hidden, scratch, new + s * plane + r, units, width)
         for s in range(num_states):
             copy_units(carry, at_carry + s * sums, scratch, d_new + s * plane + r, units, width)
         for j in range(0, units, width):
@@ -81,14 +79,14 @@ def backward_kernel(cell, width):
             copy_units(states, at_state + (s - 1) * state_plane, scratch, previous + s * plane + r, units, width)
 
     @cpu_inlined
-    def ask(slots, at_slot, hidden, d_y, at_y, states, at_state, state_plane, units):
+    def ask(slots, at_slot, before, hidden, d_y, at_y, units):
         """Ask a block ahead for most of what `load` and `load_previous` read from main memory."""
         line = CACHE_LINE // slots.itemsize
         for j in range(0, units, line):
             for k in range(num_slots):
                 prefetch(pointer(slots, at_slot + k * hidden + j))
             for s in range(1, num_states):
-                prefetch(pointer(states, at_state + (s - 1) * state_plane + j))
+                prefetch(pointer(slots, before + (num_slots + s - 1) * hidden + j))
             prefetch(pointer(d_y, at_y + j))
 
     @cpu_inlined
@@ -109,20 +107,22 @@ def backward_kernel(cell, width):
 
     @cpu_kernel
     def backward(
-        shard, num_shards, work, batch, weight, panels, slots, y, y_column, states, initial, d_y, d_last, d_initial
+        shard, num_shards, work, batch, weight, panels, slots, y, y_column, initial, d_y, d_last, d_initial
     ):  # fmt: skip
-        hidden, depth = initial.shape[2], panels.shape[1]
+        work, batch = Work(*work), Batch(*batch)
+        hidden, depth = initial.shape[2], weight.shape[0]
         group, num_groups, num_sequences, first, end = share_of(
             shard, num_shards, work.parts, panels.shape[0], len(batch.starts)
         )
         if num_sequences <= 0:
             return
         if num_groups == 1:
-            pack_rows(weight, first, end, panels)
+            pack_rows(weight, weight.ravel()[:0], first, end, panels)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], (end - first) * width
-        state_plane, initial_plane = slots.shape[0] * hidden, len(batch.starts) * hidden
-        y, slots, states, initial = y.ravel(), slots.ravel(), states.ravel(), initial.ravel()
+        kept = num_slots * hidden  # where the states that a row keeps begin
+        initial_plane = len(batch.starts) * hidden
+        y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
         scratch, carry = work.memory[shard, :size], work.memory[shard, size:]
@@ -153,18 +153,18 @@ def backward_kernel(cell, width):
                         if next_r0 + r - r0 < alive:
                             row, ahead = rows[next_r0 + r - r0] + next_step * back, first_unit + next_unit
                             ask(
-                                slots, row * slots_stride + ahead, hidden, d_y, row * y_stride + y_column + ahead,
-                                states, (row + back) * hidden + ahead, state_plane, _PANELS * width,
+                                slots, row * slots_stride + ahead, (row + back) * slots_stride + ahead, hidden,
+                                d_y, row * y_stride + y_column + ahead, _PANELS * width,
                             )  # fmt: skip
                         rank, row, here = rank_of(group, num_groups, r), rows[r], (r - r0) * span
                         load(
                             scratch, here, slots, gates[r] + unit, hidden, d_y, row * y_stride + y_column + unit,
-                            states, row * hidden + unit, state_plane, carry, carried[r] + at_unit, sums, units,
+                            carry, carried[r] + at_unit, sums, units,
                         )  # fmt: skip
                         if t > 0:
                             row = row_of_step(batch, rank, t - 1)
-                            at_y, at_state = row * y_stride + y_column + unit, row * hidden + unit
-                            load_previous(scratch, here, y, at_y, states, at_state, state_plane, units)
+                            at_y, at_state = row * y_stride + y_column + unit, row * slots_stride + kept + unit
+                            load_previous(scratch, here, y, at_y, slots, at_state, hidden, units)
                         else:
                             at = batch.order[rank] * hidden + unit
                             load_previous(scratch, here, initial, at, initial, at + initial_plane, initial_plane, units)
@@ -176,8 +176,8 @@ def backward_kernel(cell, width):
                 wait(counter_of(work, group), (max_steps - t) * work.parts)
             at_sums = pointer(carry, 0)
             tiles(
-                alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * depth * width), end - first, depth,
-                at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
+                alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * (depth + 1) * width), end - first,
+                depth, at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
             )  # fmt: skip
 
         for r in range(num_sequences):

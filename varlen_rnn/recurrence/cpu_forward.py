@@ -15,32 +15,31 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
-from varlen_rnn.kernels.barrier import wait
+from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_columns, tiles
 from varlen_rnn.kernels.tile import copy_run, pointer, stream_panel
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, counter_of, rank_of, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import BLOCK_ROWS, Batch, Work, counter_of, rank_of, row_of_step, share_of
 from varlen_rnn.recurrence.tuples import put, take
 
 
 class Weights(NamedTuple):
-    """The weights of a direction, and memory for their panels, (unit blocks * gates, depth, width), with the biases."""
+    """The weights of a direction, and memory for their panels, (unit blocks * gates, depth + 1, width)."""
 
     weight_ih: np.ndarray
     weight_hh: np.ndarray
     bias_ih: np.ndarray
     bias_hh: np.ndarray
     x_panels: np.ndarray
-    x_biases: np.ndarray
     h_panels: np.ndarray
-    h_biases: np.ndarray
 
 
 @cpu_kernel
 def pack(weights, num_gates, first, end):
-    """Pack the weights and biases of the unit blocks from `first` to `end`."""
+    """Pack the weights and biases of the unit blocks from `first` to `end`; `weights` is a tuple, as `Weights`."""
+    weights = Weights(*weights)
     first, end = first * num_gates, end * num_gates
-    pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, weights.x_panels, weights.x_biases)
-    pack_columns(weights.weight_hh, weights.bias_hh, num_gates, first, end, weights.h_panels, weights.h_biases)
+    pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, weights.x_panels)
+    pack_columns(weights.weight_hh, weights.bias_hh, num_gates, first, end, weights.h_panels)
 
 
 def memory_of(cell, unit_blocks, sequences):
@@ -108,23 +107,25 @@ def forward_kernel(cell, width):
             copy_run(scratch, new + s * plane + r, carry, at_carry + (s - 1) * carry_plane, width, width)
 
     @cpu_inlined
-    def stream_row(scratch, r, slots, at_slot, hidden, states, at_state, state_plane):
+    def stream_row(scratch, r, slots, at_slot, hidden):
         for k in range(num_slots):
             stream_panel(scratch, kept + k * plane + r, slots, at_slot + k * hidden)
         for s in range(1, num_states):
-            stream_panel(scratch, new + s * plane + r, states, at_state + (s - 1) * state_plane)
+            stream_panel(scratch, new + s * plane + r, slots, at_slot + (num_slots + s - 1) * hidden)
 
     @cpu_inlined
-    def keep_row(scratch, r, slots, at_slot, hidden, states, at_state, state_plane, valid):
+    def keep_row(scratch, r, slots, at_slot, hidden, valid):
         for k in range(num_slots):
             copy_run(scratch, kept + k * plane + r, slots, at_slot + k * hidden, valid, width)
         for s in range(1, num_states):
-            copy_run(scratch, new + s * plane + r, states, at_state + (s - 1) * state_plane, valid, width)
+            copy_run(scratch, new + s * plane + r, slots, at_slot + (num_slots + s - 1) * hidden, valid, width)
 
     @cpu_kernel
     def forward(
-        shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, states, last, keep, stream
+        shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, last, keep, stream
     ):  # fmt: skip
+        tuple_of_weights = weights
+        work, batch, weights = Work(*work), Batch(*batch), Weights(*weights)
         unit_blocks, hidden = weights.h_panels.shape[0] // num_gates, initial.shape[2]
         group, num_groups, num_sequences, first, end = share_of(
             shard, num_shards, work.parts, unit_blocks, len(batch.starts)
@@ -132,13 +133,12 @@ def forward_kernel(cell, width):
         if num_sequences <= 0:
             return
         if num_groups == 1:
-            pack(weights, num_gates, first, end)
+            pack(tuple_of_weights, num_gates, first, end)
         own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
-        h_size, slots_stride, state_plane = num_gates * hidden * width, num_slots * hidden, x.shape[0] * hidden
-        x, y, slots, states = x.ravel(), y.ravel(), slots.ravel(), states.ravel()
+        x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
+        x, y, slots = x.ravel(), y.ravel(), slots.ravel()
         initial, last, initial_plane = initial.ravel(), last.ravel(), len(batch.starts) * hidden
-        x_panels, x_biases = weights.x_panels.ravel(), weights.x_biases.ravel()
-        h_panels, h_biases = weights.h_panels.ravel(), weights.h_biases.ravel()
+        x_panels, h_panels = weights.x_panels.ravel(), weights.h_panels.ravel()
 
         scratch, memory = work.memory[shard, :size], work.memory[shard, size:]
         projected, carry = memory[: own * x_size], memory[own * x_size :]
@@ -173,9 +173,9 @@ def forward_kernel(cell, width):
                     count, until = rows_of_block(batch, group, num_groups, r0, n, alive, t, x_depth, x_rows)
                     tiles(
                         count, pointer(x, 0), pointer(x_rows, 0),
-                        pointer(x_panels, first * num_gates * x_depth * width),
-                        own * num_gates, x_depth, pointer(x_biases, first * num_gates * width), pointer(no_offsets, 0),
-                        width, pointer(projected, 0), pointer(sums, 0), plane,
+                        pointer(x_panels, first * num_gates * x_step), own * num_gates, x_depth,
+                        pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0), x_step,
+                        pointer(projected, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
                     at_step = 0
                     if alive <= BLOCK_ROWS:
@@ -184,13 +184,13 @@ def forward_kernel(cell, width):
                     unit = unit_block * width
                     valid = min(width, hidden - unit)
                     at_carry = ((unit_block - first) * num_sequences + r0) * width
-                    at_x = (unit_block - first) * x_size + at_step * width
+                    at_x, at_panels = (unit_block - first) * x_size + at_step * width, unit_block * num_gates * h_step
                     for r in range(n):
                         at_h = h_rows[r0 + r] + unit
                         load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
                     tiles(
-                        n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, unit_block * h_size), num_gates,
-                        depth, pointer(h_biases, unit_block * num_gates * width), pointer(no_offsets, 0), width,
+                        n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, at_panels), num_gates, depth,
+                        pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
                         pointer(scratch, 0), pointer(sums, 0), plane,
                     )  # fmt: skip
                     equations(projected[at_x:], scratch, n * width)
@@ -199,15 +199,13 @@ def forward_kernel(cell, width):
                         at_y, here = row * y_stride + y_column + unit, at_carry + r * width
                         store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)
                         if keep:
-                            at_slot, at_state = row * slots_stride + unit, row * hidden + unit
-                            keep_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane, valid)
+                            keep_row(scratch, r * width, slots, row * slots_stride + unit, hidden, valid)
                     # A loop of its own: the compiler would merge stores of both kinds, and a line takes only one.
                     for r in range(n if stream else 0):
                         row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
                         at_y, here = row * y_stride + y_column + unit, at_carry + r * width
                         store(scratch, r * width, y, at_y, width, carry, here, carry_plane)
-                        at_slot, at_state = row * slots_stride + unit, row * hidden + unit
-                        stream_row(scratch, r * width, slots, at_slot, hidden, states, at_state, state_plane)
+                        stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
                 at_step += n
             if work.parts > 1:
                 wait(counter_of(work, group), (t + 1) * work.parts)

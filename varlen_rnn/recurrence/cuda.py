@@ -15,7 +15,7 @@ from varlen_rnn.recurrence.tuples import put, take
 
 
 @cuda_kernel
-def load_states(initial, order, y, y_column, states, rows, first, out):
+def load_states(initial, order, y, y_column, slots, num_slots, rows, first, out):
     """`out[s, r]` = state `s` of rank `r` after row `rows[r]`, or its initial state when `first`."""
     i = cuda.grid(1)
     hidden = out.shape[2]
@@ -27,7 +27,7 @@ def load_states(initial, order, y, y_column, states, rows, first, out):
             elif s == 0:
                 out[s, r, unit] = y[rows[r], y_column + unit]
             else:
-                out[s, r, unit] = states[s - 1, rows[r], unit]
+                out[s, r, unit] = slots[rows[r], (num_slots + s - 1) * hidden + unit]
 
 
 @cuda_kernel
@@ -78,7 +78,7 @@ def step_kernels(cell):
     put_states, put_slots = put(num_states), put(num_slots)
 
     @cuda_kernel
-    def forward_step(slots, rows, products, state, y, y_column, states):
+    def forward_step(slots, rows, products, state, y, y_column):
         i = cuda.grid(1)
         hidden = state.shape[2]
         if i < rows.shape[0] * hidden:
@@ -91,7 +91,7 @@ def step_kernels(cell):
             put_slots(slots[row], unit, hidden, kept)
             y[row, y_column + unit] = new[0]
             for s in range(1, num_states):
-                states[s - 1, row, unit] = state[s, r, unit]
+                slots[row, (num_slots + s - 1) * hidden + unit] = state[s, r, unit]
 
     @cuda_kernel
     def backward_step(slots, rows, previous, new, d_y, y_column, d_state):
@@ -117,8 +117,8 @@ def _rows_of_step(plan, t, reverse):
     return to_device(starts + steps)
 
 
-def forward(cell, x, direction, initial, given, y, y_column, slots, states, last, plan, reverse, keep):
-    """Twin of `recurrence.cpu.forward`; it always keeps the residuals."""
+def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, reverse, keep):
+    """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
     weight = direction.weight_hh
     column = cell.x_slot * weight.shape[1]
     product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
@@ -129,11 +129,11 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, states, last
     for t, alive in enumerate(plan.batch_sizes):
         rows = _rows_of_step(plan, t, reverse)
         launch(recurrent_product, alive * weight.shape[0], state, weight, direction.bias_hh, alive, products)
-        launch(forward_step, alive * hidden, slots, rows, products, state, y, y_column, states)
+        launch(forward_step, alive * hidden, slots, rows, products, state, y, y_column)
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, slots, y, y_column, states, weight, initial, d_y, d_last, d_initial, plan, reverse):
+def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
     hidden, order = weight.shape[1], to_device(plan.sorted_indices)
     d_state, previous, new = zeros(initial.shape, y), zeros(initial.shape, y), zeros(initial.shape, y)
@@ -143,8 +143,9 @@ def backward(cell, slots, y, y_column, states, weight, initial, d_y, d_last, d_i
         alive = plan.batch_sizes[t]
         rows = _rows_of_step(plan, t, reverse)
         before = _rows_of_step(plan, t - 1, reverse) if t else rows
-        launch(load_states, alive * hidden, initial, order, y, y_column, states, before[:alive], t == 0, previous)
-        launch(load_states, alive * hidden, initial, order, y, y_column, states, rows, False, new)
+        states = initial, order, y, y_column, slots, len(cell.slots)
+        launch(load_states, alive * hidden, *states, before[:alive], t == 0, previous)
+        launch(load_states, alive * hidden, *states, rows, False, new)
         launch(backward_step, alive * hidden, slots, rows, previous, new, d_y, y_column, d_state)
         launch(transposed_product, alive * hidden, slots, rows, weight, d_state)
     launch(permute_states, d_state.size, d_state, order, True, d_initial)

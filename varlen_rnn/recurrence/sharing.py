@@ -3,6 +3,8 @@
 A group owns one of every `num_groups` sequences of the plan, from the first step to the last, so groups shrink alike
 and never wait for each other.  The members of a team share the sequences of their group and own parts of the hidden
 units; since a step needs all units of the one before, they meet at a barrier once a step.
+
+Kernels are called with plain tuples, which they name themselves: Numba takes 2 us to look at a NamedTuple.
 """
 
 import functools
@@ -13,11 +15,11 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.kernels.counters import COUNTER
 from varlen_rnn.kernels.tile import panel_width, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
-_LINE = 8  # int64 in a cache line: a counter each
 
 
 class Batch(NamedTuple):
@@ -41,7 +43,7 @@ class Work(NamedTuple):
 @cpu_inlined
 def counter_of(work, group):
     """Return the address of the counter of a group's barrier."""
-    return pointer(work.arrived, group * _LINE)
+    return pointer(work.arrived, group * COUNTER)
 
 
 def _rank_of(group, num_groups, r):
@@ -67,8 +69,10 @@ def row_of_step(batch, rank, t):
     return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
 
 
-def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, pack, like, *arguments):
+def run(kernel, plan, reverse, products, unit_blocks, memory_of, offsets_of, pack, like, *arguments):
     """Call `kernel(shard, num_shards, work, batch, *arguments)` on as many threads, in as large teams, as pay.
+
+    `work` and `batch` are tuples of what `Work` and `Batch` have.
 
     Parameters
     ----------
@@ -83,39 +87,37 @@ def run(kernel, batch, products, unit_blocks, memory_of, offsets_of, pack, like,
     """
 
     def call(num_groups, parts):
-        num_shards, sequences = num_groups * parts, -(-len(batch.seq_lens) // num_groups)
-        work = Work(
-            parts,
-            np.zeros(_LINE * num_groups, np.int64),
-            empty((num_shards, memory_of(-(-unit_blocks // parts), sequences) * panel_width(like.dtype)), like),
-            np.zeros((num_shards, offsets_of(sequences)), np.int64),
-        )
+        num_shards, sequences = num_groups * parts, -(-len(plan.seq_lens) // num_groups)
+        arrived = np.zeros(COUNTER * num_groups, np.int64)
+        memory = empty((num_shards, memory_of(-(-unit_blocks // parts), sequences) * panel_width(like.dtype)), like)
+        work = parts, arrived, memory, np.zeros((num_shards, offsets_of(sequences)), np.int64)
+        batch = plan.starts, plan.seq_lens, plan.sorted_indices, reverse
         if num_groups > 1:
             pack()
         # Should one member fail, the others must not wait for it.
-        give_up = functools.partial(work.arrived.fill, 2**62)
+        give_up = functools.partial(arrived.fill, 2**62)
         threads.for_each_shard(kernel, work, batch, *arguments, num_shards=num_shards, give_up=give_up)
 
-    num_groups, parts = _split(batch, products, unit_blocks, may_meet=True)
+    num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=True)
     if parts == 1:
         call(num_groups, parts)
         return
     with threads.team() as may_meet:
         if not may_meet:
-            num_groups, parts = _split(batch, products, unit_blocks, may_meet=False)
+            num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
         call(num_groups, parts)
 
 
-def _split(batch, products, unit_blocks, may_meet):
+def _split(seq_lens, products, unit_blocks, may_meet):
     """Return how many groups, and how many members of a team each, take the least time.
 
     The time of a group is that of its rows, where one or two rows take a tile longer than their share of three, divided
     by its members, and of the barriers.  The first group has the longest sequences.
     """
-    num_threads = threads.count_shards(products, len(batch.seq_lens) * unit_blocks)
+    num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
         return 1, 1
-    seq_lens = batch.seq_lens[batch.seq_lens > 0]
+    seq_lens = seq_lens[seq_lens > 0]
     num_sequences, work_of_row = len(seq_lens), products / seq_lens.sum()
     best = (np.inf, 1, 1)
     in_teams, parts = min(num_threads, threads.MAX_TEAM), 1

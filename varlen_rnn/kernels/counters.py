@@ -1,8 +1,8 @@
-"""A barrier for the few threads that share the steps of a recurrence: each counts up to where it expects the others.
+"""Counters that the threads of a call share: who takes what is next, and who waits for whom.
 
-A member adds one to its team's counter and waits until the counter has reached what all members add up to.  A wait
-spins for some microseconds, since a step lasts no longer, and then offers its core to others: with more threads than
-cores, the one that is waited for must come to run.
+At a barrier, a member of a team adds one to its counter and waits until that has reached what all members add up to.  A
+wait spins for some microseconds, since a step lasts no longer, and then offers its core to others: with more threads
+than cores, the one that is waited for must come to run.
 """
 
 import sys
@@ -14,6 +14,7 @@ from numba.extending import intrinsic
 
 from varlen_rnn.jit import cpu_kernel
 
+COUNTER = 8  # int64 in a cache line: a counter each
 _SPINS = 256
 _PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
@@ -21,8 +22,8 @@ _CAN_YIELD = sys.platform != "win32"
 
 
 @intrinsic
-def _arrive(typing, counter):
-    """Add one to the int64 at an address: who reads the sum sees what this thread wrote before."""
+def arrive(typing, counter):
+    """Add one to the int64 at an address, and return what it was: who reads it sees what this thread wrote before."""
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")
@@ -52,9 +53,8 @@ def _pause(typing):
 
 
 @cpu_kernel
-def wait(counter, total):
-    """Count this member up at the address `counter`, and return once the counter has reached `total`."""
-    _arrive(counter)
+def wait_until(counter, total):
+    """Return once the counter at an address has reached `total`."""
     spins = 0
     while _read(counter) < total:
         spins += 1
@@ -62,3 +62,10 @@ def wait(counter, total):
             _pause()
         else:
             _yield_core()
+
+
+@cpu_kernel
+def wait(counter, total):
+    """Count this member up at the address `counter`, and return once the counter has reached `total`."""
+    arrive(counter)
+    wait_until(counter, total)

@@ -1,0 +1,101 @@
+"""An operator's shortcut is its long way, to the bit, or refuses."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.cells import CELLS
+from varlen_rnn.program.block import apply
+from varlen_rnn.program.registry import find
+
+FEATURES, HIDDEN = 3, 2
+
+
+def operands(cell, dtype=np.float32):
+    """Return the rows, no initial states, and the weights of one direction."""
+    rng, rows = np.random.default_rng(0), len(CELLS[cell].gates) * HIDDEN
+    x = vr.create_lod_tensor(rng.standard_normal((5, FEATURES)).astype(dtype), [[2, 0, 3]])
+    shapes = (rows, FEATURES), (rows, HIDDEN), (rows,), (rows,)
+    weights = [vr.LoDTensor(rng.standard_normal(shape).astype(dtype)) for shape in shapes]
+    return [x, *[None] * len(CELLS[cell].states), *weights]
+
+
+def shortcut(values, cell="gru", keep=False):
+    return find("recurrent").shortcut(*values, cell=cell, keep=keep)
+
+
+def strided(value):
+    wide = np.zeros((*value.shape, 2), value.dtype)
+    wide[..., 0] = value.data
+    return vr.LoDTensor(wide[..., 0], value.structure)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_shortcut_computes_what_the_long_way_computes(cell, dtype, keep):
+    values, op = operands(cell, dtype), find("recurrent")
+    wanted = op.forward(*values, cell=cell, keep=keep)
+    for given in (values, [value and strided(value) for value in values]):
+        got = shortcut(given, cell, keep)
+        assert len(got) == len(wanted) == 3 + len(CELLS[cell].states) - 1 + keep
+        for value, other in zip(got, wanted, strict=True):
+            if isinstance(other, vr.SortedSeqs):
+                np.testing.assert_array_equal(value.starts, other.starts)
+            else:
+                np.testing.assert_array_equal(value.data, other.data)
+                assert value.lod() == other.lod()
+
+
+@pytest.mark.parametrize("place", ["h_0", "bias_ih", "second direction"])
+def test_a_shortcut_leaves_what_is_rare_to_the_long_way(place):
+    values = operands("gru")
+    if place == "h_0":
+        values[1] = vr.LoDTensor(np.ones((1, 3, HIDDEN), np.float32))
+    elif place == "bias_ih":
+        values[4] = None
+    else:
+        values += values[2:]
+    assert shortcut(values) is None
+    assert apply("recurrent", *values, cell="gru", keep=False)[0].shape[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [
+        (0, vr.LoDTensor(np.zeros((5, FEATURES), np.float32))),  # no LoD
+        (0, vr.create_lod_tensor(np.zeros((5, FEATURES + 1), np.float32), [[5]])),
+        (0, vr.create_lod_tensor(np.zeros((5, FEATURES), np.int64), [[5]])),
+        (0, vr.create_lod_tensor(np.zeros((5, FEATURES), np.float64), [[5]])),
+        (0, vr.create_lod_tensor(np.zeros(5, np.float32), [[5]])),
+        (0, vr.SelectedRows([0], np.zeros((1, FEATURES), np.float32), 5)),
+        (2, vr.LoDTensor(np.zeros((3 * HIDDEN, FEATURES, 1), np.float32))),
+        (2, vr.SelectedRows([0], np.zeros((1, FEATURES), np.float32), 3 * HIDDEN)),
+        (3, vr.LoDTensor(np.zeros((3 * HIDDEN + 1, HIDDEN), np.float32))),
+        (3, vr.LoDTensor(np.zeros(3 * HIDDEN, np.float32))),
+        (3, vr.LoDTensor(np.zeros((3 * HIDDEN, HIDDEN), np.float64))),
+        (4, vr.LoDTensor(np.zeros(3 * HIDDEN - 1, np.float32))),
+        (5, vr.LoDTensor(np.zeros((3 * HIDDEN, 1), np.float32))),
+        (5, vr.sort_by_seq_len([0, 2])),
+    ],
+)
+def test_a_shortcut_runs_nothing_that_does_not_fit(position, wrong):
+    values = operands("gru")
+    values[position] = wrong
+    assert shortcut(values) is None
+    if not isinstance(wrong, vr.SortedSeqs):
+        with pytest.raises(vr.InputError, match="recurrent"):
+            apply("recurrent", *values, cell="gru", keep=False)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "none"])
+def test_a_shortcut_counts_the_inputs_of_its_cell(cell):
+    assert shortcut(operands("gru"), cell) is None
+    with pytest.raises(vr.InputError, match="recurrent"):
+        apply("recurrent", *operands("gru"), cell=cell, keep=False)
+
+
+def test_weights_whose_shape_was_changed_in_place_do_not_fit():
+    values = operands("gru")
+    values[3].data.shape = (HIDDEN, 3 * HIDDEN)
+    assert shortcut(values) is None
