@@ -120,7 +120,7 @@ def test_an_error_inside_of_a_run_names_its_operator():
         vr.Executor().run(program, {"x": np.ones((1, 3))}, [y])
 
 
-def test_a_handed_over_residual_is_not_overwritten():
+def test_what_a_layer_kept_and_handed_over_is_not_overwritten():
     with vr.program_guard() as program:
         layer = vr.nn.LSTM(2, 3)
         y, _ = layer(vr.data("x", [-1, 2], "float32", lod_level=1))

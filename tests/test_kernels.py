@@ -242,15 +242,20 @@ def test_sums_over_rows_begin_at_zero_whatever_the_memory_holds(monkeypatch, cou
 def test_products_do_not_depend_on_who_takes_which_piece(monkeypatch, num_threads):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
     rng = np.random.default_rng(0)
-    a, b, weight = (rng.normal(size=size).astype(np.float32) for size in ((1000, 70), (1000, 33), (70, 40)))
+    sizes = (1000, 410), (1000, 33), (410, 150), (150,)
+    a, b, weight, bias = (rng.normal(size=size).astype(np.float32) for size in sizes)
 
     def results():
-        c = np.empty((1000, 40), np.float32)
-        gemm.product(a, weight, c)
-        return c, row_sums.row_product(a, b)
+        c = np.empty((1000, 150), np.float32)
+        gemm.product(a, weight, c, bias=bias)
+        once = c.copy()
+        gemm.product(a, weight, c, accumulate=True)
+        return once, c, row_sums.row_product(a, b)
 
     monkeypatch.setattr(threads, "get_num_threads", lambda: 1)
     alone = results()
+    close(alone[0], wide(a) @ wide(weight) + bias)
+    close(alone[2], wide(a).T @ wide(b))
     monkeypatch.setattr(threads, "get_num_threads", lambda: num_threads)
     for _ in range(5):
         for together, wanted in zip(results(), alone, strict=True):

@@ -272,3 +272,14 @@ def test_a_variable_may_be_called_as_a_list_of_edges_is():
         y.name = "fetch"
     pruned = program.prune([y])
     np.testing.assert_array_equal(vr.Executor().run(pruned, {"x": np.ones((1, 3), np.float32)})[0], [[2, 2, 2]])
+
+
+def test_outputs_whose_name_is_taken_are_not_declared_by_halves():
+    with vr.program_guard():
+        x = vr.data("x", [-1, 3], "float32", lod_level=1)
+        vr.data("recurrent.h_n", [-1], "float32")
+        layer = vr.nn.GRU(3, 2)
+        with pytest.raises(vr.ProgramError, match=r"recurrent\.h_n"):
+            layer(x)
+        vr.data("recurrent.y", [-1], "float32")  # still free
+        assert layer(x)[0].name == "recurrent_1.y"

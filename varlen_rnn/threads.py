@@ -1,8 +1,9 @@
 """Shards of work on threads, over kernels that release the GIL.
 
-There is no threading layer: a kernel is called once a shard, with the shard's number and their count, and owns its
-share from the first step to the last.  What a shard computes does not depend on how many there are, so results do not
-depend on the number of threads.  Shards wait for each other only within a `team`.
+There is no threading layer: a kernel is called once a shard, with the shard's number and their count.  It owns its
+share from the first step to the last, or takes piece after piece at a counter.  What is computed does not depend on how
+many shards there are, so results do not depend on the number of threads.  Shards wait for each other only within a
+`team`, or for a piece that one has taken, which therefore must not fail.
 
 An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing here takes a lock, or counts, in steps
 that an interrupt could part: what threads share are lists and queues, each changed by one call of C.

@@ -30,7 +30,7 @@ _ROW_BLOCK = 48  # the most rows of the result that one panel serves before the 
 
 
 def size_of_piece(count, num_shards, most):
-    """Return the size of pieces of work, whole tiles and at most `most`, so that each shard may take as many.
+    """Return the size of pieces of `count`, whole tiles and at most `most`, that divides them evenly among shards.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def size_of_piece(count, num_shards, most):
 def pack_rows(weight, bias, first, end, panels):
     """Pack `weight` (depth, columns) and `bias` (columns,) into `panels`, those from `first` to `end`.
 
-    The last one is filled with zeros.  Without entries in `bias`, sums have no beginning: they accumulate.
+    The last one is filled with zeros.  An empty `bias` leaves the last row as it is, for products that accumulate.
     """
     depth, columns = weight.shape
     width = panels.shape[2]
@@ -105,7 +105,7 @@ def panels_of_rows(weight):
 
 @cpu_kernel
 def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
-    """Run `rows` rows of `a` over `num_panels` neighbouring panels of this depth, or over none of it, 0.
+    """Run `rows` rows of `a` over `num_panels` neighbouring panels; a depth of 0 copies the start, and reads no panel.
 
     All are addresses.  Row r begins at its `..._rows[r]`; from the sums of a panel to those of the next it is a step.
     """
@@ -128,7 +128,7 @@ def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_s
 
 @cpu_kernel
 def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate):
-    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, in pieces of as many rows.
+    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, `piece` rows at a time.
 
     Shards take the next piece at the counter `taken`, so that none waits long for one whose core is slow.  `a` (rows,
     ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
@@ -205,7 +205,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         arguments = (a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate)
         launch(product_cuda, a.shape[0] * columns, *arguments)
         return
-    bias = np.zeros(columns, a.dtype) if bias is None else bias
+    bias = np.zeros(columns, a.dtype) if bias is None else np.ascontiguousarray(bias)
     if transposed:
         panels = panels_of_columns(weight)
         pack_columns(weight, bias, 1, 0, len(panels), panels)

@@ -82,14 +82,16 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
     """Three sums over the rows of `a`, read once: its products with two factors, and its own.
 
     They take the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have whole panels, and
-    entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples: Numba takes 2 us to
-    look at a NamedTuple.
+    entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples.
 
     A piece of work is a block of rows and `piece` columns.  Shards take the next one at the first of the `counters`, so
     that none waits long for one whose core is slow; the others count the blocks that each piece of columns has added,
     which are added in order.
     """
     one, two = Factor(*one), Factor(*two)
+    pieces, gathered = (highest - lowest + piece - 1) // piece, -1
+    if counters[0] // pieces * _DEPTH_BLOCK >= a.shape[0]:
+        return  # too late: others have taken all
     flat = a.ravel()
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
     tile_size = _DEPTH_BLOCK * TILE_ROWS + width
@@ -100,7 +102,7 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
     steps = np.arange(TILE_ROWS)
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
     zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
-    pieces, gathered = (highest - lowest + piece - 1) // piece, -1
+    # Nothing may raise from here on: others wait for a piece that was taken.
     while True:
         block, number = divmod(arrive(pointer(counters, 0)), pieces)
         start, first = block * _DEPTH_BLOCK, lowest + number * piece

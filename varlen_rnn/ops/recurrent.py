@@ -109,24 +109,24 @@ def _run(cell, x, rows, weights, initial, plan, keep):
     return [wrap(y, x.structure), *last, plan, *map(wrap, kept)]
 
 
-def _shortcut(x, *operands, cell, keep):
+def _shortcut(*inputs, cell, keep):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
     kind = CELLS.get(cell)
-    cut = len(kind.states) if kind else 0
-    values = x, *operands[cut:]
-    if len(values) != 5 or operands[:cut] != (None,) * cut:
+    cut = 1 + len(kind.states) if kind else 1
+    values = inputs[:1] + inputs[cut:]
+    if len(values) != 5 or inputs[1:cut] != (None,) * (cut - 1):
         return None
     try:
         (shape, dtype), *weights = map(_shape_and_dtype, values)
         (_, features), (rows, hidden) = shape, weights[1][0]
-        levels = x.structure.levels
+        lod = inputs[0].structure
     except (AttributeError, ValueError):  # no tensors, or of other ranks
         return None
     wanted = [((rows, features), dtype), ((rows, hidden), dtype), ((rows,), dtype), ((rows,), dtype)]
-    if weights != wanted or rows != len(kind.gates) * hidden or dtype not in FLOATS or not levels:
+    if weights != wanted or rows != len(kind.gates) * hidden or dtype not in FLOATS or not lod.levels:
         return None
     rows, *weights = [np.ascontiguousarray(value.data) for value in values]
-    return _run(kind, x, rows, [recurrence.Direction(*weights)], None, plan_of_rows(x.structure), keep)
+    return _run(kind, inputs[0], rows, [recurrence.Direction(*weights)], None, plan_of_rows(lod), keep)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):
@@ -194,7 +194,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
 
 
 def _overwritten(num_inputs, cell, **attrs):
-    """Return where stands what each direction kept: the gradient writes there."""
+    """Return the positions of what each direction kept: the gradient writes there."""
     first = attrs["num_forward"] + 2
     return tuple(range(first, num_inputs - 1 - len(_cell(cell).states)))
 

@@ -45,10 +45,10 @@ class Block:
         named, symbols = self.recorder.named, []
         for name, spec in zip(names, specs, strict=True):
             _check_dtype(name, spec)
-            symbol = Symbol(self, name, spec)
-            if named.setdefault(name, symbol) is not symbol:
-                symbol.rename(name)  # which raises
-            symbols.append(symbol)
+            symbols.append(Symbol(self, name, spec))
+            if name in named:
+                symbols[-1].rename(name)  # which raises
+        named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
         return symbols
 
@@ -160,8 +160,9 @@ class Recorder:
             raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
-        self._twins[id(variable)] = variable, self._adopt(variable)
-        return self._twins[id(variable)][1]
+        twin = self._adopt(variable)
+        self._twins[id(variable)] = variable, twin
+        return twin
 
     def _adopt(self, variable):
         value, persistable = variable.value, variable.persistable

@@ -40,8 +40,8 @@ class Op(NamedTuple):
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
     shortcut : callable, optional
         `shortcut(*values, **attrs) -> list of values, or None`: inference and forward in one for values as they mostly
-        are, where descriptions take longer than the checks; None sends the values the long way, which says what is
-        wrong with them, if anything.
+        are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or `forward` would,
+        and may refuse more: the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **attrs) -> inputs, outputs`: names of places for descriptions, of
         an operator whose constants decide what stands where.
@@ -67,7 +67,7 @@ class Op(NamedTuple):
 
     def may_miss(self, position):
         """Return whether an input may be None."""
-        return position >= len(self.inputs) - 1 and self.inputs[-1].endswith("?")
+        return _declared(self.inputs, position).endswith("?")
 
     def check_given(self, inputs):
         """Raise if an input is None that may not be."""

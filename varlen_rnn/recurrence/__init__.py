@@ -52,7 +52,8 @@ def forward(cell, x, directions, initial, plan, keep=True):
     last, kept = [], []
     engine = cuda if on_device(x) else cpu
     for number, direction in enumerate(directions):
-        slots = empty((x.shape[0], cell.num_kept * hidden), x) if keep or engine is cuda else y[:0]
+        kept_here = keep or engine is cuda
+        slots = empty((x.shape[0], cell.num_kept * hidden), x) if kept_here else y[:0]  # of no rows
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         end = empty(shape, x)
         engine.forward(

@@ -21,7 +21,7 @@ def _streams(slots, whole_panels):
 
 
 def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, reverse, keep):
-    """Run one direction of a layer; writes its columns of `y`, `last`, and what its gradient needs, `slots`."""
+    """Run one direction of a layer; writes its columns of `y`, `last`, and, to `keep` it, what `slots` hold."""
     num_gates, hidden = len(cell.gates), direction.weight_hh.shape[1]
     panels = [panels_of_columns(weight, num_gates) for weight in direction[:2]]
     weights = *direction, *panels

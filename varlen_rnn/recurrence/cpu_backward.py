@@ -120,7 +120,7 @@ def backward_kernel(cell, width):
             pack_rows(weight, weight.ravel()[:0], first, end, panels)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], (end - first) * width
-        kept = num_slots * hidden  # where the states that a row keeps begin
+        first_state = num_slots * hidden  # of what a row keeps
         initial_plane = len(batch.starts) * hidden
         y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
@@ -163,7 +163,7 @@ def backward_kernel(cell, width):
                         )  # fmt: skip
                         if t > 0:
                             row = row_of_step(batch, rank, t - 1)
-                            at_y, at_state = row * y_stride + y_column + unit, row * slots_stride + kept + unit
+                            at_y, at_state = row * y_stride + y_column + unit, row * slots_stride + first_state + unit
                             load_previous(scratch, here, y, at_y, slots, at_state, hidden, units)
                         else:
                             at = batch.order[rank] * hidden + unit
