@@ -77,7 +77,8 @@ def check_lod_level(op, name, desc):
 
 def indices(what, tensor, height, noun, of=""):
     """Return integers as a new array, int64 and flat, each of them a row of `height`; kernels use it unchecked."""
-    flat = tensor.data.astype(_INT64).reshape(-1)
+    flat = tensor.data.astype(_INT64)
+    flat = flat if flat.ndim == 1 else flat.reshape(-1)
     entry = first_outside(flat, height)
     if entry >= 0:
         got = int(tensor.data.flat[entry])

@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.rows import negative_log_likelihood
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, indices, shared_lod
 from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
@@ -28,8 +29,9 @@ def _checked_classes(labels, num_classes):
 def _softmax(logits, labels):
     classes = _checked_classes(labels, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
-    log_probabilities, lod = log_softmax(logits.data), logits.structure
-    loss = -log_probabilities[np.arange(len(classes)), classes]
+    log_probabilities, lod = np.ascontiguousarray(log_softmax(logits.data)), logits.structure
+    loss = np.empty(len(classes), log_probabilities.dtype)
+    negative_log_likelihood(log_probabilities, classes, loss)
     return [LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)]
 
 
