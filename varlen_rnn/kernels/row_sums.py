@@ -84,9 +84,9 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
     They take the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have whole panels, and
     entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples.
 
-    A piece of work is a block of rows and `piece` columns.  Shards take the next one at the first of the `counters`, so
-    that none waits long for one whose core is slow; the others count the blocks that each piece of columns has added,
-    which are added in order.
+    A piece of work is a block of rows and `piece` columns, whole tiles.  Shards take the next one at the first of the
+    `counters`, so that none waits long for one whose core is slow; the others count the blocks that each piece of
+    columns has added, which are added in order.
     """
     one, two = Factor(*one), Factor(*two)
     pieces, gathered = (highest - lowest + piece - 1) // piece, -1
@@ -95,7 +95,7 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
     flat = a.ravel()
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
     tile_size = _DEPTH_BLOCK * TILE_ROWS + width
-    tiles = np.empty((piece + TILE_ROWS - 1) // TILE_ROWS * tile_size, a.dtype)
+    tiles = np.empty(piece // TILE_ROWS * tile_size, a.dtype)
     panels_one = np.zeros(c_one.shape[1] * _PANEL_STEP, a.dtype)
     panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
     part = np.empty(piece, a.dtype)

@@ -286,6 +286,13 @@ def required(value, name):
     return as_variable(value)
 
 
+def _check_given(op, inputs):
+    """Raise if an input is None that may not be."""
+    for position, value in enumerate(inputs):
+        if value is None and not op.may_miss(position):
+            required(value, f"{op.type}, {op.input_name(position)}")
+
+
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -301,7 +308,7 @@ def apply(op_type, *inputs, **attrs):
     op = find(op_type)
     inputs = [value if isinstance(value, Variable) or value is None else Variable(value) for value in inputs]
     if None in inputs:
-        op.check_given(inputs)
+        _check_given(op, inputs)
     into = _recorder.get()
     if into is None:
         values = run(op, [None if variable is None else variable.value for variable in inputs], attrs)

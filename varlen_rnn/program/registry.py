@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import ProgramError
 
 _NOTHING = MappingProxyType({})
 
@@ -68,14 +68,6 @@ class Op(NamedTuple):
     def may_miss(self, position):
         """Return whether an input may be None."""
         return _declared(self.inputs, position).endswith("?")
-
-    def check_given(self, inputs):
-        """Raise if an input is None that may not be."""
-        optional = self.inputs[-1].endswith("?")
-        required = inputs[: len(self.inputs) - 1] if optional else inputs
-        if None in required:
-            what = f"{self.type}, {self.input_name(required.index(None))}"
-            raise DTypeError(what, expected="a Variable, a LoDTensor or an array", got="None")
 
     def slots(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""

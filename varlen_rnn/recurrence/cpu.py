@@ -43,6 +43,6 @@ def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, 
         cpu_backward.backward_kernel(cell, width), plan, reverse,
         len(slots) * weight.size, -(-weight.shape[1] // width),
         functools.partial(cpu_backward.memory_of, cell), cpu_backward.offsets_of,
-        lambda: pack_rows(weight, weight[0, :0], 0, len(panels), panels), y,
+        lambda: pack_rows(weight, weight.ravel()[:0], 0, len(panels), panels), y,
         weight, panels, slots, y, y_column, initial, d_y, d_last, d_initial,
     )  # fmt: skip
