@@ -1,11 +1,15 @@
 """Modules, modes, dropout, the four troubles through every recurrent layer, and losses."""
 
+import copy
+import itertools
+
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
 from varlen_rnn import threads
 from varlen_rnn.nn import functional as F
+from varlen_rnn.program import block
 
 
 class Tied(vr.nn.Module):
@@ -183,3 +187,12 @@ def test_a_models_gradients_do_not_depend_on_the_number_of_threads_bitwise(monke
     threads._num_threads.set(None)
     for other in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_a_copy_of_a_parameter_forgets_when_it_was_updated(monkeypatch):
+    p = vr.nn.Parameter([1.0])
+    p.assign([2.0])
+    monkeypatch.setattr(block, "_numbers", itertools.count())  # as in another process
+    other = copy.deepcopy(p)
+    (other * other).sum().backward()
+    assert other.grad.tolist() == [4]

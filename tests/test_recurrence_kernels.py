@@ -277,19 +277,19 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype
 @cpu_only
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, failing):
-    kernel = cpu.cpu_forward.forward_kernel
+    make = cpu.cpu_forward.forward_loop
 
-    def but_one(cell, width):
-        loop = kernel(cell, width)
+    def but_one(cell, dtype):
+        loop = make(cell, dtype)
 
         def run(shard, *arguments):
             if shard == failing:
                 raise RuntimeError("failed")
-            loop(shard, *arguments)
+            loop.kernel(shard, *arguments)
 
-        return run
+        return loop._replace(kernel=run)
 
-    monkeypatch.setattr(cpu.cpu_forward, "forward_kernel", but_one)
+    monkeypatch.setattr(cpu.cpu_forward, "forward_loop", but_one)
     monkeypatch.setattr(sharing, "_split", lambda *_, **__: (1, 2))
     with pytest.raises(RuntimeError, match="failed"):
         Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

@@ -21,7 +21,7 @@ def operands(cell, dtype=np.float32):
 
 
 def shortcut(values, cell="gru", keep=False):
-    return find("recurrent").shortcut(*values, cell=cell, keep=keep)
+    return find("recurrent").shortcut(values, cell=cell, keep=keep)
 
 
 def strided(value):
@@ -87,7 +87,14 @@ def test_a_shortcut_runs_nothing_that_does_not_fit(position, wrong):
         apply("recurrent", *values, cell="gru", keep=False)
 
 
-@pytest.mark.parametrize(("cell", "values"), [("lstm", operands("gru")), ("none", operands("gru")), ("gru", [])])
+def without_rows():
+    return [None, vr.LoDTensor(np.ones((1, 3, HIDDEN), np.float32)), *operands("gru")[2:]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "values"),
+    [("lstm", operands("gru")), ("none", operands("gru")), ("gru", []), ("gru", without_rows())],
+)
 def test_a_shortcut_counts_the_inputs_of_its_cell(cell, values):
     assert shortcut(values, cell) is None
     with pytest.raises(vr.InputError, match="recurrent"):

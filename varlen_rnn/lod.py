@@ -29,6 +29,7 @@ from varlen_rnn.lod_input import (
 )
 
 _new = object.__new__  # every operator wraps what it computed
+rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
 
 
 class LoD:
@@ -124,11 +125,12 @@ class LoD:
             first, last = int(part[0]), int(part[-1])
         return LoD._trusted(levels), first, last
 
-    def remember(self, key, make):
-        """Return what `make()` returned for `key` the first time: plans are kept here."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
+    def remember(self, key, make, *arguments):
+        """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept here."""
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = make(*arguments)
+        return found
 
     def __len__(self):
         return len(self.levels)

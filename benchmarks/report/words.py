@@ -38,8 +38,8 @@ in random order, sequences cut at 1,000 tokens.
     "small": "",
     "overhead": """Microseconds of an operator on a handful of rows beyond the computation that it wraps, NumPy's
 expression or the bare kernel: run without a gradient, recorded for one, and in a program; *describing* is all that it
-takes to record it in a program. *recurrent* is an LSTM of 32 units on 4 sequences of 5 steps. The ways take turns, and
-the lowest round of each counts, for whatever else runs only adds to one.
+takes to record it in a program that knows its parameters. *recurrent* is an LSTM of 32 units on 4 sequences of 5 steps.
+The ways take turns, and the lowest round of each counts, for whatever else runs only adds to one.
 """,
     "memory": """How far the resident set of a fresh process rises during its first training step, code already loaded;
 MiB. *gates, states* is what the gates and states of all rows fill: a gradient needs them.

@@ -48,7 +48,7 @@ def pack_rows(weight, bias, first, end, panels):
     The last one is filled with zeros.  An empty `bias` leaves the last row as it is, for products that accumulate.
     """
     depth, columns = weight.shape
-    width = panels.shape[2]
+    width = panels.shape[-1]
     weight, flat = weight.ravel(), panels.ravel()
     for p in range(first, end):
         valid = min(width, columns - p * width)
@@ -68,14 +68,14 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
     end in zeros where the group does: panel `i * num_groups + g` begins at column `i * width` of group g.
     """
     columns, depth = weight.shape
-    size, width = columns // num_groups, panels.shape[2]
+    size, width = columns // num_groups, panels.shape[-1]
     weight, flat = weight.ravel(), panels.ravel()
     lanes = lanes_of(pointer(flat, 0))
     for p in range(first_panel, end_panel):
         unit, group = p // num_groups * width, p % num_groups
         valid, first = min(width, size - unit), group * size + unit
         for j in range(width):
-            panels[p, depth, j] = bias[first + j] if j < valid else 0
+            flat[(p * (depth + 1) + depth) * width + j] = bias[first + j] if j < valid else 0
         for k in range(0, depth, lanes):
             for j in range(0, width, lanes):
                 source, target = (first + j) * depth + k, (p * (depth + 1) + k) * width + j

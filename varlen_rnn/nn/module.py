@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
-from varlen_rnn.program.block import Variable, recorder
+from varlen_rnn.program.block import Variable, recorder, was_updated
 
 
 class Parameter(Variable):
@@ -29,7 +29,7 @@ class Parameter(Variable):
     def assign(self, array):
         """Overwrite the values, in place; the shape and the data type stay."""
         self.value.data[...] = array
-        self.version += 1
+        was_updated(self)
 
 
 class Module:

@@ -1,23 +1,21 @@
 """The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and what its gradient operator needs."""
 
 import functools
-from operator import attrgetter
 
 import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod import LoDTensor, rows_of
 from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import plan_of_rows
 from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, TensorSpec
+from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, spec_of_tensor
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-_shape_and_dtype = attrgetter("data.shape", "data.dtype")
 
 
 def _cell(name):
@@ -30,48 +28,72 @@ def _split(cell, inputs):
     """Return x, the initial states and the weights of each direction."""
     cut = 1 + len(cell.states)
     weights = inputs[cut:]
-    directions = (weights,) if len(weights) == 4 else (weights[:4], weights[4:])
-    if len(weights) not in (4, 8) or any([direction[0] is None or direction[1] is None for direction in directions]):
+    if len(weights) not in (4, 8) or None in weights[::4] or None in weights[1::4]:
         raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(weights))
-    return inputs[0], inputs[1:cut], directions
+    return inputs[0], inputs[1:cut], (weights,) if len(weights) == 4 else (weights[:4], weights[4:])
+
+
+def _usual(cell, inputs):
+    """Return x and the weights of one direction from zeros with biases, as most layers are; None of others."""
+    if len(inputs) != len(cell.states) + 5 or inputs.count(None) != len(cell.states) or None in inputs[-4:]:
+        return None
+    return inputs[0], *inputs[-4:]
+
+
+def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
+    """Return whether rows and the weights of a direction, arrays or specs, have one data type, and shapes that fit."""
+    try:
+        (_, features), (gates, hidden), dtype = x.shape, w_hh.shape, x.dtype
+    except ValueError:  # of other ranks
+        return False
+    return (
+        (w_ih.shape, b_ih.shape, b_hh.shape) == ((gates, features), (gates,), (gates,))
+        and gates == len(cell.gates) * hidden
+        and dtype == w_ih.dtype == w_hh.dtype == b_ih.dtype == b_hh.dtype
+        and dtype in FLOATS
+    )
 
 
 def _infer(*inputs, cell, keep):
-    cell = _cell(cell)
-    x, states, directions = _split(cell, inputs)
+    cell, num_directions = _cell(cell), 1
+    usual = _usual(cell, inputs)
+    if usual is None or not (usual[0].lod_level and _are_tensors(*usual) and _fit(cell, *usual)):
+        num_directions = _check(cell, *_split(cell, inputs))
+    x, weight_hh = inputs[0], inputs[len(cell.states) + 2]
+    rows, hidden = x.shape[0], weight_hh.shape[1]
+    y = spec_of_tensor((rows, num_directions * hidden), x.dtype, x.lod_level)
+    state = spec_of_tensor((num_directions, -1, hidden), x.dtype)
+    if not keep:
+        return [y, *[state] * len(cell.states), PLAN]
+    kept = spec_of_tensor((rows, cell.num_kept * hidden), x.dtype)
+    return [y, *[state] * len(cell.states), PLAN, *[kept] * num_directions]
+
+
+def _are_tensors(x, w_ih, w_hh, b_ih, b_hh):
+    return LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
+
+
+def _check(cell, x, states, directions):
+    """Return the number of directions; raise unless everything fits."""
     check_float("recurrent", x=x)
     check_rank("recurrent", "x", x, 2)
     check_lod_level("recurrent", "x", x)
     check_rank("recurrent", "weight_hh", directions[0][1], 2)
     hidden = directions[0][1].shape[1]
     for weights in directions:
-        _check_weights(x, weights, len(cell.gates) * hidden, hidden)
-    state = TensorSpec((len(directions), -1, hidden), x.dtype)
-    for name, desc in zip(cell.states, states, strict=True):
-        if desc is not None:
-            check_float("recurrent", x=x, **{f"{name}_0": desc})
-            check_shape("recurrent", f"{name}_0", desc, state.shape)
-    y = TensorSpec((x.shape[0], len(directions) * hidden), x.dtype, x.lod_level)
-    if not keep:
-        return [y, *[state] * len(cell.states), PLAN]
-    kept = TensorSpec((x.shape[0], cell.num_kept * hidden), x.dtype)
-    return [y, *[state] * len(cell.states), PLAN, *[kept] * len(directions)]
-
-
-def _check_weights(x, weights, rows, hidden):
-    """Raise unless the weights of a direction have the data type of the input rows, and shapes that fit."""
-    features, dtype = x.shape[1], x.dtype
-    bias = (rows,), dtype, 0, LOD_TENSOR
-    if weights == (((rows, features), dtype, 0, LOD_TENSOR), ((rows, hidden), dtype, 0, LOD_TENSOR), bias, bias):
-        return  # as most are, in less time
-    check_rank("recurrent", "weight_ih", weights[0], 2)
-    features = weights[0].shape[1]
-    check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
-    shapes = (rows, features), (rows, hidden), (rows,), (rows,)
-    for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
-        if weight is not None:
-            check_float("recurrent", x=x, **{name: weight})
-            check_shape("recurrent", name, weight, shape)
+        check_rank("recurrent", "weight_ih", weights[0], 2)
+        rows, features = len(cell.gates) * hidden, weights[0].shape[1]
+        check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
+        shapes = (rows, features), (rows, hidden), (rows,), (rows,)
+        for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
+            if weight is not None:
+                check_float("recurrent", x=x, **{name: weight})
+                check_shape("recurrent", name, weight, shape)
+    for name, state in zip(cell.states, states, strict=True):
+        if state is not None:
+            check_float("recurrent", x=x, **{f"{name}_0": state})
+            check_shape("recurrent", f"{name}_0", state, (len(directions), -1, hidden))
+    return len(directions)
 
 
 def _arrays(cell, x, states, directions, plan):
@@ -109,24 +131,20 @@ def _run(cell, x, rows, weights, initial, plan, keep):
     return [wrap(y, x.structure), *last, plan, *map(wrap, kept)]
 
 
-def _shortcut(*inputs, cell, keep):
+def _shortcut(inputs, cell, keep):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
     kind = CELLS.get(cell)
-    cut = 1 + len(kind.states) if kind else 1
-    values = inputs[:1] + inputs[cut:]
-    if len(values) != 5 or inputs[1:cut] != (None,) * (cut - 1):
+    usual = None if kind is None else _usual(kind, inputs)
+    if usual is None:
         return None
     try:
-        (shape, dtype), *weights = map(_shape_and_dtype, values)
-        (_, features), (rows, hidden) = shape, weights[1][0]
-        lod = inputs[0].structure
-    except (AttributeError, ValueError):  # no tensors, or of other ranks
+        x, lod = inputs[0], inputs[0].structure
+        rows, *weights = map(np.ascontiguousarray, map(rows_of, usual))
+    except AttributeError:  # what has no rows
         return None
-    wanted = [((rows, features), dtype), ((rows, hidden), dtype), ((rows,), dtype), ((rows,), dtype)]
-    if weights != wanted or rows != len(kind.gates) * hidden or dtype not in FLOATS or not lod.levels:
+    if not (lod.levels and _fit(kind, rows, *weights)):
         return None
-    rows, *weights = [np.ascontiguousarray(value.data) for value in values]
-    return _run(kind, inputs[0], rows, [recurrence.Direction(*weights)], None, plan_of_rows(lod), keep)
+    return _run(kind, x, rows, [recurrence.Direction._make(weights)], None, plan_of_rows(lod), keep)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):

@@ -48,17 +48,12 @@ def encode(op, attrs, index_of_block):
         if value is None and kind.endswith("?"):
             continue
         kind = kind.rstrip("?")
-        described.append(Attr(name, encode_one(op, name, kind, value, index_of_block), kind == "block"))
+        value = _to_plain(kind, value, index_of_block)
+        if not KINDS[kind](value):
+            expected = f"{kind} that a description can hold"
+            raise ProgramError(f"{op.type}, {name}", expected=expected, got=repr(value)[:80])
+        described.append(Attr(name, value, kind == "block"))
     return tuple(described)
-
-
-def encode_one(op, name, kind, value, index_of_block=None):
-    """Return a constant of an operator as a description holds it, or raise as `encode` does."""
-    value = _to_plain(kind, value, index_of_block)
-    if not KINDS[kind](value):
-        expected = f"{kind} that a description can hold"
-        raise ProgramError(f"{op.type}, {name}", expected=expected, got=repr(value)[:80])
-    return value
 
 
 def _to_plain(kind, value, index_of_block):

@@ -68,18 +68,17 @@ def no_grad():
 
 
 class Record:
-    """One applied operator: what it took, what it gave, and its number in the order of application."""
+    """One applied operator: what it took, what it gave, and its number in the order of application and updates."""
 
-    __slots__ = ("attrs", "inputs", "number", "op", "values", "versions")
+    __slots__ = ("attrs", "inputs", "number", "op", "values")
 
     def __init__(self, op, inputs, values, attrs):
         self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
-        self.versions = [0 if variable is None else variable.version for variable in inputs]
         self.number = next(_numbers)
 
     def outputs(self):
         """Return Variables of the outputs, without a record: one that held its own outputs would be freed late."""
-        return [Variable._of(value) for value in self.values]
+        return _results(self.values, None)
 
     def release(self):
         """Let go of all values: the record cannot be passed again."""
@@ -90,8 +89,8 @@ class Record:
         if self.inputs is None:
             hint = "compute the loss again, or add the losses up and call backward once"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
-        for position, (variable, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
-            if variable is not None and variable.version != version:
+        for position, variable in enumerate(self.inputs):
+            if variable is not None and variable.updated > self.number:
                 raise ProgramError(
                     f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
                     expected="the value that the forward pass used",
@@ -127,7 +126,7 @@ class Variable:
     array([2., 4.])
     """
 
-    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "value", "version")
+    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "updated", "value")
 
     # NumPy arrays on the left leave `array * variable` to this class.
     __array_ufunc__ = None
@@ -142,18 +141,13 @@ class Variable:
         self._name = name
         self.grad = None
         self.record = None
-        self.version = 0
+        self.updated = -1
         self._slot = 0
 
-    @classmethod
-    def _of(cls, value):
-        """Return a Variable of what an operator computed: the constructor's checks, and its time, are for users."""
-        variable = _new(cls)
-        variable.value = value
-        variable.requires_grad = variable.persistable = False
-        variable._name = variable.grad = variable.record = None
-        variable.version = variable._slot = 0
-        return variable
+    def __setstate__(self, state):
+        """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
+        for name, value in (state[1] | {"updated": -1}).items():
+            setattr(self, name, value)
 
     @property
     def name(self):
@@ -274,6 +268,19 @@ class Variable:
         return f"Variable{name} of {self.value!r}"
 
 
+def _results(values, record):
+    """Return Variables of what an operator computed: the constructor's checks, and its time, are for users."""
+    results, requires_grad = [], record is not None
+    for slot, value in enumerate(values):
+        variable = _new(Variable)
+        variable.value, variable.record, variable._slot = value, record, slot
+        variable.requires_grad, variable.persistable = requires_grad, False
+        variable._name = variable.grad = None
+        variable.updated = -1
+        results.append(variable)
+    return results
+
+
 def as_variable(value):
     """Return `value` as a Variable; None stays None."""
     return value if value is None or isinstance(value, Variable) else Variable(value)
@@ -288,9 +295,8 @@ def required(value, name):
 
 def _check_given(op, inputs):
     """Raise if an input is None that may not be."""
-    for position, value in enumerate(inputs):
-        if value is None and not op.may_miss(position):
-            required(value, f"{op.type}, {op.input_name(position)}")
+    if (position := op.missing(inputs)) is not None:
+        required(None, f"{op.type}, {op.input_name(position)}")
 
 
 def apply(op_type, *inputs, **attrs):
@@ -307,34 +313,40 @@ def apply(op_type, *inputs, **attrs):
     """
     op = find(op_type)
     inputs = [value if isinstance(value, Variable) or value is None else Variable(value) for value in inputs]
-    if None in inputs:
-        _check_given(op, inputs)
     into = _recorder.get()
     if into is None:
         values = run(op, [None if variable is None else variable.value for variable in inputs], attrs)
     else:
-        inputs = [None if variable is None else into.admit(variable) for variable in inputs]
+        if None in inputs:
+            _check_given(op, inputs)
+        inputs = into.admit_all(inputs)
         values = into.append(op, [None if variable is None else variable.value for variable in inputs], attrs)
     if op.in_place:
         outputs = [inputs[position] for position in op.in_place]
         for variable in outputs:
-            variable.version += 1
+            was_updated(variable)
     else:
-        outputs = [Variable._of(value) for value in values]
-    if op.grad and _grad_enabled.get():
-        for variable in inputs:
-            if variable is not None and variable.requires_grad:
-                record = Record(op, inputs, values, attrs)
-                for slot, output in enumerate(outputs):
-                    output.record, output._slot, output.requires_grad = record, slot, True
-                break
+        record = None
+        if op.grad and _grad_enabled.get():
+            for variable in inputs:  # no generator: every operator asks
+                if variable is not None and variable.requires_grad:
+                    record = Record(op, inputs, values, attrs)
+                    break
+        outputs = _results(values, record)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def was_updated(variable):
+    """Let records that took the value of a variable know that it is another now."""
+    variable.updated = next(_numbers)
 
 
 def run(op, values, attrs):
     """Return the outputs of an operator: what the values alone tell is checked here, as their descriptions were."""
-    if op.shortcut is not None and (outputs := op.shortcut(*values, **attrs)) is not None:
+    if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
         return outputs
+    if None in values:
+        _check_given(op, values)
     op.infer(*[None if value is None else describe(value) for value in values], **attrs)
     return op.forward(*values, **attrs)
 

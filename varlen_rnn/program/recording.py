@@ -6,6 +6,7 @@ from.  Other arrays that the code brings along are constants of the program.
 """
 
 import contextlib
+import itertools
 
 import numpy as np
 
@@ -34,7 +35,8 @@ class Block:
 
     def declare(self, name, spec):
         """Return a new symbol."""
-        _check_dtype(name, spec)
+        if spec.dtype is not None and spec.dtype not in TYPES:
+            to_var(name, spec)  # raises here, not when the description is made
         symbol = Symbol(self, None, spec)
         symbol.rename(name)
         self.symbols.append(symbol)
@@ -42,12 +44,10 @@ class Block:
 
     def declare_outputs(self, names, specs):
         """Return new symbols of names that the recorder made: they are valid, and hardly ever taken."""
-        named, symbols = self.recorder.named, []
-        for name, spec in zip(names, specs, strict=True):
-            _check_dtype(name, spec)
-            symbols.append(Symbol(self, name, spec))
-            if name in named:
-                symbols[-1].rename(name)  # which raises
+        named = self.recorder.named
+        if not named.keys().isdisjoint(names):
+            self.recorder.claim(next(name for name in names if name in named), None)  # which raises
+        symbols = list(map(Symbol, itertools.repeat(self), names, specs))
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
         return symbols
@@ -80,11 +80,6 @@ class Block:
         return BlockDesc(
             self.idx, parent, variables, ops, -1 if self.differentiates is None else self.differentiates.idx
         )
-
-
-def _check_dtype(name, spec):
-    if spec.dtype is not None and spec.dtype not in TYPES:
-        to_var(name, spec)  # raises here, not when the description is made
 
 
 def _describe_op(op, inputs, outputs, attrs):
@@ -164,6 +159,11 @@ class Recorder:
         self._twins[id(variable)] = variable, twin
         return twin
 
+    def admit_all(self, variables):
+        """Return the Variables of this program that stand for given ones; None stays None."""
+        twins = self._twins if self.current.parent is None else {}
+        return [None if v is None else twins[id(v)][1] if id(v) in twins else self.admit(v) for v in variables]
+
     def _adopt(self, variable):
         value, persistable = variable.value, variable.persistable
         if variable.record is not None:
@@ -195,9 +195,8 @@ class Recorder:
         """
         try:
             specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
-            for name, kind in op.attrs.items():
-                if kind == "index":  # arrays of indices: here, not when the description is made
-                    constants.encode_one(op, name, kind, attrs[name])
+            if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
+                constants.encode(op, attrs, None)
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
             raise type(error)(f"{error}; {', '.join(given)}") from error

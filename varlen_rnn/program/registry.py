@@ -39,7 +39,7 @@ class Op(NamedTuple):
         `overwrites(number of inputs, **attrs) -> positions` of inputs whose memory the operator uses for its outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
     shortcut : callable, optional
-        `shortcut(*values, **attrs) -> list of values, or None`: inference and forward in one for values as they mostly
+        `shortcut(values, **attrs) -> list of values, or None`: inference and forward in one for values as they mostly
         are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or `forward` would,
         and may refuse more: the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
@@ -65,9 +65,11 @@ class Op(NamedTuple):
         name = _declared(self.inputs, position).rstrip("?")
         return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
 
-    def may_miss(self, position):
-        """Return whether an input may be None."""
-        return _declared(self.inputs, position).endswith("?")
+    def missing(self, inputs):
+        """Return the position of the first input that is None and may not be, or None."""
+        last_may_miss = self.inputs and self.inputs[-1].endswith("?")
+        required = inputs[: len(self.inputs) - 1] if last_may_miss else inputs
+        return required.index(None) if None in required else None
 
     def slots(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
@@ -116,6 +118,7 @@ def register(op):
 
 def find(op_type):
     """Return the operator of a name."""
-    if op_type not in _OPS:
+    op = _OPS.get(op_type)
+    if op is None:
         raise ProgramError("operator", expected="one that is registered", got=repr(op_type))
-    return _OPS[op_type]
+    return op

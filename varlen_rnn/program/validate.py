@@ -78,9 +78,9 @@ def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
         if [(slot.parameter, slot.arguments) for slot in slots] != pairs:
             expected = f"the places {[place for place, _ in pairs]}"
             raise ProgramError("inputs and outputs", expected=expected, got=[slot.parameter for slot in slots])
-    for position, name in enumerate(inputs):
-        if not name and not kind.may_miss(position):
-            raise ProgramError(kind.input_name(position), expected="a variable", got="none")
+    if (position := kind.missing([name or None for name in inputs])) is not None:
+        raise ProgramError(kind.input_name(position), expected="a variable", got="none")
+    for name in inputs:
         if name and name not in bound:
             raise ProgramError(f"variable {name!r}", expected="one that is computed before it is read")
     if len(inputs) < sum(not place.startswith("*") for place in kind.inputs):

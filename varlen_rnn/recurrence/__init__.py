@@ -54,8 +54,9 @@ def forward(cell, x, directions, initial, plan, keep=True):
     for number, direction in enumerate(directions):
         kept_here = keep or engine is cuda
         slots = empty((x.shape[0], cell.num_kept * hidden), x) if kept_here else y[:0]  # of no rows
-        start = zeros(shape, x) if initial is None else _of_direction(initial, number)
-        end = empty(shape, x)
+        # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
+        end = zeros(shape, x) if initial is None else empty(shape, x)
+        start = end if initial is None else _of_direction(initial, number)
         engine.forward(
             cell, x, direction, start, initial is not None, y, number * hidden, slots, end, plan, number == 1, keep
         )

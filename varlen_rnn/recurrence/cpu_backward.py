@@ -12,22 +12,23 @@ import functools
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
-from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, pointer, prefetch
+from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, panel_width, pointer, prefetch
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, Batch, Work, counter_of, rank_of, row_of_step, share_of
+from varlen_rnn.recurrence.sharing import (
+    BLOCK_ROWS,
+    Batch,
+    Loop,
+    Work,
+    counter_of,
+    numbers_of,
+    offsets_of,
+    rank_of,
+    row_of_step,
+    share_of,
+)
 from varlen_rnn.recurrence.tuples import put, take
 
 _PANELS = BLOCK_ROWS // TILE_ROWS  # of units in a block of `TILE_ROWS` rows
-
-
-def memory_of(cell, unit_blocks, sequences):
-    """Return how many panels of numbers a shard needs: scratch, and the gradients of the states that it carries."""
-    return BLOCK_ROWS * (2 * len(cell.slots) + 4 * len(cell.states)) + len(cell.states) * unit_blocks * sequences
-
-
-def offsets_of(sequences):
-    """Return how many offsets a shard needs."""
-    return 3 * sequences
 
 
 @cpu_inlined
@@ -46,9 +47,9 @@ def block_after(at_unit, r0, units, own_units, alive):
 
 
 @functools.cache
-def backward_kernel(cell, width):
-    """Return the backward loop of `cell` for panels of `width` units."""
-    num_states, num_slots = len(cell.states), len(cell.slots)
+def backward_loop(cell, dtype):
+    """Return the backward loop of `cell` for rows of a data type."""
+    num_states, num_slots, width = len(cell.states), len(cell.slots), panel_width(dtype)
     step_grad, reads_output, plane = cell.step_grad, cell.reads_output, BLOCK_ROWS * width
     take_states, take_slots = take(num_states), take(num_slots)
     put_states, put_slots = put(num_states), put(num_slots)
@@ -58,6 +59,9 @@ def backward_kernel(cell, width):
     d_kept = d_new + num_states * plane
     d_previous = d_kept + num_slots * plane
     size = d_previous + num_states * plane
+
+    def memory_of(unit_blocks, sequences):  # the scratch, and the gradients of the states that a shard carries
+        return size // width + num_states * unit_blocks * sequences, 3 * sequences
 
     @cpu_inlined
     def load(scratch, r, slots, at_slot, hidden, d_y, at_y, carry, at_carry, sums, units):
@@ -107,15 +111,16 @@ def backward_kernel(cell, width):
 
     @cpu_kernel
     def backward(
-        shard, num_shards, work, batch, weight, panels, slots, y, y_column, initial, d_y, d_last, d_initial
+        shard, num_shards, work, batch, weight, slots, y, y_column, initial, d_y, d_last, d_initial
     ):  # fmt: skip
         work, batch = Work(*work), Batch(*batch)
         hidden, depth = initial.shape[2], weight.shape[0]
         group, num_groups, num_sequences, first, end = share_of(
-            shard, num_shards, work.parts, panels.shape[0], len(batch.starts)
+            shard, num_shards, work.parts, (hidden + width - 1) // width, len(batch.starts)
         )
         if num_sequences <= 0:
             return
+        panels = work.numbers[: work.panel_rows]
         if num_groups == 1:
             pack_rows(weight, weight.ravel()[:0], first, end, panels)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
@@ -125,9 +130,10 @@ def backward_kernel(cell, width):
         y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
-        scratch, carry = work.memory[shard, :size], work.memory[shard, size:]
+        numbers = numbers_of(work, shard, num_shards)
+        scratch, carry = numbers[:size], numbers[size:]
         sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
-        offsets = work.offsets[shard]
+        offsets = offsets_of(work, shard)
         rows, gates, carried = offsets, offsets[num_sequences:], offsets[2 * num_sequences :]
         for r in range(num_sequences):
             carried[r] = r * carry_stride
@@ -185,4 +191,4 @@ def backward_kernel(cell, width):
             for s in range(num_states):
                 copy_units(carry, carried[r] + s * sums, d_initial, to + s * initial_plane, own_units, width)
 
-    return backward
+    return Loop(backward, memory_of, width)

@@ -17,40 +17,48 @@ import numpy as np
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_columns, tiles
-from varlen_rnn.kernels.tile import copy_run, pointer, stream_panel
-from varlen_rnn.recurrence.sharing import BLOCK_ROWS, Batch, Work, counter_of, rank_of, row_of_step, share_of
+from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel
+from varlen_rnn.recurrence.sharing import (
+    BLOCK_ROWS,
+    Batch,
+    Loop,
+    Work,
+    counter_of,
+    numbers_of,
+    offsets_of,
+    rank_of,
+    row_of_step,
+    share_of,
+)
 from varlen_rnn.recurrence.tuples import put, take
 
 
 class Weights(NamedTuple):
-    """The weights of a direction, and memory for their panels, (unit blocks * gates, depth + 1, width)."""
+    """The weights of a direction."""
 
     weight_ih: np.ndarray
     weight_hh: np.ndarray
     bias_ih: np.ndarray
     bias_hh: np.ndarray
-    x_panels: np.ndarray
-    h_panels: np.ndarray
+
+
+@cpu_inlined
+def panels_of(weights, num_gates, panels):
+    """Return the panels of `weight_ih`, and those of `weight_hh` after them."""
+    gates, depth = weights.weight_ih.shape
+    width = panels.shape[1]
+    x_rows = (gates // num_gates + width - 1) // width * num_gates * (depth + 1)
+    return panels[:x_rows], panels[x_rows:]
 
 
 @cpu_kernel
-def pack(weights, num_gates, first, end):
+def pack(weights, num_gates, first, end, panels):
     """Pack the weights and biases of the unit blocks from `first` to `end`; `weights` is a tuple, as `Weights`."""
     weights = Weights(*weights)
     first, end = first * num_gates, end * num_gates
-    pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, weights.x_panels)
-    pack_columns(weights.weight_hh, weights.bias_hh, num_gates, first, end, weights.h_panels)
-
-
-def memory_of(cell, unit_blocks, sequences):
-    """Return how many panels of numbers a shard needs: scratch, projected inputs, and the states that it carries."""
-    planes = len(cell.gates) + 2 * len(cell.states) + len(cell.slots)
-    return BLOCK_ROWS * (planes + unit_blocks * len(cell.gates)) + (len(cell.states) - 1) * unit_blocks * sequences
-
-
-def offsets_of(sequences):
-    """Return how many offsets a shard needs."""
-    return sequences + 3 * BLOCK_ROWS
+    x_panels, h_panels = panels_of(weights, num_gates, panels)
+    pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, x_panels)
+    pack_columns(weights.weight_hh, weights.bias_hh, num_gates, first, end, h_panels)
 
 
 @cpu_inlined
@@ -74,9 +82,10 @@ def rows_of_block(batch, group, num_groups, r0, n, alive, t, stride, offsets):
 
 
 @functools.cache
-def forward_kernel(cell, width):
-    """Return the forward loop of `cell` for panels of `width` units."""
+def forward_loop(cell, dtype):
+    """Return the forward loop of `cell` for rows of a data type."""
     num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
+    width = panel_width(dtype)
     step, reads_output, plane = cell.step, cell.reads_output, BLOCK_ROWS * width
     take_gates, take_states = take(num_gates), take(num_states)
     put_states, put_slots = put(num_states), put(num_slots)
@@ -84,6 +93,10 @@ def forward_kernel(cell, width):
     new = previous + num_states * plane
     kept = new + num_states * plane
     size = kept + num_slots * plane
+
+    def memory_of(unit_blocks, sequences):  # the scratch, projected inputs, and the states that a shard carries
+        rows = size // width + BLOCK_ROWS * unit_blocks * num_gates + (num_states - 1) * unit_blocks * sequences
+        return rows, sequences + 3 * BLOCK_ROWS
 
     @cpu_inlined
     def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
@@ -126,24 +139,28 @@ def forward_kernel(cell, width):
     ):  # fmt: skip
         tuple_of_weights = weights
         work, batch, weights = Work(*work), Batch(*batch), Weights(*weights)
-        unit_blocks, hidden = weights.h_panels.shape[0] // num_gates, initial.shape[2]
+        hidden = initial.shape[2]
+        unit_blocks = (hidden + width - 1) // width
         group, num_groups, num_sequences, first, end = share_of(
             shard, num_shards, work.parts, unit_blocks, len(batch.starts)
         )
         if num_sequences <= 0:
             return
+        panels = work.numbers[: work.panel_rows]
         if num_groups == 1:
-            pack(tuple_of_weights, num_gates, first, end)
+            pack(tuple_of_weights, num_gates, first, end, panels)
         own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
         x, y, slots = x.ravel(), y.ravel(), slots.ravel()
         initial, last, initial_plane = initial.ravel(), last.ravel(), len(batch.starts) * hidden
-        x_panels, h_panels = weights.x_panels.ravel(), weights.h_panels.ravel()
+        x_panels, h_panels = panels_of(weights, num_gates, panels)
+        x_panels, h_panels = x_panels.ravel(), h_panels.ravel()
 
-        scratch, memory = work.memory[shard, :size], work.memory[shard, size:]
+        numbers = numbers_of(work, shard, num_shards)
+        scratch, memory = numbers[:size], numbers[size:]
         projected, carry = memory[: own * x_size], memory[own * x_size :]
         carry_plane = own * num_sequences * width  # of a state but the first: [unit block][rank][unit]
-        offsets = work.offsets[shard]
+        offsets = offsets_of(work, shard)
         x_rows, sums = offsets, offsets[BLOCK_ROWS:]
         no_offsets, h_rows = offsets[2 * BLOCK_ROWS :], offsets[3 * BLOCK_ROWS :]
         for r in range(BLOCK_ROWS):
@@ -225,4 +242,4 @@ def forward_kernel(cell, width):
                 for s in range(1, num_states):
                     copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
 
-    return forward
+    return Loop(forward, memory_of, width)

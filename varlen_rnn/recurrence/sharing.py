@@ -7,7 +7,9 @@ units; since a step needs all units of the one before, they meet at a barrier on
 Kernels are called with plain tuples, which they name themselves, for a NamedTuple costs time at each call.
 """
 
+import contextlib
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +18,11 @@ from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.kernels.counters import COUNTER
-from varlen_rnn.kernels.tile import panel_width, pointer
+from varlen_rnn.kernels.tile import pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
+_ALONE = contextlib.nullcontext(True)  # in place of a team
 
 
 class Batch(NamedTuple):
@@ -32,18 +35,45 @@ class Batch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The members of a team, the counters of their barriers, and memory of each shard for numbers and for offsets."""
+    """The members of a team, and memory: for panels of weights and the numbers of each shard, as rows of a panel's
+    width, and for a counter and the offsets of each shard.
+    """
 
     parts: int
-    arrived: np.ndarray
-    memory: np.ndarray
-    offsets: np.ndarray
+    panel_rows: int
+    numbers: np.ndarray
+    integers: np.ndarray
+
+
+class Loop(NamedTuple):
+    """A kernel for panels of `width`, called with plain tuples: `kernel(shard, num_shards, work, batch, *arguments)`.
+
+    `memory_of(unit_blocks, sequences)`: how many rows of numbers, and offsets, a shard with that many needs.
+    """
+
+    kernel: Callable
+    memory_of: Callable
+    width: int
 
 
 @cpu_inlined
 def counter_of(work, group):
-    """Return the address of the counter of a group's barrier."""
-    return pointer(work.arrived, group * COUNTER)
+    """Return the address of the counter of a group's barrier, which its first member has."""
+    return pointer(work.integers, group * work.parts * work.integers.shape[1])
+
+
+@cpu_inlined
+def numbers_of(work, shard, num_shards):
+    """Return the memory of a shard for numbers."""
+    rows = (work.numbers.shape[0] - work.panel_rows) // num_shards
+    first = work.panel_rows + shard * rows
+    return work.numbers[first : first + rows].ravel()
+
+
+@cpu_inlined
+def offsets_of(work, shard):
+    """Return the memory of a shard for offsets, zeros."""
+    return work.integers[shard, COUNTER:]
 
 
 def _rank_of(group, num_groups, r):
@@ -69,43 +99,39 @@ def row_of_step(batch, rank, t):
     return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
 
 
-def run(kernel, plan, reverse, products, unit_blocks, memory_of, offsets_of, pack, like, *arguments):
-    """Call `kernel(shard, num_shards, work, batch, *arguments)` on as many threads, in as large teams, as pay.
-
-    `work` and `batch` are tuples of what `Work` and `Batch` have.
+def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arguments):
+    """Call the kernel of a loop on as many threads, in as large teams, as pay.
 
     Parameters
     ----------
     products : int
         Multiply-adds in all.
-    memory_of : function
-        `memory_of(unit_blocks, sequences)`: numbers, in panels, of a shard with that many.
-    offsets_of : function
-        `offsets_of(sequences)`: offsets of a shard with that many sequences.
-    pack : function
-        `pack()` packs the weights that groups share; where there is one group, its members pack what they own.
+    panel_rows : int
+        Rows of a panel's width that the packed weights take.
+    pack : tuple
+        A kernel and its first arguments; after them it takes the first and the end of the unit blocks, and the panels.
+        It packs the weights that groups share; where there is one group, its members pack what they own.
     """
-
-    def call(num_groups, parts):
-        num_shards, sequences = num_groups * parts, -(-len(plan.seq_lens) // num_groups)
-        arrived = np.zeros(COUNTER * num_groups, np.int64)
-        memory = empty((num_shards, memory_of(-(-unit_blocks // parts), sequences) * panel_width(like.dtype)), like)
-        work = parts, arrived, memory, np.zeros((num_shards, offsets_of(sequences)), np.int64)
-        batch = plan.starts, plan.seq_lens, plan.sorted_indices, reverse
-        if num_groups > 1:
-            pack()
-        # Should one member fail, the others must not wait for it.
-        give_up = functools.partial(arrived.fill, 2**62)
-        threads.for_each_shard(kernel, work, batch, *arguments, num_shards=num_shards, give_up=give_up)
-
     num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=True)
-    if parts == 1:
-        call(num_groups, parts)
-        return
-    with threads.team() as may_meet:
+    with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
-        call(num_groups, parts)
+        num_shards = num_groups * parts
+        rows, offsets = loop.memory_of(-(-unit_blocks // parts), -(-len(plan.seq_lens) // num_groups))
+        numbers = empty((panel_rows + num_shards * rows, loop.width), like)
+        integers = np.zeros((num_shards, COUNTER + offsets), np.int64)
+        if num_groups > 1:
+            kernel, *first_arguments = pack
+            kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
+        threads.for_each_shard(
+            loop.kernel,
+            (parts, panel_rows, numbers, integers),
+            (plan.starts, plan.seq_lens, plan.sorted_indices, reverse),
+            *arguments,
+            num_shards=num_shards,
+            # Should one member fail, the others must not wait for it.
+            give_up=functools.partial(integers[:, 0].fill, 2**62) if parts > 1 else None,
+        )
 
 
 def _split(seq_lens, products, unit_blocks, may_meet):
