@@ -190,9 +190,14 @@ def test_a_models_gradients_do_not_depend_on_the_number_of_threads_bitwise(monke
 
 
 def test_a_copy_of_a_parameter_forgets_when_it_was_updated(monkeypatch):
-    p = vr.nn.Parameter([1.0])
+    class Named(vr.nn.Parameter):
+        pass
+
+    p = Named([1.0])
     p.assign([2.0])
+    p.note = "kept"
     monkeypatch.setattr(block, "_numbers", itertools.count())  # as in another process
     other = copy.deepcopy(p)
     (other * other).sum().backward()
     assert other.grad.tolist() == [4]
+    assert other.note == "kept"

@@ -256,11 +256,12 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 1
 
 @cpu_only
 @by_cell
+@by_initial
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype):
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_initial, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
     lengths = np.random.default_rng(1).integers(0, 30, 70)
-    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, True)
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, with_initial)
 
     def flat(split):
         monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
@@ -275,8 +276,8 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, dtype
 
 
 @cpu_only
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, failing):
+@pytest.mark.parametrize(("split", "failing"), [((1, 2), 0), ((1, 2), 1), ((2, 2), 1), ((2, 2), 2)])
+def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, split, failing):
     make = cpu.cpu_forward.forward_loop
 
     def but_one(cell, dtype):
@@ -290,6 +291,6 @@ def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, failing):
         return loop._replace(kernel=run)
 
     monkeypatch.setattr(cpu.cpu_forward, "forward_loop", but_one)
-    monkeypatch.setattr(sharing, "_split", lambda *_, **__: (1, 2))
+    monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
     with pytest.raises(RuntimeError, match="failed"):
         Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

@@ -101,6 +101,14 @@ def test_a_shortcut_counts_the_inputs_of_its_cell(cell, values):
         apply("recurrent", *values, cell=cell, keep=False)
 
 
+def test_a_bias_of_rank_0_is_no_bias_of_one_unit():
+    x = vr.create_lod_tensor(np.zeros((2, 3), np.float32), [[2]])
+    weights = [vr.LoDTensor(np.zeros(shape, np.float32)) for shape in ((1, 3), (1, 1), (1,), ())]
+    assert shortcut([x, None, *weights], "rnn_tanh") is None
+    with pytest.raises(vr.ShapeError, match="recurrent, bias_hh"):
+        apply("recurrent", x, None, *weights, cell="rnn_tanh", keep=False)
+
+
 def test_weights_whose_shape_was_changed_in_place_do_not_fit():
     values = operands("gru")
     values[3].data.shape = (HIDDEN, 3 * HIDDEN)

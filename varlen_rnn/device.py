@@ -38,7 +38,7 @@ def empty(shape, like):
     memory is used again.
     """
     dtype = like.dtype
-    if on_device(like):
+    if not isinstance(like, np.ndarray):
         return cuda.device_array(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
@@ -46,7 +46,8 @@ def empty(shape, like):
 
 def zeros(shape, like):
     """Return zeros of `shape`, with the data type and the place of `like`."""
-    return to_device(np.zeros(shape, like.dtype)) if on_device(like) else np.zeros(shape, like.dtype)
+    array = np.zeros(shape, like.dtype)
+    return array if isinstance(like, np.ndarray) else to_device(array)
 
 
 def launch(kernel, num_threads, *arguments):

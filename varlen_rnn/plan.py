@@ -199,14 +199,16 @@ def sort_by_seq_len(x, level=-1):
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
-    level %= num_levels
-    return x.remember(level, SortedSeqs, x.levels[level])
+    return _plan_of(x, level % num_levels)
 
 
 def plan_of_rows(lod):
     """Return the plan of a LoD's last level, which it keeps."""
-    level = len(lod.levels) - 1
-    return lod.remember(level, SortedSeqs, lod.levels[level])
+    return _plan_of(lod, len(lod.levels) - 1)
+
+
+def _plan_of(lod, level):
+    return lod.remember(("plan", level), SortedSeqs, lod.levels[level])
 
 
 def check_is_plan(sorted_seqs):

@@ -50,7 +50,7 @@ def _measures(operator):
         measures["kernel_kept"] = lambda: _seconds(operator.kernel_kept or operator.kernel)
         measures["recording"] = lambda: _seconds(lambda: operator.call(*leaves))
     feed = {f"x{number}": value for number, value in enumerate(operator.inputs)}
-    programs = {"program": _described(operator, _REPEATS - 1)[0], "empty program": _described(operator, 0)[0]}
+    programs = {"program": _described(operator, _REPEATS)[0], "empty program": _described(operator, 0)[0]}
     for name, program in programs.items():
         measures[name] = lambda program=program: _once(program, feed) / _REPEATS
     return measures | {"describing": lambda: _described(operator, _REPEATS)[1]}
@@ -78,7 +78,7 @@ def _once(program, feed):
 def _described(operator, repeats):
     """Return a program that applies an operator some times, and the seconds that describing one of them took.
 
-    One goes before them: what a program does once for a parameter is not an operator's.
+    The first is not counted: what a program does once for a parameter is not an operator's.
     """
     with vr.program_guard() as program:
         variables = [
@@ -88,13 +88,12 @@ def _described(operator, repeats):
             for number, value in enumerate(operator.inputs)
         ]
         with vr.no_grad():
-            if repeats:
+            for number in range(repeats):
+                if number == 1:
+                    began = time.perf_counter()
                 operator.call(*variables)
-            began = time.perf_counter()
-            for _ in range(repeats):
-                operator.call(*variables)
-            elapsed = time.perf_counter() - began
-    return program, elapsed / max(1, repeats)
+            elapsed = time.perf_counter() - began if repeats > 1 else 0.0
+    return program, elapsed / max(1, repeats - 1)
 
 
 def beyond(line, way):

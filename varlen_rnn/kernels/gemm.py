@@ -43,7 +43,7 @@ def size_of_piece(count, num_shards, most):
 
 @cpu_kernel
 def pack_rows(weight, bias, first, end, panels):
-    """Pack `weight` (depth, columns) and `bias` (columns,) into `panels`, those from `first` to `end`.
+    """Pack `weight` (depth, columns) and `bias` (columns,) into `panels` (..., width), those from `first` to `end`.
 
     The last one is filled with zeros.  An empty `bias` leaves the last row as it is, for products that accumulate.
     """
@@ -62,7 +62,7 @@ def pack_rows(weight, bias, first, end, panels):
 
 @cpu_kernel
 def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
-    """Pack the transpose of `weight` (columns, depth), and `bias` (columns,), into `panels`.
+    """Pack the transpose of `weight` (columns, depth), and `bias` (columns,), into `panels` (..., width).
 
     The columns are `num_groups` groups of equal size.  Neighbouring panels hold the same columns of each group, and
     end in zeros where the group does: panel `i * num_groups + g` begins at column `i * width` of group g.
@@ -89,11 +89,11 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
                             )
 
 
-def panels_of_columns(weight, num_groups=1):
+def panels_of_columns(weight):
     """Return memory for the panels of a product with the transpose of `weight` (columns, depth)."""
     columns, depth = weight.shape
     width = panel_width(weight.dtype)
-    return empty((-(-columns // num_groups // width) * num_groups, depth + 1, width), weight)
+    return empty((-(-columns // width), depth + 1, width), weight)
 
 
 def panels_of_rows(weight):

@@ -5,7 +5,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import first_outside
 from varlen_rnn.lod import NO_LOD
-from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
+from varlen_rnn.program.spec import LOD_TENSOR, sizes_fit, spec_of_tensor
 
 # Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
@@ -90,7 +90,7 @@ def broadcast(op, x, y):
     """Return the description of an elementwise result of `x` and `y`."""
     check_float(op, x=x, y=y)
     shape = x.shape if x.shape == y.shape else _broadcast_shape(op, x.shape, y.shape)
-    return TensorSpec(shape, x.dtype, max(x.lod_level, y.lod_level))
+    return spec_of_tensor(shape, x.dtype, max(x.lod_level, y.lod_level))
 
 
 def _broadcast_shape(op, x, y):

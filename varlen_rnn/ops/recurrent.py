@@ -33,11 +33,12 @@ def _split(cell, inputs):
     return inputs[0], inputs[1:cut], (weights,) if len(weights) == 4 else (weights[:4], weights[4:])
 
 
-def _usual(cell, inputs):
-    """Return x and the weights of one direction from zeros with biases, as most layers are; None of others."""
-    if len(inputs) != len(cell.states) + 5 or inputs.count(None) != len(cell.states) or None in inputs[-4:]:
-        return None
-    return inputs[0], *inputs[-4:]
+def _is_usual(cell, inputs):
+    """Return whether it is one direction from zeros with biases, as most layers are."""
+    states = inputs[1:-4]
+    if len(states) != len(cell.states) or states.count(None) != len(states):
+        return False
+    return inputs[0] is not None and None not in inputs[-4:]
 
 
 def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
@@ -56,8 +57,7 @@ def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
 
 def _infer(*inputs, cell, keep):
     cell, num_directions = _cell(cell), 1
-    usual = _usual(cell, inputs)
-    if usual is None or not (usual[0].lod_level and _are_tensors(*usual) and _fit(cell, *usual)):
+    if not (_is_usual(cell, inputs) and _are_rows_and_weights(inputs) and _fit(cell, inputs[0], *inputs[-4:])):
         num_directions = _check(cell, *_split(cell, inputs))
     x, weight_hh = inputs[0], inputs[len(cell.states) + 2]
     rows, hidden = x.shape[0], weight_hh.shape[1]
@@ -69,8 +69,9 @@ def _infer(*inputs, cell, keep):
     return [y, *[state] * len(cell.states), PLAN, *[kept] * num_directions]
 
 
-def _are_tensors(x, w_ih, w_hh, b_ih, b_hh):
-    return LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
+def _are_rows_and_weights(inputs):
+    x, (w_ih, w_hh, b_ih, b_hh) = inputs[0], inputs[-4:]
+    return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
 def _check(cell, x, states, directions):
@@ -134,16 +135,16 @@ def _run(cell, x, rows, weights, initial, plan, keep):
 def _shortcut(inputs, cell, keep):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
     kind = CELLS.get(cell)
-    usual = None if kind is None else _usual(kind, inputs)
-    if usual is None:
+    if kind is None or not _is_usual(kind, inputs):
         return None
     try:
         x, lod = inputs[0], inputs[0].structure
-        rows, *weights = map(np.ascontiguousarray, map(rows_of, usual))
+        arrays = list(map(rows_of, (x, *inputs[-4:])))
     except AttributeError:  # what has no rows
         return None
-    if not (lod.levels and _fit(kind, rows, *weights)):
+    if not (lod.levels and _fit(kind, *arrays)):
         return None
+    rows, *weights = map(np.ascontiguousarray, arrays)
     return _run(kind, x, rows, [recurrence.Direction._make(weights)], None, plan_of_rows(lod), keep)
 
 

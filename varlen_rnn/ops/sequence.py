@@ -41,7 +41,7 @@ _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element 
 
 def _scale(x, pool_type):
     """Return the factor of each sum; kept with the LoD, for the gradient."""
-    return x.structure.remember((pool_type, x.dtype), _scale_of, x, pool_type)
+    return x.structure.remember(("scale", pool_type, x.dtype), _scale_of, x, pool_type)
 
 
 def _scale_of(x, pool_type):

@@ -90,7 +90,7 @@ class Record:
             hint = "compute the loss again, or add the losses up and call backward once"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
         for position, variable in enumerate(self.inputs):
-            if variable is not None and variable.updated > self.number:
+            if variable is not None and variable.updated_at > self.number:
                 raise ProgramError(
                     f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
                     expected="the value that the forward pass used",
@@ -126,7 +126,7 @@ class Variable:
     array([2., 4.])
     """
 
-    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "updated", "value")
+    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "updated_at", "value")
 
     # NumPy arrays on the left leave `array * variable` to this class.
     __array_ufunc__ = None
@@ -141,13 +141,15 @@ class Variable:
         self._name = name
         self.grad = None
         self.record = None
-        self.updated = -1
+        self.updated_at = -1  # in the order of records; before any
         self._slot = 0
 
     def __setstate__(self, state):
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
-        for name, value in (state[1] | {"updated": -1}).items():
-            setattr(self, name, value)
+        for part in state:  # of a subclass, what it added; of every Variable, what it has here
+            for name, value in (part or {}).items():
+                setattr(self, name, value)
+        self.updated_at = -1
 
     @property
     def name(self):
@@ -276,7 +278,7 @@ def _results(values, record):
         variable.value, variable.record, variable._slot = value, record, slot
         variable.requires_grad, variable.persistable = requires_grad, False
         variable._name = variable.grad = None
-        variable.updated = -1
+        variable.updated_at = -1
         results.append(variable)
     return results
 
@@ -293,7 +295,7 @@ def required(value, name):
     return as_variable(value)
 
 
-def _check_given(op, inputs):
+def check_given(op, inputs):
     """Raise if an input is None that may not be."""
     if (position := op.missing(inputs)) is not None:
         required(None, f"{op.type}, {op.input_name(position)}")
@@ -311,34 +313,35 @@ def apply(op_type, *inputs, **attrs):
     InputError
         What does not fit, with the operator's and the input's name.
     """
-    op = find(op_type)
-    inputs = [value if isinstance(value, Variable) or value is None else Variable(value) for value in inputs]
-    into = _recorder.get()
+    op, into = find(op_type), _recorder.get()
     if into is None:
-        values = run(op, [None if variable is None else variable.value for variable in inputs], attrs)
+        variables, values = [], []
+        for given in inputs:  # one loop, for every operator comes here
+            variable = given if given is None or isinstance(given, Variable) else Variable(given)
+            variables.append(variable)
+            values.append(None if variable is None else variable.value)
+        results = run(op, values, attrs)
     else:
-        if None in inputs:
-            _check_given(op, inputs)
-        inputs = into.admit_all(inputs)
-        values = into.append(op, [None if variable is None else variable.value for variable in inputs], attrs)
+        variables = into.admit_all(op, inputs)
+        results = into.append(op, [None if variable is None else variable.value for variable in variables], attrs)
     if op.in_place:
-        outputs = [inputs[position] for position in op.in_place]
+        outputs = [variables[position] for position in op.in_place]
         for variable in outputs:
             was_updated(variable)
     else:
         record = None
         if op.grad and _grad_enabled.get():
-            for variable in inputs:  # no generator: every operator asks
+            for variable in variables:
                 if variable is not None and variable.requires_grad:
-                    record = Record(op, inputs, values, attrs)
+                    record = Record(op, variables, results, attrs)
                     break
-        outputs = _results(values, record)
+        outputs = _results(results, record)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def was_updated(variable):
     """Let records that took the value of a variable know that it is another now."""
-    variable.updated = next(_numbers)
+    variable.updated_at = next(_numbers)
 
 
 def run(op, values, attrs):
@@ -346,7 +349,7 @@ def run(op, values, attrs):
     if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
         return outputs
     if None in values:
-        _check_given(op, values)
+        check_given(op, values)
     op.infer(*[None if value is None else describe(value) for value in values], **attrs)
     return op.forward(*values, **attrs)
 

@@ -6,14 +6,13 @@ from.  Other arrays that the code brings along are constants of the program.
 """
 
 import contextlib
-import itertools
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_int
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
-from varlen_rnn.program.block import Variable, apply, recorder, recording
+from varlen_rnn.program.block import Variable, apply, as_variable, check_given, recorder, recording
 from varlen_rnn.program.desc import TYPES, BlockDesc, OpDesc, ProgramDesc, Slot
 from varlen_rnn.program.feed import FEED, FEED_LIST
 from varlen_rnn.program.program import Program
@@ -47,7 +46,8 @@ class Block:
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
             self.recorder.claim(next(name for name in names if name in named), None)  # which raises
-        symbols = list(map(Symbol, itertools.repeat(self), names, specs))
+        # Their data types are those of inputs, or an operator's own: descriptions know them.
+        symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
         return symbols
@@ -159,10 +159,20 @@ class Recorder:
         self._twins[id(variable)] = variable, twin
         return twin
 
-    def admit_all(self, variables):
-        """Return the Variables of this program that stand for given ones; None stays None."""
-        twins = self._twins if self.current.parent is None else {}
-        return [None if v is None else twins[id(v)][1] if id(v) in twins else self.admit(v) for v in variables]
+    def admit_all(self, op, inputs):
+        """Return the Variables of this program that stand for an operator's inputs; None stays None."""
+        # As `admit`, without its call for those that it admitted before.
+        twins, admitted = self._twins if self.current.parent is None else {}, []
+        for given in inputs:
+            if given is None:
+                admitted.append(None)
+            elif id(given) in twins:
+                admitted.append(twins[id(given)][1])
+            else:
+                admitted.append(self.admit(as_variable(given)))
+        if None in admitted:
+            check_given(op, admitted)
+        return admitted
 
     def _adopt(self, variable):
         value, persistable = variable.value, variable.persistable

@@ -110,6 +110,8 @@ def register(op):
         raise ProgramError("operator", expected="a new name", got=repr(op.type))
     if any(name.endswith("?") for name in op.inputs[:-1]):
         raise ProgramError(f"operator {op.type!r}", expected="only a last input that may be missing", got=op.inputs)
+    if op.in_place and op.grad:
+        raise ProgramError(f"operator {op.type!r}", expected="an update, or a gradient", got="both")
     if op.in_place and len(op.in_place) != len(op.outputs):
         raise ProgramError(f"operator {op.type!r}, in_place", expected="an input for each output", got=op.in_place)
     _OPS[op.type] = op

@@ -31,7 +31,7 @@ SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 
 
 def spec_of_tensor(shape, dtype, lod_level=0):
-    """Return what is known of a tensor, as `TensorSpec(...)` does, in a third of the time: every operator asks."""
+    """Return what is known of a tensor, as `TensorSpec(...)` does, in a third of the time."""
     return _new_tuple(TensorSpec, (shape, dtype, lod_level, LOD_TENSOR))
 
 

@@ -4,26 +4,13 @@ A layer is the loop over steps, which projects its own inputs on the CPU, and bi
 and weights.  Nothing is padded, packed to time-major order, or gathered.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from varlen_rnn.device import empty, on_device, to_device, zeros
 from varlen_rnn.kernels.gemm import product
 from varlen_rnn.kernels.row_sums import ALL_ROWS, Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
-
-
-class Direction(NamedTuple):
-    """The weights of one direction of a layer, in PyTorch's shapes: gates stand one below the other.
-
-    `weight_ih` (gates * hidden, input), `weight_hh` (gates * hidden, hidden), both biases (gates * hidden,).
-    """
-
-    weight_ih: np.ndarray
-    weight_hh: np.ndarray
-    bias_ih: np.ndarray
-    bias_hh: np.ndarray
+from varlen_rnn.recurrence.direction import Direction
 
 
 def forward(cell, x, directions, initial, plan, keep=True):

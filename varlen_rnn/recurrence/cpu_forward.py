@@ -10,14 +10,12 @@ gate, where the rows of a step are neighbours.
 """
 
 import functools
-from typing import NamedTuple
-
-import numpy as np
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_columns, tiles
 from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel
+from varlen_rnn.recurrence.direction import Direction
 from varlen_rnn.recurrence.sharing import (
     BLOCK_ROWS,
     Batch,
@@ -33,15 +31,6 @@ from varlen_rnn.recurrence.sharing import (
 from varlen_rnn.recurrence.tuples import put, take
 
 
-class Weights(NamedTuple):
-    """The weights of a direction."""
-
-    weight_ih: np.ndarray
-    weight_hh: np.ndarray
-    bias_ih: np.ndarray
-    bias_hh: np.ndarray
-
-
 @cpu_inlined
 def panels_of(weights, num_gates, panels):
     """Return the panels of `weight_ih`, and those of `weight_hh` after them."""
@@ -53,8 +42,8 @@ def panels_of(weights, num_gates, panels):
 
 @cpu_kernel
 def pack(weights, num_gates, first, end, panels):
-    """Pack the weights and biases of the unit blocks from `first` to `end`; `weights` is a tuple, as `Weights`."""
-    weights = Weights(*weights)
+    """Pack the weights and biases of the unit blocks from `first` to `end`; `weights` is a tuple, as `Direction`."""
+    weights = Direction(*weights)
     first, end = first * num_gates, end * num_gates
     x_panels, h_panels = panels_of(weights, num_gates, panels)
     pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, x_panels)
@@ -138,7 +127,7 @@ def forward_loop(cell, dtype):
         shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, last, keep, stream
     ):  # fmt: skip
         tuple_of_weights = weights
-        work, batch, weights = Work(*work), Batch(*batch), Weights(*weights)
+        work, batch, weights = Work(*work), Batch(*batch), Direction(*weights)
         hidden = initial.shape[2]
         unit_blocks = (hidden + width - 1) // width
         group, num_groups, num_sequences, first, end = share_of(

@@ -119,7 +119,7 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
         num_shards = num_groups * parts
         rows, offsets = loop.memory_of(-(-unit_blocks // parts), -(-len(plan.seq_lens) // num_groups))
         numbers = empty((panel_rows + num_shards * rows, loop.width), like)
-        integers = np.zeros((num_shards, COUNTER + offsets), np.int64)
+        integers = np.zeros((num_shards, COUNTER + offsets + COUNTER), np.int64)  # a counter shares its line with none
         if num_groups > 1:
             kernel, *first_arguments = pack
             kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
