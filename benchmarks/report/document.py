@@ -65,10 +65,13 @@ def _quality(lines):
     if not figures:
         return ""
     rates = [each["sgemm"] / 1e9 for each in figures]
+    rounds = [each["rounds"] for each in figures if len(each.get("rounds", ())) > 1]
+    spread = statistics.median([max(each) / min(each) for each in rounds]) if rounds else 1.0
     disturbed = sum(len(results.disturbed(line)) for line in lines)
     failed = sum("failed" in line for line in lines)
     return (
         f"sgemm: {statistics.median(rates):.0f} GFLOP/s in the median, from {min(rates):.0f} to {max(rates):.0f}. "
+        f"The slowest of a figure's rounds took {spread:.2f} times its fastest, in the median. "
         f"In {disturbed} of {len(figures)} figures, others used the machine in every round. "
         f"Lines without figures, for results differ: {failed}.\n"
     )
