@@ -46,7 +46,7 @@ class Block:
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
             self.recorder.claim(next(name for name in names if name in named), None)  # which raises
-        # Their data types are those of inputs, or an operator's own: descriptions know them.
+        # No check of data types, as `declare` has: they are those of inputs, or an operator's own.
         symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols

@@ -142,7 +142,8 @@ def describe(value):
     """
     if isinstance(value, LoDTensor):
         data = value.data
-        return _new_tuple(TensorSpec, (data.shape, data.dtype, len(value.structure.levels), LOD_TENSOR))  # no call
+        # As `spec_of_tensor`, without its call: every input of every operator comes here.
+        return _new_tuple(TensorSpec, (data.shape, data.dtype, len(value.structure.levels), LOD_TENSOR))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
     if isinstance(value, SortedSeqs):
