@@ -260,6 +260,7 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 1
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_initial, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group goes from thread to thread
     lengths = np.random.default_rng(1).integers(0, 30, 70)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, with_initial)
 
@@ -273,6 +274,21 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
     for results in others:
         for right, got in zip(one, results, strict=True):
             np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0], [5], [3, 0, 9], [2] * 100, [0] * 50 + [7] * 13, range(40)])
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_sequence_belongs_to_one_group(lengths, split):
+    seq_lens = np.sort(np.array(lengths, np.int64))[::-1]
+    ranks, bounds = sharing._deal(seq_lens, *split)
+    assert sorted(range(len(seq_lens)) if ranks is None else ranks) == list(range(len(seq_lens)))
+    assert (bounds[0], bounds[-1]) == (0, len(seq_lens))
+    assert 1 <= len(bounds) - 1 <= split[0]
+    dealt = seq_lens if ranks is None else seq_lens[ranks]
+    groups = [dealt[first:end] for first, end in itertools.pairwise(bounds)]
+    assert all((np.diff(group) <= 0).all() for group in groups)  # the longest first, as the loops need it
+    rows = [group.sum() for group in groups]
+    assert split[1] == 1 or max(rows) - min(rows) <= max(lengths, default=0)
 
 
 @cpu_only

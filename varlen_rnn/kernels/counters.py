@@ -1,4 +1,4 @@
-"""Counters that the threads of a call share: who takes what is next, and who waits for whom.
+"""Counters that the threads of a call share: who takes what, how far it is, and who waits for whom.
 
 At a barrier, a member of a team adds one to its counter and waits until that has reached what all members add up to.  A
 wait spins for some microseconds, since a step lasts no longer, and then offers its core to others: with more threads
@@ -32,11 +32,32 @@ def arrive(typing, counter):
 
 
 @intrinsic
-def _read(typing, counter):
+def read(typing, counter):
     """Return the int64 at an address, and see what was written before it was counted up."""
     return types.int64(counter), lambda context, builder, signature, arguments: builder.load_atomic(
         arguments[0], "acquire", 8
     )
+
+
+@intrinsic
+def swap(typing, counter, expected, value):
+    """Return whether the int64 at an address was as expected; then it has become `value`, in one step."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.extract_value(builder.cmpxchg(*arguments, "acq_rel", "acquire"), 1)
+
+    return types.boolean(counter, types.int64, types.int64), codegen
+
+
+@intrinsic
+def publish(typing, counter, value):
+    """Set the int64 at an address: who reads it sees what this thread wrote before."""
+
+    def codegen(context, builder, signature, arguments):
+        builder.store_atomic(arguments[1], arguments[0], "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(counter, types.int64), codegen
 
 
 @intrinsic
@@ -56,7 +77,7 @@ def _pause(typing):
 def wait_until(counter, total):
     """Return once the counter at an address has reached `total`."""
     spins = 0
-    while _read(counter) < total:
+    while read(counter) < total:
         spins += 1
         if spins < _SPINS or not _CAN_YIELD:
             _pause()

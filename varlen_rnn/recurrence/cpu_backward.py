@@ -19,12 +19,16 @@ from varlen_rnn.recurrence.sharing import (
     Batch,
     Loop,
     Work,
+    carry_of,
     counter_of,
+    next_group,
     numbers_of,
     offsets_of,
-    rank_of,
     row_of_step,
-    share_of,
+    sequences_of,
+    steps_of,
+    take_group,
+    units_of,
 )
 from varlen_rnn.recurrence.tuples import put, take
 
@@ -60,8 +64,8 @@ def backward_loop(cell, dtype):
     d_previous = d_kept + num_slots * plane
     size = d_previous + num_states * plane
 
-    def memory_of(unit_blocks, sequences):  # the scratch, and the gradients of the states that a shard carries
-        return size // width + num_states * unit_blocks * sequences, 3 * sequences
+    def memory_of(unit_blocks, own_unit_blocks, sequences):  # a group carries the gradients of states
+        return num_states * unit_blocks * sequences, size // width, 3 * sequences
 
     @cpu_inlined
     def load(scratch, r, slots, at_slot, hidden, d_y, at_y, carry, at_carry, sums, units):
@@ -115,80 +119,88 @@ def backward_loop(cell, dtype):
     ):  # fmt: skip
         work, batch = Work(*work), Batch(*batch)
         hidden, depth = initial.shape[2], weight.shape[0]
-        group, num_groups, num_sequences, first, end = share_of(
-            shard, num_shards, work.parts, (hidden + width - 1) // width, len(batch.starts)
-        )
-        if num_sequences <= 0:
-            return
+        unit_blocks = (hidden + width - 1) // width
+        first, end = units_of(shard, work.parts, unit_blocks)
         panels = work.numbers[: work.panel_rows]
-        if num_groups == 1:
+        if work.groups == 1:
             pack_rows(weight, weight.ravel()[:0], first, end, panels)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
-        y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], (end - first) * width
+        y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], unit_blocks * width
         first_state = num_slots * hidden  # of what a row keeps
         initial_plane = len(batch.starts) * hidden
         y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
-        numbers = numbers_of(work, shard, num_shards)
-        scratch, carry = numbers[:size], numbers[size:]
-        sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
-        offsets = offsets_of(work, shard)
-        rows, gates, carried = offsets, offsets[num_sequences:], offsets[2 * num_sequences :]
-        for r in range(num_sequences):
-            carried[r] = r * carry_stride
-            at = batch.order[rank_of(group, num_groups, r)] * hidden + first_unit
-            for s in range(num_states):
-                copy_units(d_last, at + s * initial_plane, carry, carried[r] + s * sums, own_units, width)
+        scratch, offsets = numbers_of(work, shard, num_shards), offsets_of(work, shard, num_shards)
+        count = len(offsets) // 3
+        rows, gates, carried = offsets[:count], offsets[count : 2 * count], offsets[2 * count :]
+        for r in range(count):
+            carried[r] = r * carry_stride + first_unit
 
         back = 1 if batch.reverse else -1  # from the row of a step to that of the step before
-        alive, max_steps = 0, batch.seq_lens[group]
-        for t in range(max_steps - 1, -1, -1):
-            while alive < num_sequences and batch.seq_lens[rank_of(group, num_groups, alive)] > t:
-                alive += 1
-            for r in range(alive):
-                rows[r] = row_of_step(batch, rank_of(group, num_groups, r), t)
-                gates[r] = rows[r] * slots_stride
-            for r0 in range(0, alive, TILE_ROWS):
-                n = min(TILE_ROWS, alive - r0)
-                for at_unit in range(0, own_units, _PANELS * width):
-                    unit, units = first_unit + at_unit, min(_PANELS * width, own_units - at_unit)
-                    span = (units + width - 1) // width * width
-                    next_unit, next_r0, next_step = block_after(at_unit, r0, _PANELS * width, own_units, alive)
-                    for r in range(r0, r0 + n):
-                        if next_r0 + r - r0 < alive:
-                            row, ahead = rows[next_r0 + r - r0] + next_step * back, first_unit + next_unit
-                            ask(
-                                slots, row * slots_stride + ahead, (row + back) * slots_stride + ahead, hidden,
-                                d_y, row * y_stride + y_column + ahead, _PANELS * width,
-                            )  # fmt: skip
-                        rank, row, here = rank_of(group, num_groups, r), rows[r], (r - r0) * span
-                        load(
-                            scratch, here, slots, gates[r] + unit, hidden, d_y, row * y_stride + y_column + unit,
-                            carry, carried[r] + at_unit, sums, units,
-                        )  # fmt: skip
-                        if t > 0:
-                            row = row_of_step(batch, rank, t - 1)
-                            at_y, at_state = row * y_stride + y_column + unit, row * slots_stride + first_state + unit
-                            load_previous(scratch, here, y, at_y, slots, at_state, hidden, units)
-                        else:
-                            at = batch.order[rank] * hidden + unit
-                            load_previous(scratch, here, initial, at, initial, at + initial_plane, initial_plane, units)
-                    equations(scratch, n * span)
-                    for r in range(r0, r0 + n):
-                        here, at_carry = (r - r0) * span, carried[r] + at_unit
-                        store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
-            if work.parts > 1:
-                wait(counter_of(work, group), (max_steps - t) * work.parts)
-            at_sums = pointer(carry, 0)
-            tiles(
-                alive, pointer(slots, 0), pointer(gates, 0), pointer(panels, first * (depth + 1) * width), end - first,
-                depth, at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
-            )  # fmt: skip
+        group, done = take_group(work, batch, shard, True)
+        while group >= 0:
+            lowest, highest = sequences_of(work, group)
+            num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
+            sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
+            for r in range(num_sequences if done == 0 else 0):
+                at = batch.order[lowest + r] * hidden + first_unit
+                for s in range(num_states):
+                    copy_units(d_last, at + s * initial_plane, carry, carried[r] + s * sums, own_units, width)
 
-        for r in range(num_sequences):
-            to = batch.order[rank_of(group, num_groups, r)] * hidden + first_unit
-            for s in range(num_states):
-                copy_units(carry, carried[r] + s * sums, d_initial, to + s * initial_plane, own_units, width)
+            alive, rows_done = 0, 0
+            while done < steps and rows_done < work.turn:
+                done += 1
+                t = steps - done
+                while alive < num_sequences and batch.seq_lens[lowest + alive] > t:
+                    alive += 1
+                for r in range(alive):
+                    rows[r] = row_of_step(batch, lowest + r, t)
+                    gates[r] = rows[r] * slots_stride
+                for r0 in range(0, alive, TILE_ROWS):
+                    n = min(TILE_ROWS, alive - r0)
+                    for at_unit in range(0, own_units, _PANELS * width):
+                        unit, units = first_unit + at_unit, min(_PANELS * width, own_units - at_unit)
+                        span = (units + width - 1) // width * width
+                        next_unit, next_r0, next_step = block_after(at_unit, r0, _PANELS * width, own_units, alive)
+                        for r in range(r0, r0 + n):
+                            if next_r0 + r - r0 < alive:
+                                row, ahead = rows[next_r0 + r - r0] + next_step * back, first_unit + next_unit
+                                ask(
+                                    slots, row * slots_stride + ahead, (row + back) * slots_stride + ahead, hidden,
+                                    d_y, row * y_stride + y_column + ahead, _PANELS * width,
+                                )  # fmt: skip
+                            row, here = rows[r], (r - r0) * span
+                            load(
+                                scratch, here, slots, gates[r] + unit, hidden, d_y, row * y_stride + y_column + unit,
+                                carry, carried[r] + at_unit, sums, units,
+                            )  # fmt: skip
+                            if t > 0:
+                                row = row_of_step(batch, lowest + r, t - 1)
+                                at_y, at_state = row * y_stride + y_column, row * slots_stride + first_state
+                                load_previous(scratch, here, y, at_y + unit, slots, at_state + unit, hidden, units)
+                            else:
+                                at = batch.order[lowest + r] * hidden + unit
+                                load_previous(
+                                    scratch, here, initial, at, initial, at + initial_plane, initial_plane, units
+                                )  # fmt: skip
+                        equations(scratch, n * span)
+                        for r in range(r0, r0 + n):
+                            here, at_carry = (r - r0) * span, carried[r] + at_unit
+                            store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
+                if work.parts > 1:
+                    wait(counter_of(work, group), done * work.parts)
+                at_sums, at_panels = pointer(carry, 0), pointer(panels, first * (depth + 1) * width)
+                tiles(
+                    alive, pointer(slots, 0), pointer(gates, 0), at_panels, end - first, depth,
+                    at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
+                )  # fmt: skip
+                rows_done += alive
+
+            for r in range(num_sequences if done == steps else 0):
+                to = batch.order[lowest + r] * hidden + first_unit
+                for s in range(num_states):
+                    copy_units(carry, carried[r] + s * sums, d_initial, to + s * initial_plane, own_units, width)
+            group, done = next_group(work, batch, group, done, steps, shard, True)
 
     return Loop(backward, memory_of, width)

@@ -21,12 +21,16 @@ from varlen_rnn.recurrence.sharing import (
     Batch,
     Loop,
     Work,
+    carry_of,
     counter_of,
+    next_group,
     numbers_of,
     offsets_of,
-    rank_of,
     row_of_step,
-    share_of,
+    sequences_of,
+    steps_of,
+    take_group,
+    units_of,
 )
 from varlen_rnn.recurrence.tuples import put, take
 
@@ -51,20 +55,20 @@ def pack(weights, num_gates, first, end, panels):
 
 
 @cpu_inlined
-def rows_of_block(batch, group, num_groups, r0, n, alive, t, stride, offsets):
+def rows_of_block(batch, lowest, steps, r0, n, alive, t, stride, offsets):
     """Fill in the offsets of the block that begins with step `t` of `n` sequences.
 
     Return its rows, and the step that it ends before: the next one, unless all `alive` sequences are in the block.
     """
-    count, end, max_steps = 0, t, batch.seq_lens[group]
+    count, end = 0, t
     while True:
         for r in range(n):
-            offsets[count + r] = row_of_step(batch, rank_of(group, num_groups, r0 + r), end) * stride
+            offsets[count + r] = row_of_step(batch, lowest + r0 + r, end) * stride
         count += n
         end += 1
-        if alive > BLOCK_ROWS or end == max_steps:
+        if alive > BLOCK_ROWS or end == steps:
             return count, end
-        while batch.seq_lens[rank_of(group, num_groups, n - 1)] <= end:
+        while batch.seq_lens[lowest + n - 1] <= end:
             n -= 1
         if count + n > BLOCK_ROWS:
             return count, end
@@ -83,9 +87,9 @@ def forward_loop(cell, dtype):
     kept = new + num_states * plane
     size = kept + num_slots * plane
 
-    def memory_of(unit_blocks, sequences):  # the scratch, projected inputs, and the states that a shard carries
-        rows = size // width + BLOCK_ROWS * unit_blocks * num_gates + (num_states - 1) * unit_blocks * sequences
-        return rows, sequences + 3 * BLOCK_ROWS
+    def memory_of(unit_blocks, own_unit_blocks, sequences):  # a group carries states; the scratch and projected inputs
+        rows = size // width + BLOCK_ROWS * own_unit_blocks * num_gates
+        return (num_states - 1) * unit_blocks * sequences, rows, sequences + 3 * BLOCK_ROWS
 
     @cpu_inlined
     def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
@@ -130,13 +134,9 @@ def forward_loop(cell, dtype):
         work, batch, weights = Work(*work), Batch(*batch), Direction(*weights)
         hidden = initial.shape[2]
         unit_blocks = (hidden + width - 1) // width
-        group, num_groups, num_sequences, first, end = share_of(
-            shard, num_shards, work.parts, unit_blocks, len(batch.starts)
-        )
-        if num_sequences <= 0:
-            return
+        first, end = units_of(shard, work.parts, unit_blocks)
         panels = work.numbers[: work.panel_rows]
-        if num_groups == 1:
+        if work.groups == 1:
             pack(tuple_of_weights, num_gates, first, end, panels)
         own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
@@ -146,89 +146,94 @@ def forward_loop(cell, dtype):
         x_panels, h_panels = x_panels.ravel(), h_panels.ravel()
 
         numbers = numbers_of(work, shard, num_shards)
-        scratch, memory = numbers[:size], numbers[size:]
-        projected, carry = memory[: own * x_size], memory[own * x_size :]
-        carry_plane = own * num_sequences * width  # of a state but the first: [unit block][rank][unit]
-        offsets = offsets_of(work, shard)
+        scratch, projected = numbers[:size], numbers[size:]
+        offsets = offsets_of(work, shard, num_shards)
         x_rows, sums = offsets, offsets[BLOCK_ROWS:]
         no_offsets, h_rows = offsets[2 * BLOCK_ROWS :], offsets[3 * BLOCK_ROWS :]
         for r in range(BLOCK_ROWS):
             sums[r] = r * width
 
-        for r in range(num_sequences):
-            for unit_block in range(first, end):
-                unit, to = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                at = batch.order[rank_of(group, num_groups, r)] * hidden + unit
-                for s in range(1, num_states):
-                    to_s = to + (s - 1) * carry_plane
-                    copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
-
-        alive, projected_until, at_step = num_sequences, 0, 0
-        for t in range(batch.seq_lens[group]):
-            while batch.seq_lens[rank_of(group, num_groups, alive - 1)] <= t:
-                alive -= 1
-            source, depth = (y, hidden) if t > 0 else (initial, hidden if given else 0)
-            for r in range(alive):
-                rank = rank_of(group, num_groups, r)
-                h_rows[r] = (
-                    row_of_step(batch, rank, t - 1) * y_stride + y_column if t > 0 else batch.order[rank] * hidden
-                )
-            for r0 in range(0, alive, BLOCK_ROWS):
-                n = min(BLOCK_ROWS, alive - r0)
-                if projected_until <= t:
-                    count, until = rows_of_block(batch, group, num_groups, r0, n, alive, t, x_depth, x_rows)
-                    tiles(
-                        count, pointer(x, 0), pointer(x_rows, 0),
-                        pointer(x_panels, first * num_gates * x_step), own * num_gates, x_depth,
-                        pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0), x_step,
-                        pointer(projected, 0), pointer(sums, 0), plane,
-                    )  # fmt: skip
-                    at_step = 0
-                    if alive <= BLOCK_ROWS:
-                        projected_until = until
+        group, done = take_group(work, batch, shard, False)
+        while group >= 0:
+            lowest, highest = sequences_of(work, group)
+            num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
+            carry_plane = unit_blocks * num_sequences * width  # of a state but the first: [unit block][rank][unit]
+            for r in range(num_sequences if done == 0 else 0):
                 for unit_block in range(first, end):
-                    unit = unit_block * width
-                    valid = min(width, hidden - unit)
-                    at_carry = ((unit_block - first) * num_sequences + r0) * width
-                    at_x, at_panels = (unit_block - first) * x_size + at_step * width, unit_block * num_gates * h_step
-                    for r in range(n):
-                        at_h = h_rows[r0 + r] + unit
-                        load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
-                    tiles(
-                        n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, at_panels), num_gates, depth,
-                        pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
-                        pointer(scratch, 0), pointer(sums, 0), plane,
-                    )  # fmt: skip
-                    equations(projected[at_x:], scratch, n * width)
-                    for r in range(0 if stream else n):
-                        row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
-                        at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                        store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)
-                        if keep:
-                            keep_row(scratch, r * width, slots, row * slots_stride + unit, hidden, valid)
-                    # A loop of its own: the compiler would merge stores of both kinds, and a line takes only one.
-                    for r in range(n if stream else 0):
-                        row = row_of_step(batch, rank_of(group, num_groups, r0 + r), t)
-                        at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                        store(scratch, r * width, y, at_y, width, carry, here, carry_plane)
-                        stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
-                at_step += n
-            if work.parts > 1:
-                wait(counter_of(work, group), (t + 1) * work.parts)
+                    unit, to = unit_block * width, (unit_block * num_sequences + r) * width
+                    at = batch.order[lowest + r] * hidden + unit
+                    for s in range(1, num_states):
+                        to_s = to + (s - 1) * carry_plane
+                        copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
 
-        for r in range(num_sequences):
-            rank = rank_of(group, num_groups, r)
-            length = batch.seq_lens[rank]
-            for unit_block in range(first, end):
-                unit, here = unit_block * width, ((unit_block - first) * num_sequences + r) * width
-                valid, to = min(width, hidden - unit), batch.order[rank] * hidden + unit
-                if length > 0:
-                    copy_run(
-                        y, row_of_step(batch, rank, length - 1) * y_stride + y_column + unit, last, to, valid, width
+            t, alive, rows, projected_until, at_step = done, num_sequences, 0, 0, 0
+            while t < steps and (rows < work.turn or projected_until > t):
+                while batch.seq_lens[lowest + alive - 1] <= t:
+                    alive -= 1
+                source, depth = (y, hidden) if t > 0 else (initial, hidden if given else 0)
+                for r in range(alive):
+                    h_rows[r] = (
+                        row_of_step(batch, lowest + r, t - 1) * y_stride + y_column
+                        if t > 0
+                        else batch.order[lowest + r] * hidden
                     )
-                else:
-                    copy_run(initial, to, last, to, valid, width)
-                for s in range(1, num_states):
-                    copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
+                for r0 in range(0, alive, BLOCK_ROWS):
+                    n = min(BLOCK_ROWS, alive - r0)
+                    if projected_until <= t:
+                        count, until = rows_of_block(batch, lowest, steps, r0, n, alive, t, x_depth, x_rows)
+                        tiles(
+                            count, pointer(x, 0), pointer(x_rows, 0),
+                            pointer(x_panels, first * num_gates * x_step), own * num_gates, x_depth,
+                            pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0),
+                            x_step, pointer(projected, 0), pointer(sums, 0), plane,
+                        )  # fmt: skip
+                        at_step = 0
+                        if alive <= BLOCK_ROWS:
+                            projected_until = until
+                    for unit_block in range(first, end):
+                        unit = unit_block * width
+                        valid = min(width, hidden - unit)
+                        at_carry = (unit_block * num_sequences + r0) * width
+                        at_x = (unit_block - first) * x_size + at_step * width
+                        at_panels = unit_block * num_gates * h_step
+                        for r in range(n):
+                            at_h = h_rows[r0 + r] + unit
+                            load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
+                        tiles(
+                            n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, at_panels), num_gates, depth,
+                            pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
+                            pointer(scratch, 0), pointer(sums, 0), plane,
+                        )  # fmt: skip
+                        equations(projected[at_x:], scratch, n * width)
+                        for r in range(0 if stream else n):
+                            row = row_of_step(batch, lowest + r0 + r, t)
+                            at_y, here = row * y_stride + y_column + unit, at_carry + r * width
+                            store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)
+                            if keep:
+                                keep_row(scratch, r * width, slots, row * slots_stride + unit, hidden, valid)
+                        # A loop of its own: the compiler would merge stores of both kinds, and a line takes only one.
+                        for r in range(n if stream else 0):
+                            row = row_of_step(batch, lowest + r0 + r, t)
+                            at_y, here = row * y_stride + y_column + unit, at_carry + r * width
+                            store(scratch, r * width, y, at_y, width, carry, here, carry_plane)
+                            stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
+                    at_step += n
+                t, rows = t + 1, rows + alive
+                if work.parts > 1:
+                    wait(counter_of(work, group), t * work.parts)
+
+            for r in range(num_sequences if t == steps else 0):
+                length = batch.seq_lens[lowest + r]
+                for unit_block in range(first, end):
+                    unit, here = unit_block * width, (unit_block * num_sequences + r) * width
+                    valid, to = min(width, hidden - unit), batch.order[lowest + r] * hidden + unit
+                    if length > 0:
+                        at = row_of_step(batch, lowest + r, length - 1) * y_stride + y_column + unit
+                        copy_run(y, at, last, to, valid, width)
+                    else:
+                        copy_run(initial, to, last, to, valid, width)
+                    for s in range(1, num_states):
+                        copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
+            group, done = next_group(work, batch, group, t, steps, shard, False)
 
     return Loop(forward, memory_of, width)

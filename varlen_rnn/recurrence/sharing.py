@@ -1,14 +1,18 @@
-"""How threads share a recurrence: groups of sequences, each the business of one thread, or of a team of them.
+"""How threads share a recurrence: groups of sequences, which threads take in turns, or a team of threads each.
 
-A group owns one of every `num_groups` sequences of the plan, from the first step to the last, so groups shrink alike
-and never wait for each other.  The members of a team share the sequences of their group and own parts of the hidden
-units; since a step needs all units of the one before, they meet at a barrier once a step.
+Sequences do not depend on each other, so a group can be any thread's: one takes the group that has most left, runs it
+for some rows, and puts it back.  Nobody waits, and a thread does as much as its core lets it.  A group is neighbours in
+the order of the plan, which are about as long as each other, so few steps have less rows than a tile.
+
+Where sequences are too few for that, threads are teams.  The members of a team share the sequences of their group and
+own parts of the hidden units; since a step needs all units of the one before, they meet at a barrier once a step.
 
 Kernels are called with plain tuples, which they name themselves, for a NamedTuple costs time at each call.
 """
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,16 +21,22 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.kernels.counters import COUNTER
-from varlen_rnn.kernels.tile import pointer
+from varlen_rnn.kernels.counters import COUNTER, publish, read, swap
+from varlen_rnn.kernels.tile import TILE_ROWS, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
+_SIZES = (24, 18, 12, 6, 3, 2, 1)  # of groups that threads take in turns
+_TURN_ROWS, _TURNS = 48, 64  # of a group, after which another thread may take it: so many rows, or turns of a thread
+_ENDLESS = 2**62
+_TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
+_PASS = 0.5  # rows in the time that a step loses to weights which no cache near the core holds
+_UNEVEN = 1.1  # by how much the slowest of some threads on one machine lags
 _ALONE = contextlib.nullcontext(True)  # in place of a team
 
 
 class Batch(NamedTuple):
-    """The sequences of a plan by rank, and whether each runs from its last row to its first."""
+    """The sequences, group after group, each group longest first; each may run from its last row to its first."""
 
     starts: np.ndarray
     seq_lens: np.ndarray
@@ -35,12 +45,18 @@ class Batch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The members of a team, and memory: for panels of weights and the numbers of each shard, as rows of a panel's
-    width, and for a counter and the offsets of each shard.
+    """The groups, the members of a team, the rows of a turn, and memory.
+
+    `numbers` has rows of a panel's width: the panels of weights, then what each group carries from step to step, then
+    the scratch of each shard.  `integers` has a line for each group, its barrier's counter or the steps behind it, and
+    its first and end among the sequences; an empty line; and the offsets of each shard.
     """
 
+    groups: int
     parts: int
+    turn: int
     panel_rows: int
+    carry_rows: int
     numbers: np.ndarray
     integers: np.ndarray
 
@@ -48,7 +64,8 @@ class Work(NamedTuple):
 class Loop(NamedTuple):
     """A kernel for panels of `width`, called with plain tuples: `kernel(shard, num_shards, work, batch, *arguments)`.
 
-    `memory_of(unit_blocks, sequences)`: how many rows of numbers, and offsets, a shard with that many needs.
+    `memory_of(unit_blocks, own_unit_blocks, sequences)`: how many rows of numbers a group of so many sequences carries,
+    how many a shard needs, and how many offsets.
     """
 
     kernel: Callable
@@ -58,45 +75,96 @@ class Loop(NamedTuple):
 
 @cpu_inlined
 def counter_of(work, group):
-    """Return the address of the counter of a group's barrier, which its first member has."""
-    return pointer(work.integers, group * work.parts * work.integers.shape[1])
+    """Return the address of a group's counter."""
+    return pointer(work.integers, group * COUNTER)
+
+
+@cpu_inlined
+def sequences_of(work, group):
+    """Return a group's first and end among the sequences of the batch."""
+    return work.integers[group * COUNTER + 1], work.integers[group * COUNTER + 2]
+
+
+@cpu_inlined
+def carry_of(work, group):
+    """Return the memory for what a group carries from step to step."""
+    first = work.panel_rows + group * work.carry_rows
+    return work.numbers[first : first + work.carry_rows].ravel()
 
 
 @cpu_inlined
 def numbers_of(work, shard, num_shards):
     """Return the memory of a shard for numbers."""
-    rows = (work.numbers.shape[0] - work.panel_rows) // num_shards
-    first = work.panel_rows + shard * rows
-    return work.numbers[first : first + rows].ravel()
+    before = work.panel_rows + work.groups * work.carry_rows
+    rows = (work.numbers.shape[0] - before) // num_shards
+    return work.numbers[before + shard * rows : before + (shard + 1) * rows].ravel()
 
 
 @cpu_inlined
-def offsets_of(work, shard):
+def offsets_of(work, shard, num_shards):
     """Return the memory of a shard for offsets, zeros."""
-    return work.integers[shard, COUNTER:]
-
-
-def _rank_of(group, num_groups, r):
-    """Return the rank of sequence `r` of a group: dealt out to and fro, so that groups get nearly equal rows."""
-    return r * num_groups + group + r % 2 * (num_groups - 1 - 2 * group)
-
-
-rank_of = cpu_inlined(_rank_of)
+    before = (work.groups + 1) * COUNTER
+    count = (work.integers.shape[0] - before) // num_shards
+    return work.integers[before + shard * count : before + (shard + 1) * count]
 
 
 @cpu_inlined
-def share_of(shard, num_shards, parts, unit_blocks, num_sequences):
-    """Return a shard's group, how many there are, its sequences, and the shard's first and end of unit blocks."""
-    group, part, num_groups = shard // parts, shard % parts, num_shards // parts
-    own = num_sequences // num_groups
-    own += rank_of(group, num_groups, own) < num_sequences
-    return group, num_groups, own, unit_blocks * part // parts, unit_blocks * (part + 1) // parts
+def units_of(shard, parts, unit_blocks):
+    """Return the first and the end of the unit blocks that a shard owns."""
+    part = shard % parts
+    return unit_blocks * part // parts, unit_blocks * (part + 1) // parts
 
 
 @cpu_inlined
-def row_of_step(batch, rank, t):
+def steps_of(batch, first, end):
+    """Return the steps of a group."""
+    return batch.seq_lens[first] if end > first else 0
+
+
+@cpu_inlined
+def row_of_step(batch, sequence, t):
     """Return the row of step `t` of a sequence."""
-    return batch.starts[rank] + (batch.seq_lens[rank] - 1 - t if batch.reverse else t)
+    return batch.starts[sequence] + (batch.seq_lens[sequence] - 1 - t if batch.reverse else t)
+
+
+@cpu_inlined
+def _rows_left(work, batch, group, done, backward):
+    """Return the rows of a group that has `done` steps behind it, from its first step or from its last."""
+    first, end = sequences_of(work, group)
+    steps, rows = steps_of(batch, first, end), 0
+    low, high = (0, steps - done) if backward else (done, steps)
+    for sequence in range(first, end):
+        rows += max(0, min(batch.seq_lens[sequence], high) - low)
+    return rows
+
+
+@cpu_inlined
+def take_group(work, batch, shard, backward):
+    """Return the group that a shard goes on with, and the steps behind it; -1 when there is none.
+
+    When all that have not ended are taken, those who have them will end them.
+    """
+    if work.parts > 1:
+        return shard // work.parts, 0
+    while True:
+        group, most, at = -1, -1, 0
+        for other in range(work.groups):
+            done = read(counter_of(work, other))
+            if done >= 0:
+                left = _rows_left(work, batch, other, done, backward)
+                if left > most:
+                    group, most, at = other, left, done
+        if group < 0 or swap(counter_of(work, group), at, _TAKEN):
+            return group, at
+
+
+@cpu_inlined
+def next_group(work, batch, group, done, steps, shard, backward):
+    """Put a group back that has `done` of its steps behind it, and take one as `take_group` does."""
+    if work.parts > 1:
+        return -1, 0
+    publish(counter_of(work, group), _ENDED if done == steps else done)
+    return take_group(work, batch, shard, backward)
 
 
 def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arguments):
@@ -116,29 +184,59 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
-        num_shards = num_groups * parts
-        rows, offsets = loop.memory_of(-(-unit_blocks // parts), -(-len(plan.seq_lens) // num_groups))
-        numbers = empty((panel_rows + num_shards * rows, loop.width), like)
-        integers = np.zeros((num_shards, COUNTER + offsets + COUNTER), np.int64)  # a counter shares its line with none
+        ranks, bounds = _deal(plan.seq_lens, num_groups, parts)
+        num_groups, batch = len(bounds) - 1, (plan.starts, plan.seq_lens, plan.sorted_indices)
+        num_shards = num_groups * parts if parts > 1 else min(num_groups, threads.get_num_threads())
+        longest = max(end - first for first, end in itertools.pairwise(bounds))
+        carry_rows, rows, offsets = loop.memory_of(unit_blocks, -(-unit_blocks // parts), longest)
+        numbers = empty((panel_rows + num_groups * carry_rows + num_shards * rows, loop.width), like)
+        integers = np.zeros((num_groups + 1) * COUNTER + num_shards * offsets, np.int64)
+        for group, first in enumerate(bounds[:-1]):
+            integers[group * COUNTER + 1], integers[group * COUNTER + 2] = first, bounds[group + 1]
         if num_groups > 1:
             kernel, *first_arguments = pack
             kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
+        turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards)) if num_shards > 1 and parts == 1 else _ENDLESS
         threads.for_each_shard(
             loop.kernel,
-            (parts, panel_rows, numbers, integers),
-            (plan.starts, plan.seq_lens, plan.sorted_indices, reverse),
+            (num_groups, parts, turn, panel_rows, carry_rows, numbers, integers),
+            (*(batch if ranks is None else [array[ranks] for array in batch]), reverse),
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
-            give_up=functools.partial(integers[:, 0].fill, 2**62) if parts > 1 else None,
+            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, 2**62) if parts > 1 else None,
         )
+
+
+def _deal(seq_lens, num_groups, parts):
+    """Return the ranks of the sequences group after group, None for the order of the plan, and the groups' bounds.
+
+    Groups of teams are dealt out to and fro, so that they get nearly equal rows.
+    """
+    num_sequences = len(seq_lens)
+    if num_groups == 1:
+        return None, (0, num_sequences)
+    if parts == 1:
+        with_rows = max(1, np.count_nonzero(seq_lens))  # the others belong to the last group
+        size = -(-with_rows // num_groups)
+        size = size if size < TILE_ROWS else -(-size // TILE_ROWS) * TILE_ROWS
+        return None, (*range(0, with_rows, size), num_sequences)
+    groups = [_dealt(num_sequences, num_groups, group) for group in range(num_groups)]
+    return np.concatenate(groups), (0, *np.cumsum([len(group) for group in groups]).tolist())
+
+
+def _dealt(num_sequences, num_groups, group):
+    """Return the ranks of one group that are dealt out to and fro."""
+    deal = np.arange(-(-num_sequences // num_groups))
+    ranks = deal * num_groups + group + deal % 2 * (num_groups - 1 - 2 * group)
+    return ranks[ranks < num_sequences]
 
 
 def _split(seq_lens, products, unit_blocks, may_meet):
     """Return how many groups, and how many members of a team each, take the least time.
 
-    The time of a group is that of its rows, where one or two rows take a tile longer than their share of three, divided
-    by its members, and of the barriers.  The first group has the longest sequences.
+    Threads that take groups in turns take the mean time, or that of the longest group.  The time of a team is that of
+    its group divided by its members, a barrier a step, and what the slowest lags; the first has the longest sequences.
     """
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
@@ -146,15 +244,37 @@ def _split(seq_lens, products, unit_blocks, may_meet):
     seq_lens = seq_lens[seq_lens > 0]
     num_sequences, work_of_row = len(seq_lens), products / seq_lens.sum()
     best = (np.inf, 1, 1)
-    in_teams, parts = min(num_threads, threads.MAX_TEAM), 1
-    while parts <= min(in_teams if may_meet else 1, unit_blocks):
-        num_groups = max(1, min((num_threads if parts == 1 else in_teams) // parts, num_sequences))
-        ranks = _rank_of(0, num_groups, np.arange(-(-num_sequences // num_groups)))
-        lengths = seq_lens[ranks[ranks < num_sequences]]
-        first, second, third = [*lengths[:3].tolist(), 0, 0][:3]
-        rows = lengths.sum() + 0.6 * (first - second) + 0.3 * (second - third)
+    for size in _SIZES:
+        times = _rows_and_steps(_in_groups(seq_lens, size))
+        longest, mean = times.max(), times.sum() / min(num_threads, len(times))
+        best = min(best, (max(longest, mean) * work_of_row, len(times), 1))
+        if longest <= mean and len(times) >= num_threads:
+            break  # smaller groups would only have more steps
+    in_teams, parts = min(num_threads, threads.MAX_TEAM), 2
+    while may_meet and parts <= min(in_teams, unit_blocks):
+        num_groups = max(1, min(in_teams // parts, num_sequences))
+        lengths = seq_lens[_dealt(num_sequences, num_groups, 0)]
         units = -(-unit_blocks // parts) / unit_blocks
-        time = rows * work_of_row * units + (first * _BARRIER if parts > 1 else 0)
-        best = min(best, (time, num_groups, parts))
+        time = _rows_and_steps(_in_groups(lengths, len(lengths)))[0] * work_of_row * units + lengths[0] * _BARRIER
+        best = min(best, (time * _UNEVEN, num_groups, parts))
         parts *= 2
     return best[1:]
+
+
+def _in_groups(seq_lens, size):
+    """Return the lengths of groups of `size` neighbours, (groups, at least three), filled up with zeros."""
+    num_groups = -(-len(seq_lens) // size)
+    lengths = np.zeros((num_groups, max(3, size)), np.int64)
+    padded = np.zeros(num_groups * size, np.int64)
+    padded[: len(seq_lens)] = seq_lens
+    lengths[:, :size] = padded.reshape(num_groups, size)
+    return lengths
+
+
+def _rows_and_steps(lengths):
+    """Return the time of each group on one thread, in rows.
+
+    One row takes a tile 2.4 times as long as its share of three, two take it 1.25 times as long.
+    """
+    first, second, third = lengths[:, 0], lengths[:, 1], lengths[:, 2]
+    return lengths.sum(axis=1) + 1.4 * (first - second) + 0.5 * (second - third) + _PASS * first
