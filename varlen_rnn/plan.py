@@ -199,16 +199,13 @@ def sort_by_seq_len(x, level=-1):
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
-    return _plan_of(x, level % num_levels)
+    level = level % num_levels - num_levels  # from the end, as `plan_of_rows` counts
+    return x.remember(("plan", level), SortedSeqs, x.levels[level])
 
 
 def plan_of_rows(lod):
-    """Return the plan of a LoD's last level, which it keeps."""
-    return _plan_of(lod, len(lod.levels) - 1)
-
-
-def _plan_of(lod, level):
-    return lod.remember(("plan", level), SortedSeqs, lod.levels[level])
+    """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
+    return lod.remember(("plan", -1), SortedSeqs, lod.levels[-1])
 
 
 def check_is_plan(sorted_seqs):
