@@ -144,14 +144,16 @@ def _shortcut(inputs, cell, keep):
     if not operands:
         return None
     try:
-        lod, arrays = operands[0].structure, list(map(rows_of, operands))
+        lod = operands[0].structure
+        rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
     except AttributeError:  # what has no rows
         return None
-    if not (lod.levels and _fit(kind, *arrays)):
+    if not (lod.levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh)):
         return None
-    rows, *weights = map(np.ascontiguousarray, arrays)
+    contiguous = np.ascontiguousarray
+    weights = contiguous(w_ih), contiguous(w_hh), contiguous(b_ih), contiguous(b_hh)
     direction = _new_tuple(recurrence.Direction, weights)
-    return _run(kind, lod, rows, [direction], None, plan_of_rows(lod), keep)
+    return _run(kind, lod, contiguous(rows), [direction], None, plan_of_rows(lod), keep)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):
