@@ -1,5 +1,7 @@
 """An operator's shortcut is its long way, to the bit, or refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -69,12 +71,17 @@ def test_a_shortcut_leaves_what_is_rare_to_the_long_way(place):
         (0, vr.create_lod_tensor(np.zeros((5, FEATURES), np.float64), [[5]])),
         (0, vr.create_lod_tensor(np.zeros(5, np.float32), [[5]])),
         (0, vr.SelectedRows([0], np.zeros((1, FEATURES), np.float32), 5)),
+        (0, None),
+        (2, None),
+        (2, vr.LoDTensor(np.zeros((3 * HIDDEN, FEATURES), np.float64))),
         (2, vr.LoDTensor(np.zeros((3 * HIDDEN, FEATURES, 1), np.float32))),
         (2, vr.SelectedRows([0], np.zeros((1, FEATURES), np.float32), 3 * HIDDEN)),
         (3, vr.LoDTensor(np.zeros((3 * HIDDEN + 1, HIDDEN), np.float32))),
         (3, vr.LoDTensor(np.zeros(3 * HIDDEN, np.float32))),
         (3, vr.LoDTensor(np.zeros((3 * HIDDEN, HIDDEN), np.float64))),
         (4, vr.LoDTensor(np.zeros(3 * HIDDEN - 1, np.float32))),
+        (4, vr.LoDTensor(np.zeros(3 * HIDDEN, np.float64))),
+        (5, vr.LoDTensor(np.zeros(3 * HIDDEN, np.float64))),
         (5, vr.LoDTensor(np.zeros((3 * HIDDEN, 1), np.float32))),
         (5, vr.sort_by_seq_len([0, 2])),
     ],
@@ -113,3 +120,9 @@ def test_weights_whose_shape_was_changed_in_place_do_not_fit():
     values = operands("gru")
     values[3].data.shape = (HIDDEN, 3 * HIDDEN)
     assert shortcut(values) is None
+
+
+def test_weights_that_came_from_another_process_fit():
+    values = [value and pickle.loads(pickle.dumps(value)) for value in operands("gru")]
+    assert values[2].dtype is not values[3].dtype, "equal data types, not one object"
+    assert shortcut(values) is not None
