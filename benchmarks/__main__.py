@@ -30,7 +30,7 @@ def run_suite(name, threads, quick, folder):
         spent = time.perf_counter() - began
         left = f", about {spent / number * (len(points) - number) / 60:.1f} min to go" if number else ""
         print(f"[{name} {number + 1}/{len(points)}{left}] {point}", file=sys.stderr, flush=True)
-        for line in suite.run(point, measure.QUICK if quick else measure.Patience()):
+        for line in suite.run(point, measure.QUICK if quick else suite.patience):
             lines.append(line)
             print(text_row(suite.cells(line), widths), flush=True)
             if "failed" in line:

@@ -39,7 +39,9 @@ def peak_bytes(step):
 
 @functools.cache
 def _square():
-    return np.random.default_rng(0).standard_normal((SGEMM_SIZE, SGEMM_SIZE), np.float32)
+    a = np.random.default_rng(0).standard_normal((SGEMM_SIZE, SGEMM_SIZE), np.float32)
+    a @ a  # the first product of a process starts BLAS's threads, and is slower
+    return a
 
 
 def _status(field):

@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.engines import MODES
 from benchmarks.parity import disagreement
 from benchmarks.processes import started
-from benchmarks.quiet import TOLERATED, Watch, wait_for_quiet
+from benchmarks.quiet import Watch, undisturbed, wait_for_quiet
 
 
 class Patience(NamedTuple):
-    """How long to measure a case.
+    """How long to measure a point.
 
     Attributes
     ----------
@@ -36,7 +36,25 @@ class Patience(NamedTuple):
 QUICK = Patience(1, 3, 1.0, 0.0)
 
 
-def measure(task, case, engines, threads, patience, modes=MODES):
+class Round(NamedTuple):
+    """What an engine did in a turn.
+
+    Attributes
+    ----------
+    seconds : float
+        Of a step.
+    sgemm : float
+        The rate of its process just before and just after, the mean of both.
+    others : float
+        The cores that others took, in whichever of the three they took most.
+    """
+
+    seconds: float
+    sgemm: float
+    others: float
+
+
+def measure(task, case, engines, threads, patience, modes=MODES, witnesses=()):
     """Return what a case gave in each mode: {mode: {"failed": why} or {"engines": {engine: figures}}}.
 
     Parameters
@@ -50,19 +68,28 @@ def measure(task, case, engines, threads, patience, modes=MODES):
     threads : int
     patience : Patience
     modes : sequence of str
+    witnesses : sequence of str
+        Those of the engines that are only compared, not timed.
     """
     with started(task, case, engines, threads) as processes:
-        return compare(processes, modes, patience)
+        return compare(processes, modes, patience, witnesses)
 
 
-def compare(processes, modes, patience):
+def compare(processes, modes, patience, witnesses=()):
     """Return the figures of processes that are ready; those of a mode only if all agree on its outputs."""
     able = {mode: [process for process, its in processes.items() if mode in its] for mode in modes}
     failures = {mode: check_outputs(able[mode], mode) for mode in modes}
-    sound = {mode: able[mode] for mode in modes if failures[mode] is None}
+    sound = {
+        mode: [process for process in able[mode] if process.engine not in witnesses]
+        for mode in modes
+        if failures[mode] is None
+    }
     rounds = take_turns(sound, patience)
     return {
-        mode: {"engines": _figures(rounds, mode)} if mode in sound else {"failed": failures[mode]} for mode in modes
+        mode: {"engines": {engine: _figures(its) for engine, its in rounds[mode].items()}}
+        if mode in sound
+        else {"failed": failures[mode]}
+        for mode in modes
     }
 
 
@@ -79,43 +106,40 @@ def check_outputs(processes, mode):
 
 
 def take_turns(able, patience):
-    """Return the rounds of each engine: {engine: {mode or "sgemm": a list of values and of the cores others took}}."""
-    rounds, began = {}, time.perf_counter()
+    """Return the rounds of processes that take turns: {mode: {engine: list of Round}}.
+
+    Rates drift with the machine, so every step stands between two products of its own.
+    """
+    rounds, began = {mode: {} for mode in able}, time.perf_counter()
     everyone = list(dict.fromkeys(process for processes in able.values() for process in processes))
     for number in range(patience.most):
         if number >= patience.least and time.perf_counter() - began > patience.seconds:
             break
         for process in everyone:
             wait_for_quiet(patience.wait)
-            requests = {mode: {"do": "seconds", "mode": mode} for mode in able if process in able[mode]}
-            for name, request in {**requests, "sgemm": {"do": "sgemm"}}.items():
-                watch = Watch(process.pid)
-                value = process.ask(**request)
-                rounds.setdefault(process.engine, {}).setdefault(name, []).append((value, watch.others()))
+            rate, others = _watched(process, "sgemm")
+            for mode in able:
+                if process in able[mode]:
+                    before, others_before = rate, others
+                    seconds, others_during = _watched(process, "seconds", mode=mode)
+                    rate, others = _watched(process, "sgemm")
+                    taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others))
+                    rounds[mode].setdefault(process.engine, []).append(taken)
     return rounds
 
 
-def _figures(rounds, mode):
-    """Return the figures of each engine in a mode: medians, and the rounds of its steps."""
+def _watched(process, do, **request):
+    """Return the reply to a request, and the cores that others took meanwhile."""
+    watch = Watch(process.pid)
+    return process.ask(do, **request), watch.others()
+
+
+def _figures(rounds):
+    """Return the figures of an engine: the median of its steps, and its rounds."""
+    seconds, rates, others = map(list, zip(*rounds, strict=True))
     return {
-        engine: {
-            "seconds": median_of_quiet(its[mode]),
-            "sgemm": median_of_quiet(its["sgemm"]),
-            "rounds": [seconds for seconds, _ in its[mode]],
-            "others": [others for _, others in its[mode]],
-        }
-        for engine, its in rounds.items()
-        if mode in its
+        "seconds": statistics.median(undisturbed(seconds, others)),
+        "rounds": seconds,
+        "sgemm_rates": rates,
+        "others": others,
     }
-
-
-def median_of_quiet(rounds):
-    """Return the median of the rounds that nobody disturbed, or of all if there is none.
-
-    Examples
-    --------
-    >>> median_of_quiet([(1.0, 0.0), (5.0, 0.9), (2.0, 0.1)])
-    1.5
-    """
-    quiet = [value for value, others in rounds if others <= TOLERATED]
-    return statistics.median(quiet or [value for value, _ in rounds])

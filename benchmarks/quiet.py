@@ -34,6 +34,24 @@ def wait_for_quiet(limit):
             return
 
 
+def undisturbed(values, others):
+    """Return the values of the rounds that nobody disturbed, or of all if there is none.
+
+    Parameters
+    ----------
+    values : sequence
+        One a round.
+    others : sequence of float
+        The cores that others took in each round.
+
+    Examples
+    --------
+    >>> undisturbed([1.0, 5.0, 2.0], [0.0, 0.9, 0.1])
+    [1.0, 2.0]
+    """
+    return [value for value, taken in zip(values, others, strict=True) if taken <= TOLERATED] or list(values)
+
+
 def _seconds_of_others(own):
     try:
         machine = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

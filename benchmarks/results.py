@@ -6,11 +6,12 @@ are not stored: a line cannot contradict itself.
 
 import json
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
 from benchmarks.engines import OURS
-from benchmarks.quiet import TOLERATED
+from benchmarks.quiet import TOLERATED, undisturbed
 
 
 def write(path, lines):
@@ -73,10 +74,26 @@ def best_ratio(line, engines):
     return None if None in ratios else min(ratios)
 
 
+def shares(line):
+    """Return what share of sgemm's rate the products of our step reach, in each round that counts.
+
+    Examples
+    --------
+    >>> ours = {"rounds": [1.0, 2.0, 9.0], "sgemm_rates": [100.0, 60.0, 100.0], "others": [0.0, 0.0, 1.0]}
+    >>> shares({"flops": 90, "engines": {"varlen_rnn": ours}})
+    [0.9, 0.75]
+    """
+    ours = line.get("engines", {}).get(OURS, {})
+    if "sgemm_rates" not in ours:
+        return []
+    steps = zip(ours["rounds"], ours["sgemm_rates"], strict=True)
+    return undisturbed([line["flops"] / seconds / rate for seconds, rate in steps], ours["others"])
+
+
 def efficiency(line):
-    """Return the share of our process's sgemm rate that the products of a step reach, or None."""
-    ours = line.get("engines", {}).get(OURS)
-    return ours and line["flops"] / ours["seconds"] / ours["sgemm"]
+    """Return the median share of sgemm's rate, or None."""
+    found = shares(line)
+    return statistics.median(found) if found else None
 
 
 def disturbed(line):

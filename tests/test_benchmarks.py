@@ -3,17 +3,19 @@
 import contextvars
 import doctest
 import importlib
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
 from benchmarks import __main__ as command
-from benchmarks import clock, engines, measure, parity, rectangle, results, tables
+from benchmarks import clock, engines, measure, parity, quiet, rectangle, results, tables, worker
 from benchmarks.engines import ENGINES, MODES, OURS, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
@@ -26,7 +28,7 @@ CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7),
 
 @pytest.mark.parametrize(
     "name",
-    ["rectangle", "lengths", "layers.case", "parity", "measure", "results", "tables", "report.bars", "suites.overhead"],
+    ["rectangle", "lengths", "layers.case", "parity", "quiet", "results", "tables", "report.bars", "suites.overhead"],
 )
 def test_doctests(name):
     found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
@@ -108,13 +110,13 @@ class FakeProcess:
 
     def __init__(self, engine, y, seconds, log):
         self.engine, self.y, self.log = engine, np.array(y), log
-        self.times, self.pid = iter(seconds), os.getpid()
+        self.times, self.rates, self.pid = iter(seconds), itertools.count(100.0, 10.0), os.getpid()
 
     def ask(self, do, **request):
         self.log.append((self.engine, do))
         if do == "outputs":
             return np.savez(request["path"], y=self.y)
-        return {"seconds": lambda: next(self.times), "sgemm": lambda: 100.0}[do]()
+        return {"seconds": lambda: next(self.times), "sgemm": lambda: next(self.rates)}[do]()
 
 
 @pytest.fixture(autouse=True)
@@ -123,19 +125,58 @@ def alone(monkeypatch):
     monkeypatch.setattr(measure.Watch, "others", lambda watch: 0.0)
 
 
-def compared(theirs, least=3, seconds=60):
+def compared(theirs, least=3, seconds=60, witnesses=()):
     log, patience = [], measure.Patience(least, 3, seconds, wait=0)
     ours = FakeProcess(OURS, [1.0, 2.0], [3.0, 1.0, 2.0], log)
     other = FakeProcess("other", theirs, [9.0, 8.0, 4.0], log)
-    return measure.compare({ours: ["inference"], other: ["inference"]}, ["inference"], patience)["inference"], log
+    processes = {ours: ["inference"], other: ["inference"]}
+    return measure.compare(processes, ["inference"], patience, witnesses)["inference"], log
 
 
 def test_figures_are_medians_of_turns():
     found, log = compared([1.0, 2.0])
-    assert found["engines"][OURS] == {"seconds": 2.0, "sgemm": 100.0, "rounds": [3.0, 1.0, 2.0], "others": [0.0] * 3}
+    rates = [105.0, 125.0, 145.0]  # means of 100 and 110, of 120 and 130, of 140 and 150
+    ours = {"seconds": 2.0, "rounds": [3.0, 1.0, 2.0], "sgemm_rates": rates, "others": [0.0] * 3}
+    assert found["engines"][OURS] == ours
     assert found["engines"]["other"]["seconds"] == 8.0
-    turn = [(OURS, "seconds"), (OURS, "sgemm"), ("other", "seconds"), ("other", "sgemm")]
+    turn = [(engine, do) for engine in (OURS, "other") for do in ("sgemm", "seconds", "sgemm")]
     assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
+
+
+def test_modes_share_the_product_between_them():
+    log = []
+    ours = FakeProcess(OURS, [1.0], [3.0, 1.0], log)
+    rounds = measure.take_turns({mode: [ours] for mode in MODES}, measure.Patience(1, 1, 60, wait=0))
+    assert [do for _, do in log] == ["sgemm", "seconds", "sgemm", "seconds", "sgemm"]
+    assert rounds == {"training": {OURS: [(3.0, 105.0, 0.0)]}, "inference": {OURS: [(1.0, 115.0, 0.0)]}}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_round_is_disturbed_if_any_of_its_parts_is(monkeypatch, part):
+    taken = iter([0.9 if number == part else 0.0 for number in range(3)])
+    monkeypatch.setattr(measure.Watch, "others", lambda watch: next(taken))
+    ours = FakeProcess(OURS, [1.0], [3.0], [])
+    rounds = measure.take_turns({"training": [ours]}, measure.Patience(1, 1, 60, wait=0))
+    assert rounds["training"][OURS] == [(3.0, 105.0, 0.9)]
+
+
+def test_a_witness_is_compared_and_not_timed():
+    found, log = compared([1.0, 2.0], witnesses=["other"])
+    assert list(found["engines"]) == [OURS]
+    assert [do for engine, do in log if engine == "other"] == ["outputs"]
+    found, log = compared([1.0, 2.001], witnesses=["other"])
+    assert set(found) == {"failed"}, "what a witness contradicts has no figures"
+    assert {do for _, do in log} == {"outputs"}
+
+
+def test_a_reply_waits_until_threads_sleep(monkeypatch):
+    spent, windows = iter([0.0, 0.05, 0.1, 0.11, 0.2]), []
+    monkeypatch.setattr(worker, "time", SimpleNamespace(process_time=lambda: next(spent), sleep=windows.append))
+    worker.settle()
+    assert len(windows) == 3
+    spent = itertools.count()
+    worker.settle()
+    assert len(windows) == 3 + worker.MOST_WINDOWS, "threads that never sleep are not waited for for ever"
 
 
 def test_operators_are_measured_every_way(tmp_path):
@@ -151,8 +192,27 @@ def test_operators_are_measured_every_way(tmp_path):
 
 
 def test_disturbed_rounds_do_not_count_where_there_are_better():
-    assert measure.median_of_quiet([(1.0, 0.0), (9.0, 1.0), (9.0, 1.0)]) == 1.0
-    assert measure.median_of_quiet([(1.0, 1.0), (8.0, 1.0), (9.0, 1.0)]) == 8.0
+    assert quiet.undisturbed([1.0, 9.0, 9.0], [0.0, 1.0, 1.0]) == [1.0]
+    assert quiet.undisturbed([1.0, 8.0, 9.0], [1.0, 1.0, 1.0]) == [1.0, 8.0, 9.0]
+
+
+def test_a_share_belongs_to_a_round():
+    line = line_of()
+    # The machine runs at full speed, half of it, full speed again; once somebody disturbs.
+    line["engines"][OURS] |= {"rounds": [1.0, 2.0, 1.0, 9.0], "sgemm_rates": [100.0, 50.0, 120.0, 100.0]}
+    line["engines"][OURS]["others"] = [0.0, 0.0, 0.0, 0.9]
+    assert results.shares(line) == [0.9, 0.9, 0.75]
+    assert results.efficiency(line) == 0.9
+    cells = dict(zip(SUITES["efficiency"].columns, SUITES["efficiency"].cells(line), strict=True))
+    assert [cells[name] for name in ("sgemm, GFLOP/s", "of sgemm", "rounds")] == [100e-9, 0.9, 3]
+    assert [cells[name] for name in ("lower quartile", "upper quartile")] == pytest.approx([0.825, 0.9])
+
+
+def test_rates_that_belong_to_no_round_give_no_share():
+    line = line_of()
+    del line["engines"][OURS]["sgemm_rates"]
+    line["engines"][OURS]["sgemm"] = 100.0
+    assert results.efficiency(line) is None
 
 
 def test_impatience_still_takes_the_least_rounds():
@@ -169,6 +229,7 @@ def test_no_speed_without_agreement(theirs):
     line = line_of(mode="inference") | found
     del line["engines"]
     assert set(SUITES["recurrent"].cells(line)[7:]) == {None}
+    assert set(SUITES["efficiency"].cells(line)[5:]) == {None}
 
 
 def test_one_engine_alone_is_not_believed():
@@ -197,7 +258,8 @@ def line_of(size=(64, 256, 256), mode="training", lengths="lognormal", section=N
     """Return a line of a layer's suite; where our step takes 1 s, it reaches 90% of sgemm."""
     times = {OURS: ours} | {name.replace("_", " "): value for name, value in seconds.items()}
     figures = {
-        name: {"seconds": value, "sgemm": 100.0, "rounds": [value], "others": [0.0]} for name, value in times.items()
+        name: {"seconds": value, "rounds": [value], "sgemm_rates": [100.0], "others": [0.0]}
+        for name, value in times.items()
     }
     names = {"section": section, "cell": "LSTM", "size": size, "lengths": lengths, "rows": 1000, "padded_rows": 4000}
     return names | {"mode": mode, "threads": 2, "flops": 90, "engines": figures}
@@ -219,6 +281,7 @@ def test_a_report_says_what_the_lines_say(tmp_path):
         line_of(mode="inference", onnxruntime=0.5),
     ]
     results.write(tmp_path / "recurrent.jsonl", [machine(), *recurrent])
+    results.write(tmp_path / "efficiency.jsonl", [machine(), line_of(), broken])
     padding = [line_of(section="padding", torch_padded=3.0), line_of(section="padding", torch_padded=0.9)]
     padding[1]["padded_rows"] = 1000
     rows = [line_of(section="rows", ours=0.1 + count * 1e-4) | {"rows": count} for count in (500, 1000, 2000)]
@@ -230,6 +293,9 @@ def test_a_report_says_what_the_lines_say(tmp_path):
     assert "over PyTorch padded | 4 | 6 | 5.00 (64, 256, 256), - (32, 512, 512), - (128, 512, 512) | not" in text
     assert "* Others used the machine in every round of torch padded: LSTM (32, 512, 512) lognormal, training" in text
     assert f"| LSTM training, equal: share of sgemm | 0.85 | 1 | {nothing}" in text
+    nothing = "0.90 (64, 256, 256), - (32, 512, 512), - (128, 512, 512) | not measured |"
+    assert f"| LSTM training, ragged: share of sgemm | 0.85 | 1 | {nothing}" in text
+    assert "| LSTM | 64,256,256 | equal | 1,000 | 2 | - | - | - | - | - | - |" in text
     assert "| recurrent | LSTM (64, 256, 256) lognormal, inference, threads 2 | onnxruntime | 0.50 |" in text
     assert "torch padded is faster than varlen_rnn at padding ratios up to 1.00." in text
     assert "A step costs 100.00 µs a row and 100.0 ms more: this straight line explains 100.0% of" in text
@@ -246,6 +312,7 @@ def test_a_bar_asks_for_the_worst_case():
     lines = {name: [] for name in SUITES}
     sizes, packed = [(64, 256, 256), (32, 512, 512), (128, 512, 512)], [13.0, 9.0, 14.0]
     lines["recurrent"] = [line_of(size, torch_packed=its) for size, its in zip(sizes, packed, strict=True)]
+    lines["efficiency"] = [line_of(size) for size in sizes]
     rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
     packed = rows["LSTM training, ragged: over PyTorch packed"]
     assert packed == ["8", "12", "13.00 (64, 256, 256), 9.00 (32, 512, 512), 14.00 (128, 512, 512)", "floor met"]
@@ -271,6 +338,18 @@ def test_points_of_every_suite_say_what_they_are(quick):
     for suite in SUITES.values():
         points = suite.points(quick, 2)
         assert len(set(map(str, points))) == len(points)
+
+
+def test_a_suite_has_its_own_patience_unless_the_run_is_quick(monkeypatch, tmp_path):
+    asked = []
+    suite = SUITES["efficiency"]._replace(
+        points=lambda quick, threads: ["a point"], run=lambda point, patience: asked.append(patience) or []
+    )
+    monkeypatch.setitem(SUITES, "efficiency", suite)
+    for quick in (False, True):
+        command.run_suite("efficiency", 1, quick, tmp_path)
+    assert asked == [suite.patience, measure.QUICK]
+    assert suite.patience.least == 15
 
 
 def test_tables_line_up():

@@ -9,7 +9,7 @@ from benchmarks.report.words import HEAD, METHOD, NOTES, TITLES
 from benchmarks.suites import SUITES
 from benchmarks.tables import markdown
 
-TIMED = ("recurrent", "end_to_end", "small", "scaling")
+TIMED = ("recurrent", "efficiency", "end_to_end", "small", "scaling")
 
 
 def write_report(folder, docs):
@@ -62,10 +62,10 @@ def _about(machine):
 def _quality(lines):
     """Return how steady the machine was."""
     figures = [each for line in lines for each in line.get("engines", {}).values()]
-    if not figures:
+    rates = [rate / 1e9 for each in figures for rate in each.get("sgemm_rates", ())]
+    if not rates:
         return ""
-    rates = [each["sgemm"] / 1e9 for each in figures]
-    rounds = [each["rounds"] for each in figures if len(each.get("rounds", ())) > 1]
+    rounds = [each["rounds"] for each in figures if len(each["rounds"]) > 1]
     spread = statistics.median([max(each) / min(each) for each in rounds]) if rounds else 1.0
     disturbed = sum(len(results.disturbed(line)) for line in lines)
     failed = sum("failed" in line for line in lines)

@@ -14,13 +14,17 @@ COLUMNS |= {"of sgemm": 9} | {engine: len(engine) + 2 for engine in PEERS}
 
 
 class Point(NamedTuple):
-    """A layer, who runs it, and how; `section` is the part of the suite that it belongs to."""
+    """A layer, who runs it, and how.
+
+    `section` is the part of the suite that it belongs to; `witnesses` are the engines that are compared, not timed.
+    """
 
     case: Case
     threads: int
     engines: tuple = tuple(ENGINES)
     modes: tuple = MODES
     section: str | None = None
+    witnesses: tuple = ()
 
     def __str__(self):
         size = (len(self.case.lengths), self.case.input_size, self.case.hidden_size)
@@ -32,7 +36,7 @@ def run(point, patience):
     """Return a line of results for each mode of a point."""
     case, threads = point.case, point.threads
     engines = installed(point.engines)
-    found = measure("layers", dataclasses.asdict(case), engines, threads, patience, point.modes)
+    found = measure("layers", dataclasses.asdict(case), engines, threads, patience, point.modes, point.witnesses)
     return [
         {"section": point.section, **case.summary(), "mode": mode, "threads": threads, "flops": case.flops(mode), **its}
         for mode, its in found.items()

@@ -18,17 +18,18 @@ def points(quick, threads):
         case
         for cell in ("LSTM", "GRU")
         for batch_size, *width in [*MAIN_SIZES, *OTHER_SIZES]
-        for case in _equal_and_lognormal(cell, batch_size, *width)
+        for case in equal_and_lognormal(cell, batch_size, *width)
     ]
     batch_size, *width = MAIN_SIZES[0]
-    cases += _equal_and_lognormal("RNN", batch_size, *width)
+    cases += equal_and_lognormal("RNN", batch_size, *width)
     for cell in ("LSTM", "GRU"):
         cases.append(Case(cell, *width, pareto(batch_size), "pareto"))
         cases += [Case(cell, *width, of_data_set(batch_size, name), name) for name in DATA_SETS]
     return [Point(case, threads) for case in cases]
 
 
-def _equal_and_lognormal(cell, batch_size, input_size, hidden_size):
+def equal_and_lognormal(cell, batch_size, input_size, hidden_size):
+    """Return the cases of a size: equal lengths, and lognormal ones if there are several."""
     cases = [Case(cell, input_size, hidden_size, equal(batch_size, STEPS), "equal")]
     if batch_size > 1:  # one sequence is always as long as itself
         cases.append(Case(cell, input_size, hidden_size, lognormal(batch_size), "lognormal"))

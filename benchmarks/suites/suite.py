@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from benchmarks.measure import Patience
+
 
 class Suite(NamedTuple):
     """A list of points, each of which gives some lines of results.
@@ -17,9 +19,12 @@ class Suite(NamedTuple):
         Width of each column by its heading.
     cells : callable(line) -> list
         The cells of a line, one a column.
+    patience : Patience
+        Of a full run.
     """
 
     points: Callable
     run: Callable
     columns: dict
     cells: Callable
+    patience: Patience = Patience()
