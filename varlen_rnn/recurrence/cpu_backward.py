@@ -140,7 +140,7 @@ def backward_loop(cell, dtype):
         back = 1 if batch.reverse else -1  # from the row of a step to that of the step before
         group, done = take_group(work, batch, shard, True)
         while group >= 0:
-            lowest, highest = sequences_of(work, group)
+            lowest, highest = sequences_of(work, batch, group)
             num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
             sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
             for r in range(num_sequences if done == 0 else 0):

@@ -155,7 +155,7 @@ def forward_loop(cell, dtype):
 
         group, done = take_group(work, batch, shard, False)
         while group >= 0:
-            lowest, highest = sequences_of(work, group)
+            lowest, highest = sequences_of(work, batch, group)
             num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
             carry_plane = unit_blocks * num_sequences * width  # of a state but the first: [unit block][rank][unit]
             for r in range(num_sequences if done == 0 else 0):

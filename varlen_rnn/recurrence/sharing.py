@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
     `numbers` has rows of a panel's width: the panels of weights, then what each group carries from step to step, then
     the scratch of each shard.  `integers` has a line for each group, its barrier's counter or the steps behind it, and
-    its first and end among the sequences; an empty line; and the offsets of each shard.
+    where there are several, its first and end among the sequences; an empty line; and the offsets of each shard.
     """
 
     groups: int
@@ -80,8 +80,10 @@ def counter_of(work, group):
 
 
 @cpu_inlined
-def sequences_of(work, group):
+def sequences_of(work, batch, group):
     """Return a group's first and end among the sequences of the batch."""
+    if work.groups == 1:
+        return 0, len(batch.starts)
     return work.integers[group * COUNTER + 1], work.integers[group * COUNTER + 2]
 
 
@@ -130,7 +132,7 @@ def row_of_step(batch, sequence, t):
 @cpu_inlined
 def _rows_left(work, batch, group, done, backward):
     """Return the rows of a group that has `done` steps behind it, from its first step or from its last."""
-    first, end = sequences_of(work, group)
+    first, end = sequences_of(work, batch, group)
     steps, rows = steps_of(batch, first, end), 0
     low, high = (0, steps - done) if backward else (done, steps)
     for sequence in range(first, end):
@@ -184,23 +186,28 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
-        ranks, bounds = _deal(plan.seq_lens, num_groups, parts)
-        num_groups, batch = len(bounds) - 1, (plan.starts, plan.seq_lens, plan.sorted_indices)
-        num_shards = num_groups * parts if parts > 1 else min(num_groups, threads.get_num_threads())
-        longest = max(end - first for first, end in itertools.pairwise(bounds))
+        batch, bounds, longest = (plan.starts, plan.seq_lens, plan.sorted_indices), (), plan.num_sequences
+        num_shards, turn = parts, _ENDLESS
+        if num_groups > 1:
+            ranks, bounds = _deal(plan.seq_lens, num_groups, parts)
+            batch = batch if ranks is None else [array[ranks] for array in batch]
+            num_groups, longest = len(bounds) - 1, max(end - first for first, end in itertools.pairwise(bounds))
+            num_shards = num_groups * parts
+            if parts == 1:
+                num_shards = min(num_groups, threads.get_num_threads())
+                turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
         carry_rows, rows, offsets = loop.memory_of(unit_blocks, -(-unit_blocks // parts), longest)
         numbers = empty((panel_rows + num_groups * carry_rows + num_shards * rows, loop.width), like)
         integers = np.zeros((num_groups + 1) * COUNTER + num_shards * offsets, np.int64)
-        for group, first in enumerate(bounds[:-1]):
-            integers[group * COUNTER + 1], integers[group * COUNTER + 2] = first, bounds[group + 1]
+        for group, ends in enumerate(itertools.pairwise(bounds)):
+            integers[group * COUNTER + 1 : group * COUNTER + 3] = ends
         if num_groups > 1:
             kernel, *first_arguments = pack
             kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
-        turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards)) if num_shards > 1 and parts == 1 else _ENDLESS
         threads.for_each_shard(
             loop.kernel,
             (num_groups, parts, turn, panel_rows, carry_rows, numbers, integers),
-            (*(batch if ranks is None else [array[ranks] for array in batch]), reverse),
+            (*batch, reverse),
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
@@ -209,13 +216,11 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
 
 
 def _deal(seq_lens, num_groups, parts):
-    """Return the ranks of the sequences group after group, None for the order of the plan, and the groups' bounds.
+    """Return the ranks of sequences group after group, None for the order of the plan, and the bounds of the groups.
 
     Groups of teams are dealt out to and fro, so that they get nearly equal rows.
     """
     num_sequences = len(seq_lens)
-    if num_groups == 1:
-        return None, (0, num_sequences)
     if parts == 1:
         with_rows = max(1, np.count_nonzero(seq_lens))  # the others belong to the last group
         size = -(-with_rows // num_groups)
