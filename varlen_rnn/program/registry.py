@@ -1,15 +1,14 @@
 """What an operator is: inference, forward, and the operators of its gradient; one table for all."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from varlen_rnn.errors import ProgramError
 
-_NOTHING = MappingProxyType({})
 
-
-class Op(NamedTuple):
+# No NamedTuple: reading its attributes takes several times as long, and every application of an operator reads some.
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
     """An operator.
 
     Attributes
@@ -53,9 +52,9 @@ class Op(NamedTuple):
     forward: Callable
     grad: Callable | None = None
     outputs: tuple[str, ...] = ("out",)
-    attrs: Mapping[str, str] = _NOTHING
+    attrs: Mapping[str, str] = field(default_factory=dict)
     in_place: tuple[int, ...] = ()
-    inference: Mapping[str, object] = _NOTHING
+    inference: Mapping[str, object] = field(default_factory=dict)
     overwrites: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None
