@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.engines import MODES
+from benchmarks.engines import MODES, OURS
 from benchmarks.parity import disagreement
 from benchmarks.processes import started
 from benchmarks.quiet import Watch, undisturbed, wait_for_quiet
@@ -44,7 +44,7 @@ class Round(NamedTuple):
     seconds : float
         Of a step.
     sgemm : float
-        The rate of its process just before and just after, the mean of both.
+        The rate of our process just before and just after, the mean of both; 0 in a peer's turn, which has none.
     others : float
         The cores that others took, in whichever of the three they took most.
     """
@@ -108,7 +108,7 @@ def check_outputs(processes, mode):
 def take_turns(able, patience):
     """Return the rounds of processes that take turns: {mode: {engine: list of Round}}.
 
-    Rates drift with the machine, so every step stands between two products of its own.
+    Rates drift with the machine, so every step of ours stands between two products.
     """
     rounds, began = {mode: {} for mode in able}, time.perf_counter()
     everyone = list(dict.fromkeys(process for processes in able.values() for process in processes))
@@ -117,15 +117,20 @@ def take_turns(able, patience):
             break
         for process in everyone:
             wait_for_quiet(patience.wait)
-            rate, others = _watched(process, "sgemm")
+            rate, others = _product(process)
             for mode in able:
                 if process in able[mode]:
                     before, others_before = rate, others
                     seconds, others_during = _watched(process, "seconds", mode=mode)
-                    rate, others = _watched(process, "sgemm")
+                    rate, others = _product(process)
                     taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others))
                     rounds[mode].setdefault(process.engine, []).append(taken)
     return rounds
+
+
+def _product(process):
+    """Return the rate of sgemm, and the cores that others took; nothing of peers, whose rates nobody asks for."""
+    return _watched(process, "sgemm") if process.engine == OURS else (0.0, 0.0)
 
 
 def _watched(process, do, **request):
@@ -140,6 +145,6 @@ def _figures(rounds):
     return {
         "seconds": statistics.median(undisturbed(seconds, others)),
         "rounds": seconds,
-        "sgemm_rates": rates,
+        **({"sgemm_rates": rates} if any(rates) else {}),
         "others": others,
     }

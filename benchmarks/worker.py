@@ -4,7 +4,7 @@
     {"do": "outputs", "mode": "training", "path": "a.npz"}
     {"do": "seconds", "mode": "training"}
 
-Between requests it waits in a read, all its threads asleep, so only one engine computes at a time.
+Between requests it waits in a read, its threads asleep or soon to be, so only one engine computes at a time.
 """
 
 import json
@@ -47,7 +47,7 @@ class Worker:
 
 
 def settle():
-    """Wait until the threads of this process sleep, a second at most.
+    """Wait until the threads of this process take less than a quarter of a core, a second at most.
 
     Those of BLAS and OpenMP spin after their last product, OpenBLAS's for longer than a window, on cores that the next
     request needs.

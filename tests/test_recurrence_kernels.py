@@ -260,7 +260,7 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 1
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_initial, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group goes from thread to thread
+    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group is put back after each step, with all that it goes on with
     lengths = np.random.default_rng(1).integers(0, 30, 70)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, with_initial)
 
@@ -277,18 +277,49 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0], [5], [3, 0, 9], [2] * 100, [0] * 50 + [7] * 13, range(40)])
-@pytest.mark.parametrize("split", SPLITS)
-def test_every_sequence_belongs_to_one_group(lengths, split):
+@pytest.mark.parametrize("num_groups", [2, 5, 16])
+@pytest.mark.parametrize("teams", [False, True])
+def test_every_sequence_belongs_to_one_group(lengths, num_groups, teams):
     seq_lens = np.sort(np.array(lengths, np.int64))[::-1]
-    ranks, bounds = sharing._deal(seq_lens, *split)
-    assert sorted(range(len(seq_lens)) if ranks is None else ranks) == list(range(len(seq_lens)))
+    (dealt, ranks), bounds = (seq_lens, np.arange(len(seq_lens))), None
+    if teams:
+        (dealt, ranks), bounds = sharing._deal((seq_lens, ranks), num_groups)
+    else:
+        bounds = sharing._cut(seq_lens, num_groups)
+    assert sorted(ranks) == list(range(len(seq_lens)))
     assert (bounds[0], bounds[-1]) == (0, len(seq_lens))
-    assert 1 <= len(bounds) - 1 <= split[0]
-    dealt = seq_lens if ranks is None else seq_lens[ranks]
+    assert 1 <= len(bounds) - 1 <= num_groups
     groups = [dealt[first:end] for first, end in itertools.pairwise(bounds)]
     assert all((np.diff(group) <= 0).all() for group in groups)  # the longest first, as the loops need it
     rows = [group.sum() for group in groups]
-    assert split[1] == 1 or max(rows) - min(rows) <= max(lengths, default=0)
+    assert not teams or max(rows) - min(rows) <= max(lengths, default=0)
+
+
+@cpu_only
+def test_all_splits_run_the_kernel_that_was_compiled_for_one(monkeypatch):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    case, seen = Case(CELLS["lstm"], [0, 5, 9, 14, 15], (3, 70), 1, False), []
+    for split in [(1, 1), (2, 1), (2, 2)]:
+        monkeypatch.setattr(sharing, "_split", lambda *_, split=split, **__: split)
+        case.run(Host, np.float32)
+        seen.append(len(cpu.cpu_forward.forward_loop(CELLS["lstm"], np.dtype(np.float32)).kernel.signatures))
+    assert seen[0] > 0
+    assert len(set(seen)) == 1
+
+
+@cpu_only
+def test_sequences_without_rows_take_little_memory(monkeypatch):
+    taken, empty = [], sharing.empty
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    monkeypatch.setattr(sharing, "empty", lambda shape, like: taken.append(np.prod(shape)) or empty(shape, like))
+    lengths = [7] * 13 + [0] * 2000
+    case = Case(CELLS["lstm"], [0, *np.cumsum(lengths).tolist()], (3, 16), 1, False)
+    for split in [(1, 1), (3, 1)]:
+        monkeypatch.setattr(sharing, "_split", lambda *_, split=split, **__: split)
+        case.run(Host, np.float32)
+    forward, backward, forward_of_three, backward_of_three = taken
+    assert forward_of_three < 2 * forward
+    assert backward_of_three < 2 * backward
 
 
 @cpu_only

@@ -196,6 +196,8 @@ def test_one_team_at_a_time():
 
 @pytest.mark.parametrize(("lengths", "num_threads", "expected"), [
     ([100] * 64, 2, (3, 1)),  # enough for all: groups that threads take in turns, no barrier
+    ([100] * 100_000, 2, (127, 1)),  # larger ones of many
+    ([100] * 48, 2, (3, 1)),  # not two, which would be halves, and wait for the slower core
     ([400, 300, 250, *[50] * 60], 2, (4, 1)),  # of 18, for the first of 24 would be more than half of the work
     ([100], 2, (1, 2)),
     ([100] * 3, 16, (1, 16)),
@@ -213,6 +215,12 @@ def test_many_sequences_are_taken_in_turns_and_few_are_the_work_of_teams(lengths
         groups, parts = sharing._split(seq_lens, products, 16, may_meet=False)
         assert parts == 1
         assert groups >= min(num_threads, np.count_nonzero(lengths))
+
+
+def test_groups_are_not_small_for_the_sake_of_one_sequence():
+    vr.set_num_threads(2)
+    seq_lens = np.array([10_000, *[10] * 1000])
+    assert sharing._split(seq_lens, int(seq_lens.sum()) * 10**6, 16, may_meet=False) == (42, 1)
 
 
 def test_modes_belong_to_a_context():

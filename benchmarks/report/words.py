@@ -11,15 +11,18 @@ Each engine runs in a process of its own, on inputs that all processes make from
 number of threads. First their results are compared (outputs; in training the gradients of rows and of all weights; of
 whole models the losses and the first gradients, for Adam hides how large a gradient is); a line without agreement has
 no figures. Then they take turns: a round repeats a step for at least a tenth of a second while the other processes
-wait. Just before and just after it, the same process multiplies two 2048 x 2048 matrices with NumPy (sgemm); after each
-product it waits until the threads of NumPy's BLAS sleep, for while they spin they take cores from the step.
+wait. Just before and just after a round of ours, its process multiplies two 2048 x 2048 matrices with NumPy (sgemm);
+after each request a process waits, a second at most, until its threads take less than a quarter of a core, for while
+those of a BLAS spin they take cores from what comes next.
 A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
-less than a quarter of a core, during the step and during either product, or of all rounds if there is no such round.
+less than a quarter of a core, during the step and during either product, waits included, or of all rounds if there is
+no such round.
 
 * A step of training is forward and backward: gradients of the rows and of all weights, no optimizer. *of sgemm* counts
   the products only, `2 rows (D + H) gates H` forward and three times as much in training, over rows that exist, and
   divides by the sgemm rate of our own process in the same round, the mean of before and after; the figure is the median
-  of these shares. The machine's speed drifts from minute to minute: a step and the products beside it see the same.
+  of these shares. The machine's speed drifts from minute to minute: a step and the products beside it see nearly the
+  same.
 * Ratios are times over ours: above 1, `varlen_rnn` is faster.
 * *torch packed* is `pack_padded_sequence`, the layer, `pad_packed_sequence`; *torch padded* runs the layer on the whole
   rectangle, with zero gradients in the padding; *onnxruntime* gets the lengths beside the rectangle, inference only;

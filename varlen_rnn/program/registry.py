@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from varlen_rnn.errors import ProgramError
+
+_NOTHING = MappingProxyType({})
 
 
 # No NamedTuple: reading its attributes takes several times as long, and every application of an operator reads some.
@@ -52,9 +55,9 @@ class Op:
     forward: Callable
     grad: Callable | None = None
     outputs: tuple[str, ...] = ("out",)
-    attrs: Mapping[str, str] = field(default_factory=dict)
+    attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     in_place: tuple[int, ...] = ()
-    inference: Mapping[str, object] = field(default_factory=dict)
+    inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None

@@ -64,8 +64,8 @@ def backward_loop(cell, dtype):
     d_previous = d_kept + num_slots * plane
     size = d_previous + num_states * plane
 
-    def memory_of(unit_blocks, own_unit_blocks, sequences):  # a group carries the gradients of states
-        return num_states * unit_blocks * sequences, size // width, 3 * sequences
+    def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries the gradients of states
+        return num_states * unit_blocks, size // width, 3 * sequences
 
     @cpu_inlined
     def load(scratch, r, slots, at_slot, hidden, d_y, at_y, carry, at_carry, sums, units):
@@ -131,17 +131,18 @@ def backward_loop(cell, dtype):
         y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
-        scratch, offsets = numbers_of(work, shard, num_shards), offsets_of(work, shard, num_shards)
+        scratch, offsets = numbers_of(work, batch, shard, num_shards), offsets_of(work, shard, num_shards)
         count = len(offsets) // 3
         rows, gates, carried = offsets[:count], offsets[count : 2 * count], offsets[2 * count :]
         for r in range(count):
             carried[r] = r * carry_stride + first_unit
 
         back = 1 if batch.reverse else -1  # from the row of a step to that of the step before
-        group, done = take_group(work, batch, shard, True)
+        group, done = take_group(work, shard)
         while group >= 0:
             lowest, highest = sequences_of(work, batch, group)
-            num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
+            num_sequences, steps = highest - lowest, steps_of(batch, lowest, highest)
+            carry = carry_of(work, lowest, highest)
             sums = num_sequences * carry_stride  # of a state in `carry`: [rank][unit]
             for r in range(num_sequences if done == 0 else 0):
                 at = batch.order[lowest + r] * hidden + first_unit
@@ -201,6 +202,6 @@ def backward_loop(cell, dtype):
                 to = batch.order[lowest + r] * hidden + first_unit
                 for s in range(num_states):
                     copy_units(carry, carried[r] + s * sums, d_initial, to + s * initial_plane, own_units, width)
-            group, done = next_group(work, batch, group, done, steps, shard, True)
+            group, done = next_group(work, shard, group, rows_done, done, steps)
 
     return Loop(backward, memory_of, width)

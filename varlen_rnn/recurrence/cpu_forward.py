@@ -87,9 +87,9 @@ def forward_loop(cell, dtype):
     kept = new + num_states * plane
     size = kept + num_slots * plane
 
-    def memory_of(unit_blocks, own_unit_blocks, sequences):  # a group carries states; the scratch and projected inputs
+    def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries states; the scratch and projected inputs
         rows = size // width + BLOCK_ROWS * own_unit_blocks * num_gates
-        return (num_states - 1) * unit_blocks * sequences, rows, sequences + 3 * BLOCK_ROWS
+        return (num_states - 1) * unit_blocks, rows, sequences + 3 * BLOCK_ROWS
 
     @cpu_inlined
     def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
@@ -126,6 +126,36 @@ def forward_loop(cell, dtype):
         for s in range(1, num_states):
             copy_run(scratch, new + s * plane + r, slots, at_slot + (num_slots + s - 1) * hidden, valid, width)
 
+    @cpu_inlined
+    def begin(batch, lowest, highest, first, end, initial, initial_plane, hidden, carry, carry_plane):
+        """Bring the initial states of a group, all but the output."""
+        for sequence in range(lowest, highest):
+            for unit_block in range(first, end):
+                unit, to = unit_block * width, (unit_block * (highest - lowest) + sequence - lowest) * width
+                at = batch.order[sequence] * hidden + unit
+                for s in range(1, num_states):
+                    to_s = to + (s - 1) * carry_plane
+                    copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
+
+    @cpu_inlined
+    def leave(
+        batch, lowest, highest, first, end, y, y_stride, y_column, initial, initial_plane, hidden,
+        carry, carry_plane, last,
+    ):  # fmt: skip
+        """Write the last states of a group: of an empty sequence, its initial ones."""
+        for sequence in range(lowest, highest):
+            length = batch.seq_lens[sequence]
+            for unit_block in range(first, end):
+                unit, here = unit_block * width, (unit_block * (highest - lowest) + sequence - lowest) * width
+                valid, to = min(width, hidden - unit), batch.order[sequence] * hidden + unit
+                if length > 0:
+                    at = row_of_step(batch, sequence, length - 1) * y_stride + y_column + unit
+                    copy_run(y, at, last, to, valid, width)
+                else:
+                    copy_run(initial, to, last, to, valid, width)
+                for s in range(1, num_states):
+                    copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
+
     @cpu_kernel
     def forward(
         shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, last, keep, stream
@@ -145,7 +175,7 @@ def forward_loop(cell, dtype):
         x_panels, h_panels = panels_of(weights, num_gates, panels)
         x_panels, h_panels = x_panels.ravel(), h_panels.ravel()
 
-        numbers = numbers_of(work, shard, num_shards)
+        numbers = numbers_of(work, batch, shard, num_shards)
         scratch, projected = numbers[:size], numbers[size:]
         offsets = offsets_of(work, shard, num_shards)
         x_rows, sums = offsets, offsets[BLOCK_ROWS:]
@@ -153,18 +183,14 @@ def forward_loop(cell, dtype):
         for r in range(BLOCK_ROWS):
             sums[r] = r * width
 
-        group, done = take_group(work, batch, shard, False)
+        group, done = take_group(work, shard)
         while group >= 0:
             lowest, highest = sequences_of(work, batch, group)
-            num_sequences, steps, carry = highest - lowest, steps_of(batch, lowest, highest), carry_of(work, group)
+            num_sequences, steps = highest - lowest, steps_of(batch, lowest, highest)
+            carry = carry_of(work, lowest, highest)
             carry_plane = unit_blocks * num_sequences * width  # of a state but the first: [unit block][rank][unit]
-            for r in range(num_sequences if done == 0 else 0):
-                for unit_block in range(first, end):
-                    unit, to = unit_block * width, (unit_block * num_sequences + r) * width
-                    at = batch.order[lowest + r] * hidden + unit
-                    for s in range(1, num_states):
-                        to_s = to + (s - 1) * carry_plane
-                        copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
+            if done == 0:
+                begin(batch, lowest, highest, first, end, initial, initial_plane, hidden, carry, carry_plane)
 
             t, alive, rows, projected_until, at_step = done, num_sequences, 0, 0, 0
             while t < steps and (rows < work.turn or projected_until > t):
@@ -222,18 +248,11 @@ def forward_loop(cell, dtype):
                 if work.parts > 1:
                     wait(counter_of(work, group), t * work.parts)
 
-            for r in range(num_sequences if t == steps else 0):
-                length = batch.seq_lens[lowest + r]
-                for unit_block in range(first, end):
-                    unit, here = unit_block * width, (unit_block * num_sequences + r) * width
-                    valid, to = min(width, hidden - unit), batch.order[lowest + r] * hidden + unit
-                    if length > 0:
-                        at = row_of_step(batch, lowest + r, length - 1) * y_stride + y_column + unit
-                        copy_run(y, at, last, to, valid, width)
-                    else:
-                        copy_run(initial, to, last, to, valid, width)
-                    for s in range(1, num_states):
-                        copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
-            group, done = next_group(work, batch, group, t, steps, shard, False)
+            if t == steps:
+                leave(
+                    batch, lowest, highest, first, end, y, y_stride, y_column, initial, initial_plane, hidden,
+                    carry, carry_plane, last,
+                )  # fmt: skip
+            group, done = next_group(work, shard, group, rows, t, steps)
 
     return Loop(forward, memory_of, width)

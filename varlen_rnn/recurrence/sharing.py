@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,18 @@ from varlen_rnn.kernels.counters import COUNTER, publish, read, swap
 from varlen_rnn.kernels.tile import TILE_ROWS, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
-_SIZES = (24, 18, 12, 6, 3, 2, 1)  # of groups that threads take in turns
-_TURN_ROWS, _TURNS = 48, 64  # of a group, after which another thread may take it: so many rows, or turns of a thread
 _ENDLESS = 2**62
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
+_TURN_ROWS = 48  # of a group, after which another thread may take it
+_TURNS = 64  # of a thread in a call at most, and groups for each thread
+
+# What a split costs, measured on two cores of one machine.
+_PASS = 0.5  # rows in the time that a step of a group loses to weights which no cache near the core holds
+_ONE_ROW, _TWO_ROWS = 1.4, 0.5  # and rows more in the time that a step of one row, or of two, takes on tiles
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
-_PASS = 0.5  # rows in the time that a step loses to weights which no cache near the core holds
-_UNEVEN = 1.1  # by how much the slowest of some threads on one machine lags
+_UNEVEN = 1.1  # by how much the slowest of some threads lags, where others do not take over
+_WORTH = 0.97  # of the time with larger groups is what smaller ones must come down to
+
 _ALONE = contextlib.nullcontext(True)  # in place of a team
 
 
@@ -47,9 +53,11 @@ class Batch(NamedTuple):
 class Work(NamedTuple):
     """The groups, the members of a team, the rows of a turn, and memory.
 
-    `numbers` has rows of a panel's width: the panels of weights, then what each group carries from step to step, then
-    the scratch of each shard.  `integers` has a line for each group, its barrier's counter or the steps behind it, and
-    where there are several, its first and end among the sequences; an empty line; and the offsets of each shard.
+    `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
+    then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
+    it has behind it; and, where there are several, its first and end among the sequences, and its rows left.  Then
+    there is an empty line, and the offsets of each shard, followed by one: what a thread writes at each step shares no
+    line with what another reads.
     """
 
     groups: int
@@ -64,8 +72,8 @@ class Work(NamedTuple):
 class Loop(NamedTuple):
     """A kernel for panels of `width`, called with plain tuples: `kernel(shard, num_shards, work, batch, *arguments)`.
 
-    `memory_of(unit_blocks, own_unit_blocks, sequences)`: how many rows of numbers a group of so many sequences carries,
-    how many a shard needs, and how many offsets.
+    `memory_of(unit_blocks, own_unit_blocks, sequences)`: how many rows of numbers a sequence carries, how many a shard
+    needs, and how many offsets where its groups have so many sequences.
     """
 
     kernel: Callable
@@ -88,16 +96,15 @@ def sequences_of(work, batch, group):
 
 
 @cpu_inlined
-def carry_of(work, group):
-    """Return the memory for what a group carries from step to step."""
-    first = work.panel_rows + group * work.carry_rows
-    return work.numbers[first : first + work.carry_rows].ravel()
+def carry_of(work, first, end):
+    """Return the memory for what some sequences carry from step to step."""
+    return work.numbers[work.panel_rows + first * work.carry_rows : work.panel_rows + end * work.carry_rows].ravel()
 
 
 @cpu_inlined
-def numbers_of(work, shard, num_shards):
+def numbers_of(work, batch, shard, num_shards):
     """Return the memory of a shard for numbers."""
-    before = work.panel_rows + work.groups * work.carry_rows
+    before = work.panel_rows + len(batch.starts) * work.carry_rows
     rows = (work.numbers.shape[0] - before) // num_shards
     return work.numbers[before + shard * rows : before + (shard + 1) * rows].ravel()
 
@@ -130,18 +137,7 @@ def row_of_step(batch, sequence, t):
 
 
 @cpu_inlined
-def _rows_left(work, batch, group, done, backward):
-    """Return the rows of a group that has `done` steps behind it, from its first step or from its last."""
-    first, end = sequences_of(work, batch, group)
-    steps, rows = steps_of(batch, first, end), 0
-    low, high = (0, steps - done) if backward else (done, steps)
-    for sequence in range(first, end):
-        rows += max(0, min(batch.seq_lens[sequence], high) - low)
-    return rows
-
-
-@cpu_inlined
-def take_group(work, batch, shard, backward):
+def take_group(work, shard):
     """Return the group that a shard goes on with, and the steps behind it; -1 when there is none.
 
     When all that have not ended are taken, those who have them will end them.
@@ -151,22 +147,24 @@ def take_group(work, batch, shard, backward):
     while True:
         group, most, at = -1, -1, 0
         for other in range(work.groups):
-            done = read(counter_of(work, other))
-            if done >= 0:
-                left = _rows_left(work, batch, other, done, backward)
-                if left > most:
-                    group, most, at = other, left, done
+            done, left = read(counter_of(work, other)), work.integers[other * COUNTER + 3]
+            if done >= 0 and left > most:
+                group, most, at = other, left, done
         if group < 0 or swap(counter_of(work, group), at, _TAKEN):
             return group, at
 
 
 @cpu_inlined
-def next_group(work, batch, group, done, steps, shard, backward):
-    """Put a group back that has `done` of its steps behind it, and take one as `take_group` does."""
+def next_group(work, shard, group, rows, done, steps):
+    """Put a group back, with `rows` less and `done` steps behind it, and take one as `take_group` does.
+
+    A team has one group.
+    """
     if work.parts > 1:
         return -1, 0
+    work.integers[group * COUNTER + 3] -= rows
     publish(counter_of(work, group), _ENDED if done == steps else done)
-    return take_group(work, batch, shard, backward)
+    return take_group(work, shard)
 
 
 def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arguments):
@@ -186,24 +184,24 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
-        batch, bounds, longest = (plan.starts, plan.seq_lens, plan.sorted_indices), (), plan.num_sequences
-        num_shards, turn = parts, _ENDLESS
-        if num_groups > 1:
-            ranks, bounds = _deal(plan.seq_lens, num_groups, parts)
-            batch = batch if ranks is None else [array[ranks] for array in batch]
-            num_groups, longest = len(bounds) - 1, max(end - first for first, end in itertools.pairwise(bounds))
-            num_shards = num_groups * parts
-            if parts == 1:
-                num_shards = min(num_groups, threads.get_num_threads())
-                turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
+        batch, bounds = (plan.starts, plan.seq_lens, plan.sorted_indices), (0, plan.num_sequences)
+        num_shards, turn = num_groups * parts, _ENDLESS
+        if num_groups > 1 and parts > 1:
+            batch, bounds = _deal(batch, num_groups)
+        elif num_groups > 1:
+            bounds = _cut(plan.seq_lens, num_groups)
+            num_shards = min(num_groups, threads.get_num_threads())
+            turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
+        num_groups, longest = len(bounds) - 1, max(map(sub, bounds[1:], bounds))
         carry_rows, rows, offsets = loop.memory_of(unit_blocks, -(-unit_blocks // parts), longest)
-        numbers = empty((panel_rows + num_groups * carry_rows + num_shards * rows, loop.width), like)
-        integers = np.zeros((num_groups + 1) * COUNTER + num_shards * offsets, np.int64)
-        for group, ends in enumerate(itertools.pairwise(bounds)):
-            integers[group * COUNTER + 1 : group * COUNTER + 3] = ends
+        numbers = empty((panel_rows + plan.num_sequences * carry_rows + num_shards * rows, loop.width), like)
+        integers = np.zeros((num_groups + 1) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
         if num_groups > 1:
             kernel, *first_arguments = pack
             kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
+            rows_until = np.concatenate(([0], np.cumsum(batch[1])))[list(bounds)]
+            lines = integers[: num_groups * COUNTER].reshape(num_groups, COUNTER)
+            lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.diff(rows_until)
         threads.for_each_shard(
             loop.kernel,
             (num_groups, parts, turn, panel_rows, carry_rows, numbers, integers),
@@ -211,30 +209,32 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
-            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, 2**62) if parts > 1 else None,
+            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, _ENDLESS) if parts > 1 else None,
         )
 
 
-def _deal(seq_lens, num_groups, parts):
-    """Return the ranks of sequences group after group, None for the order of the plan, and the bounds of the groups.
+def _cut(seq_lens, num_groups):
+    """Return the bounds of groups of neighbours; sequences without rows are in the last one."""
+    with_rows = max(1, np.count_nonzero(seq_lens))
+    size = -(-with_rows // num_groups)
+    size = size if size < TILE_ROWS else -(-size // TILE_ROWS) * TILE_ROWS
+    return (*range(0, with_rows, size), len(seq_lens))
 
-    Groups of teams are dealt out to and fro, so that they get nearly equal rows.
-    """
-    num_sequences = len(seq_lens)
-    if parts == 1:
-        with_rows = max(1, np.count_nonzero(seq_lens))  # the others belong to the last group
-        size = -(-with_rows // num_groups)
-        size = size if size < TILE_ROWS else -(-size // TILE_ROWS) * TILE_ROWS
-        return None, (*range(0, with_rows, size), num_sequences)
-    groups = [_dealt(num_sequences, num_groups, group) for group in range(num_groups)]
-    return np.concatenate(groups), (0, *np.cumsum([len(group) for group in groups]).tolist())
+
+def _deal(batch, num_groups):
+    """Return a batch whose sequences are dealt out to groups of nearly equal rows, and the bounds of the groups."""
+    groups = [_dealt(len(batch[0]), num_groups, group) for group in range(num_groups)]
+    ranks = np.array([rank for group in groups for rank in group], np.int64)
+    dealt = [array[ranks] for array in batch]
+    for array in dealt:
+        array.flags.writeable = False  # as a plan's are: other types would have kernels compiled again
+    return dealt, (0, *itertools.accumulate(map(len, groups)))
 
 
 def _dealt(num_sequences, num_groups, group):
-    """Return the ranks of one group that are dealt out to and fro."""
-    deal = np.arange(-(-num_sequences // num_groups))
-    ranks = deal * num_groups + group + deal % 2 * (num_groups - 1 - 2 * group)
-    return ranks[ranks < num_sequences]
+    """Return the ranks of the sequences of one group, when they are dealt out to and fro."""
+    ranks = (r * num_groups + (num_groups - 1 - group if r % 2 else group) for r in range(num_sequences))
+    return list(itertools.takewhile(num_sequences.__gt__, ranks))
 
 
 def _split(seq_lens, products, unit_blocks, may_meet):
@@ -246,40 +246,31 @@ def _split(seq_lens, products, unit_blocks, may_meet):
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
         return 1, 1
-    seq_lens = seq_lens[seq_lens > 0]
-    num_sequences, work_of_row = len(seq_lens), products / seq_lens.sum()
-    best = (np.inf, 1, 1)
-    for size in _SIZES:
-        times = _rows_and_steps(_in_groups(seq_lens, size))
-        longest, mean = times.max(), times.sum() / min(num_threads, len(times))
-        best = min(best, (max(longest, mean) * work_of_row, len(times), 1))
-        if longest <= mean and len(times) >= num_threads:
+    lengths = seq_lens[seq_lens > 0].tolist()  # a list, for most batches are small: less than NumPy's calls take
+    count, work_of_row = len(lengths), products / sum(lengths)
+    best, num_groups, least = (float("inf"), 1, 1), 0, -(-count // (num_threads * _TURNS))
+    for size in (-(-max(BLOCK_ROWS, least) // BLOCK_ROWS) * BLOCK_ROWS, 18, 12, 6, 3, 2, 1):
+        if size < least or num_groups == -(-count // size):
+            continue
+        num_groups = -(-count // size)
+        times = [_rows_and_steps(lengths[first : first + size]) for first in range(0, count, size)]
+        longest, mean = max(times) * _UNEVEN, sum(times) / min(num_threads, num_groups)
+        if max(longest, mean) * work_of_row < best[0] * _WORTH:
+            best = (max(longest, mean) * work_of_row, num_groups, 1)
+        if longest <= mean:
             break  # smaller groups would only have more steps
     in_teams, parts = min(num_threads, threads.MAX_TEAM), 2
     while may_meet and parts <= min(in_teams, unit_blocks):
-        num_groups = max(1, min(in_teams // parts, num_sequences))
-        lengths = seq_lens[_dealt(num_sequences, num_groups, 0)]
+        num_groups = max(1, min(in_teams // parts, count))
+        of_first = [lengths[rank] for rank in _dealt(count, num_groups, 0)]
         units = -(-unit_blocks // parts) / unit_blocks
-        time = _rows_and_steps(_in_groups(lengths, len(lengths)))[0] * work_of_row * units + lengths[0] * _BARRIER
+        time = _rows_and_steps(of_first) * work_of_row * units + lengths[0] * _BARRIER
         best = min(best, (time * _UNEVEN, num_groups, parts))
         parts *= 2
     return best[1:]
 
 
-def _in_groups(seq_lens, size):
-    """Return the lengths of groups of `size` neighbours, (groups, at least three), filled up with zeros."""
-    num_groups = -(-len(seq_lens) // size)
-    lengths = np.zeros((num_groups, max(3, size)), np.int64)
-    padded = np.zeros(num_groups * size, np.int64)
-    padded[: len(seq_lens)] = seq_lens
-    lengths[:, :size] = padded.reshape(num_groups, size)
-    return lengths
-
-
 def _rows_and_steps(lengths):
-    """Return the time of each group on one thread, in rows.
-
-    One row takes a tile 2.4 times as long as its share of three, two take it 1.25 times as long.
-    """
-    first, second, third = lengths[:, 0], lengths[:, 1], lengths[:, 2]
-    return lengths.sum(axis=1) + 1.4 * (first - second) + 0.5 * (second - third) + _PASS * first
+    """Return the time of a group on one thread, in rows: that of all its rows, and of its steps."""
+    first, second, third = (*lengths[:3], 0, 0)[:3]
+    return sum(lengths) + _ONE_ROW * (first - second) + _TWO_ROWS * (second - third) + _PASS * first
