@@ -281,11 +281,8 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
 @pytest.mark.parametrize("teams", [False, True])
 def test_every_sequence_belongs_to_one_group(lengths, num_groups, teams):
     seq_lens = np.sort(np.array(lengths, np.int64))[::-1]
-    (dealt, ranks), bounds = (seq_lens, np.arange(len(seq_lens))), None
-    if teams:
-        (dealt, ranks), bounds = sharing._deal((seq_lens, ranks), num_groups)
-    else:
-        bounds = sharing._cut(seq_lens, num_groups)
+    batch = seq_lens, np.arange(len(seq_lens))
+    (dealt, ranks), bounds = sharing._deal(batch, num_groups) if teams else (batch, sharing._cut(seq_lens, num_groups))
     assert sorted(ranks) == list(range(len(seq_lens)))
     assert (bounds[0], bounds[-1]) == (0, len(seq_lens))
     assert 1 <= len(bounds) - 1 <= num_groups
