@@ -22,7 +22,6 @@ from varlen_rnn.kernels.tile import (
     rows_of_tile,
     tile,
     transpose_block,
-    width_of,
 )
 from varlen_rnn.threads import count_shards, for_each_shard
 
@@ -104,26 +103,27 @@ def panels_of_rows(weight):
 
 
 @cpu_kernel
-def tiles(rows, a, a_rows, panels, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
-    """Run `rows` rows of `a` over `num_panels` neighbouring panels; a depth of 0 copies the start, and reads no panel.
+def tiles(rows, a, a_rows, panels, panel_step, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
+    """Run `rows` rows of `a` over `num_panels` panels; a depth of 0 copies the start, and reads no panel.
 
-    All are addresses.  Row r begins at its `..._rows[r]`; from the sums of a panel to those of the next it is a step.
+    All are addresses.  Row r begins at its `..._rows[r]`; from a panel, and from its sums, to the next it is a step.
     """
-    width = width_of(a)
-    size = (depth + 1) * width
     if rows < 4:
-        tile(rows, num_panels, a, a_rows, 1, panels, size, depth, start, start_rows, start_step, c, c_rows, c_step)
+        tile(
+            rows, num_panels, a, a_rows, 1, panels, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
+            panels,
+        )  # fmt: skip
         return
     for p in range(num_panels):  # a panel stays in the caches while rows pass
-        panel, here, there = offset(panels, p * size), offset(start, p * start_step), offset(c, p * c_step)
-        r = 0
+        panel, here, there = offset(panels, p * panel_step), offset(start, p * start_step), offset(c, p * c_step)
+        next_panel, r = offset(panel, panel_step), 0
         while r < rows:
             m = rows_of_tile(rows - r)
             tile(
                 m, 1, a, offset(a_rows, r), 1, panel, 0, depth, here, offset(start_rows, r), 0, there,
-                offset(c_rows, r), 0,
+                offset(c_rows, r), 0, next_panel,
             )  # fmt: skip
-            r += m
+            next_panel, r = offset(next_panel, depth * lanes_of(a)), r + m
 
 
 @cpu_kernel
@@ -154,7 +154,7 @@ def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, 
         if not accumulate:
             start, start_rows, start_step = pointer(panels, depth * width), no_rows, step
         tiles(
-            rows, rows_of_a, pointer(a_rows, 0), pointer(panels, 0), whole, depth, start, pointer(start_rows, 0),
+            rows, rows_of_a, pointer(a_rows, 0), pointer(panels, 0), step, whole, depth, start, pointer(start_rows, 0),
             start_step, pointer(c, here), pointer(c_rows, 0), width,
         )  # fmt: skip
         if valid:
@@ -165,7 +165,8 @@ def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, 
             at = pointer(edge_rows, 0)
             panel = pointer(panels, whole * step)
             tiles(
-                rows, rows_of_a, pointer(a_rows, 0), panel, 1, depth, pointer(edge, 0), at, 0, pointer(edge, 0), at, 0,
+                rows, rows_of_a, pointer(a_rows, 0), panel, step, 1, depth, pointer(edge, 0), at, 0,
+                pointer(edge, 0), at, 0,
             )  # fmt: skip
             for r in range(rows):
                 for j in range(valid):

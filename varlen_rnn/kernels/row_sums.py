@@ -13,7 +13,8 @@ from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.counters import COUNTER, arrive, wait_until
 from varlen_rnn.kernels.gemm import size_of_piece
-from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, panel_width, pointer, tile
+from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, copy_tile_row, panel_width, pointer, prefetch, tile
+from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
@@ -49,6 +50,14 @@ def _gather(factor, start, count, panels, width):
 
 
 @cpu_inlined
+def _ask(c, row, end, column, width):
+    """Ask for the sums of the tile that begins with a row of `c`: many, and each is read only once a block."""
+    for r in range(row, min(row + TILE_ROWS, end)):
+        for j in range(column, column + width, CACHE_LINE // c.itemsize):
+            prefetch(pointer(c, r * c.shape[1] + j))
+
+
+@cpu_inlined
 def _add_products(
     factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, zeros, c_rows, c, begins, width
 ):  # fmt: skip
@@ -61,11 +70,13 @@ def _add_products(
         for m in range(first, end, TILE_ROWS):
             n = min(TILE_ROWS, end - m)
             if m < factor.end and m + n > factor.first:
+                _ask(c, m + TILE_ROWS - lowest, end - lowest, p, width)
                 here = pointer(c, (m - lowest) * c.shape[1] + p)
                 start, start_rows = (pointer(zeros[0], 0), pointer(zeros[1], 0)) if begins else (here, at_rows)
+                panel = pointer(panels, p * _PANEL_STEP)
                 tile(
                     n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
-                    pointer(panels, p * _PANEL_STEP), 0, count, start, start_rows, 0, here, at_rows, 0,
+                    panel, 0, count, start, start_rows, 0, here, at_rows, 0, panel,
                 )  # fmt: skip
 
 
@@ -78,19 +89,22 @@ def _add(source, source_start, target, target_start, count):
 
 
 @cpu_kernel
-def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest, a, one, two, c_one, c_two, sums):
+def row_products_cpu(
+    shard, num_shards, counters, piece, whole, width, lowest, highest, a, one, two, c_one, c_two, sums
+):
     """Three sums over the rows of `a`, read once: its products with two factors, and its own.
 
     They take the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have whole panels, and
     entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples.
 
-    A piece of work is a block of rows and `piece` columns, whole tiles.  Shards take the next one at the first of the
-    `counters`, so that none waits long for one whose core is slow; the others count the blocks that each piece of
+    A piece of work is a block of rows and `piece` columns, whole tiles.  Shards take all pieces of the next block,
+    whose factors they gather once; or, after the first `whole` blocks, the next piece, so that none waits long for one
+    whose core is slow.  They take at the first of the `counters`; the others count the blocks that each piece of
     columns has added, which are added in order.
     """
     one, two = Factor(*one), Factor(*two)
     pieces, gathered = (highest - lowest + piece - 1) // piece, -1
-    if counters[0] // pieces * _DEPTH_BLOCK >= a.shape[0]:
+    if (whole + (counters[0] - whole) // pieces) * _DEPTH_BLOCK >= a.shape[0]:
         return  # too late: others have taken all
     flat = a.ravel()
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
@@ -103,8 +117,13 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
     rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
     zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
     # Nothing may raise from here on: others wait for a piece that was taken.
+    block, number, until = 0, 0, 0
     while True:
-        block, number = divmod(arrive(pointer(counters, 0)), pieces)
+        if number == until:
+            block, number, until = arrive(pointer(counters, 0)), 0, pieces
+            if block >= whole:
+                block, number = whole + (block - whole) // pieces, (block - whole) % pieces
+                until = number + 1
         start, first = block * _DEPTH_BLOCK, lowest + number * piece
         if start >= a.shape[0]:
             return
@@ -117,10 +136,12 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
         for k in range(count):
             target, row = k * TILE_ROWS, (start + k) * a.shape[1]
             for m in range(first, end, TILE_ROWS):
-                # A whole panel's width where the row has it: what is too much is overwritten by the next row.
-                whole = width >= TILE_ROWS and m + width <= a.shape[1]
-                n = width if whole else min(TILE_ROWS, end - m)
-                copy_run(flat, row + m, tiles, target, n, width)
+                # Whole vectors where the row has them: what is too much is overwritten by the next row.
+                if m + width <= a.shape[1] and width >= TILE_ROWS:
+                    copy_tile_row(flat, row + m, tiles, target)
+                else:
+                    for j in range(min(TILE_ROWS, end - m)):
+                        tiles[target + j] = flat[row + m + j]
                 target += tile_size
             _add(flat, row + first, part, 0, end - first)
         added = pointer(counters, (1 + number) * COUNTER)
@@ -135,6 +156,7 @@ def row_products_cpu(shard, num_shards, counters, piece, width, lowest, highest,
         )  # fmt: skip
         _add(part, 0, sums, first - lowest, end - first)
         arrive(added)
+        number += 1
 
 
 @cuda_kernel
@@ -171,7 +193,8 @@ def row_products(a, one, two):
     num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-columns // TILE_ROWS))
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
     counters = np.zeros(COUNTER * (1 + -(-columns // piece)), np.int64)
-    arguments = (counters, piece, width, lowest, highest, a, tuple(one), tuple(two), *wide, sums[lowest:highest])
+    whole = max(0, -(-a.shape[0] // _DEPTH_BLOCK) - 2 * num_shards)
+    arguments = (counters, piece, whole, width, lowest, highest, a, tuple(one), tuple(two), *wide, sums[lowest:highest])
     if columns:
         for_each_shard(row_products_cpu, *arguments, num_shards=num_shards)
     cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]

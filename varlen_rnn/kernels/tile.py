@@ -19,12 +19,11 @@ from numba.extending import intrinsic
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 
 _FEATURES = llvm.get_host_cpu_features()
-_WIDE = bool(_FEATURES.get("avx512f"))
-_MANY_REGISTERS = _WIDE or llvm.get_process_triple().startswith("aarch64")
-_VECTOR_BYTES = 64 if _WIDE else 32 if _FEATURES.get("avx") else 16
-_VECTORS = 4 if _MANY_REGISTERS else 2  # of accumulators a row: 24 of 32 registers, or 12 of 16
-
-TILE_ROWS = 6
+WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
+_VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
+# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
+BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
+TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 
 
 def panel_width(dtype):
@@ -68,85 +67,115 @@ def offset(typing, address, count):
     )
 
 
+def _emit_prefetch(builder, address, to_write, near):
+    """Ask for the cache line at an address, to read or to write it, into the first cache (3) or the second (2)."""
+    line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    flags = [ir.Constant(flag, number) for number in (int(to_write), near, 1)]
+    builder.call(function, [builder.bitcast(address, line), *flags])
+
+
 @intrinsic
 def prefetch(typing, address):
-    """Ask for the cache line at an address, which will be used a little later."""
+    """Ask for the cache line at an address, which will be overwritten a little later."""
 
     def codegen(context, builder, signature, arguments):
-        line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        to_write, near, data = (ir.Constant(flag, number) for number in (1, 3, 1))
-        builder.call(function, [builder.bitcast(arguments[0], line), to_write, near, data])
+        _emit_prefetch(builder, arguments[0], to_write=True, near=3)
         return context.get_dummy_value()
 
     return types.void(address), codegen
 
 
-def _make_tile(rows, panels):
-    """Return the tile of exactly `rows` rows and `panels` panels as a function of addresses, for compiled code.
+def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
+    """Write the tile of exactly `rows` rows and `panels` panels; it may ask for what is `ahead`, a line at each k."""
+    a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, next_panel = (
+        arguments
+    )
+    scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
+    lanes = _VECTOR_BYTES // scalar_bytes
+    vector, index = ir.VectorType(scalar, lanes), ir.IntType(64)
+    cells = [(r, q, v) for q in range(panels) for v in range(_VECTORS) for r in range(rows)]
+    if rows > panels * _VECTORS:
+        cells.sort()
 
-    Its arguments: `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements from k to k + 1;
-    the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin, and `c`, where
-    they go, each with the offsets of its rows, and elements from the sums of a panel to those of the next.
+    def row_at(address, offsets, r):
+        return builder.gep(address, [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
+
+    def panel_at(address, step, q):
+        return builder.gep(address, [builder.mul(step, ir.Constant(index, q))])
+
+    def vector_at(address, v):
+        address = builder.gep(address, [ir.Constant(index, v * lanes)])
+        return builder.bitcast(address, vector.as_pointer())
+
+    def load(address):
+        value = builder.load(address)
+        value.align = scalar_bytes
+        return value
+
+    a_row = [row_at(a, a_rows, r) for r in range(rows)]
+    start_row = [row_at(start, start_rows, r) for r in range(rows)]
+    c_row = [row_at(c, c_rows, r) for r in range(rows)]
+    sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
+    for r, q, v in cells:
+        builder.store(load(vector_at(panel_at(start_row[r], start_step, q), v)), sums[r, q, v])
+    name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
+    multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
+    undefined = ir.Constant(vector, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+    with cgutils.for_range(builder, depth, intp=index) as loop:
+        offset = builder.mul(loop.index, a_step)
+        here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
+        if ahead:
+            line = builder.mul(loop.index, ir.Constant(index, lanes))  # as long as a vector
+            _emit_prefetch(builder, builder.gep(next_panel, [line]), to_write=False, near=2)
+        spread, steps = {}, {}
+        for r, q, v in cells:  # the order decides what stays in registers beside the sums
+            if r not in spread:
+                one = builder.load(builder.gep(a_row[r], [offset]))
+                first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
+                spread[r] = builder.shuffle_vector(first_lane, undefined, everywhere)
+            if (q, v) not in steps:
+                steps[q, v] = load(vector_at(panel_at(here, panel_step, q), v))
+            total = builder.call(multiply_add, [spread[r], steps[q, v], builder.load(sums[r, q, v])])
+            builder.store(total, sums[r, q, v])
+    for r, q, v in cells:
+        address = vector_at(panel_at(c_row[r], c_step, q), v)
+        builder.store(builder.load(sums[r, q, v]), address).align = scalar_bytes
+
+
+def _make_tile(numbers_of_rows, panels):
+    """Return the tile of so many `panels`, for some numbers of rows, as a function of addresses, for compiled code.
+
+    Its arguments: how many `rows`; `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements
+    from k to k + 1; the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin,
+    and `c`, where they go, each with the offsets of its rows, and elements from the sums of a panel to those of the
+    next; and the panel, or the part of one, that is wanted next.
     """
 
     @intrinsic
-    def tile(typing, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step):
-        number, scalar_bytes = types.intp, a.dtype.bitwidth // 8
-        lanes = _VECTOR_BYTES // scalar_bytes
+    def tile(
+        typing, rows, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
+        next_panel,
+    ):  # fmt: skip
+        number = types.intp
         signature = types.void(
-            a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number
+            number, a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number, panel
         )  # fmt: skip
 
         def codegen(context, builder, signature, arguments):
-            a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step = arguments
-            vector, index = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes), ir.IntType(64)
-            cells = [(r, q, v) for q in range(panels) for v in range(_VECTORS) for r in range(rows)]
-            if rows > panels * _VECTORS:
-                cells.sort()
-
-            def row_at(address, offsets, r):
-                return builder.gep(address, [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
-
-            def panel_at(address, step, q):
-                return builder.gep(address, [builder.mul(step, ir.Constant(index, q))])
-
-            def vector_at(address, v):
-                address = builder.gep(address, [ir.Constant(index, v * lanes)])
-                return builder.bitcast(address, vector.as_pointer())
-
-            def load(address):
-                value = builder.load(address)
-                value.align = scalar_bytes
-                return value
-
-            a_row = [row_at(a, a_rows, r) for r in range(rows)]
-            start_row = [row_at(start, start_rows, r) for r in range(rows)]
-            c_row = [row_at(c, c_rows, r) for r in range(rows)]
-            sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
-            for r, q, v in cells:
-                builder.store(load(vector_at(panel_at(start_row[r], start_step, q), v)), sums[r, q, v])
-            name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
-            multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
-            undefined = ir.Constant(vector, ir.Undefined)
-            everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-            with cgutils.for_range(builder, depth, intp=index) as loop:
-                offset = builder.mul(loop.index, a_step)
-                here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
-                spread, steps = {}, {}
-                for r, q, v in cells:  # the order decides what stays in registers beside the sums
-                    if r not in spread:
-                        one = builder.load(builder.gep(a_row[r], [offset]))
-                        first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
-                        spread[r] = builder.shuffle_vector(first_lane, undefined, everywhere)
-                    if (q, v) not in steps:
-                        steps[q, v] = load(vector_at(panel_at(here, panel_step, q), v))
-                    total = builder.call(multiply_add, [spread[r], steps[q, v], builder.load(sums[r, q, v])])
-                    builder.store(total, sums[r, q, v])
-            for r, q, v in cells:
-                address = vector_at(panel_at(c_row[r], c_step, q), v)
-                builder.store(builder.load(sums[r, q, v]), address).align = scalar_bytes
+            scalar = context.get_value_type(signature.args[1].dtype)
+            end = builder.append_basic_block("end")
+            choice = builder.switch(arguments[0], end)
+            for rows in numbers_of_rows:
+                block = builder.append_basic_block(f"rows{rows}")
+                choice.add_case(ir.Constant(ir.IntType(64), rows), block)
+                builder.position_at_end(block)
+                ahead = WIDE and panels == 1 and rows > TILE_ROWS // 4
+                _emit_tile(builder, scalar, rows, panels, ahead, arguments[1:])
+                builder.branch(end)
+            builder.position_at_end(end)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -155,44 +184,37 @@ def _make_tile(rows, panels):
 
 
 # Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add.
-_one, _one_three, _one_four = _make_tile(1, 1), _make_tile(1, 3), _make_tile(1, 4)
-_two, _two_two, _three, _three_two = _make_tile(2, 1), _make_tile(2, 2), _make_tile(3, 1), _make_tile(3, 2)
-_four, _five, _six = _make_tile(4, 1), _make_tile(5, 1), _make_tile(6, 1)
+_tile, _two_panels = _make_tile(range(1, TILE_ROWS + 1), 1), _make_tile((2, 3), 2)
+_three_panels, _four_panels = _make_tile((1,), 3), _make_tile((1,), 4)
 
 
 @cpu_kernel
 def tile(
-    rows, panels, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step
+    rows, panels, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
+    next_panel,
 ):  # fmt: skip
     """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`."""
     q = 0
     while q < panels:
         p, s, d = offset(panel, q * panel_step), offset(start, q * start_step), offset(c, q * c_step)
-        if rows == 6:
-            _six(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        elif rows == 5:
-            _five(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        elif rows == 4:
-            _four(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        elif rows == 3 and q + 1 < panels:
-            _three_two(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
-            q += 1
-        elif rows == 3:
-            _three(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        elif rows == 2 and q + 1 < panels:
-            _two_two(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
-            q += 1
-        elif rows == 2:
-            _two(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        elif q + 3 < panels:
-            _one_four(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+        if rows == 1 and q + 3 < panels:
+            _four_panels(
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+            )  # fmt: skip
+            q += 4
+        elif rows == 1 and q + 2 < panels:
+            _three_panels(
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+            )  # fmt: skip
             q += 3
-        elif q + 2 < panels:
-            _one_three(a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step)
+        elif (rows == 2 or rows == 3) and q + 1 < panels:
+            _two_panels(
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+            )  # fmt: skip
             q += 2
         else:
-            _one(a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0)
-        q += 1
+            _tile(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, next_panel)
+            q += 1
 
 
 @intrinsic
@@ -234,10 +256,11 @@ def lanes_of(typing, address):
     return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), lanes)
 
 
-def _make_move(add=False, stream=False):
-    """Return a function that copies, or adds, one panel's width of neighbours from one flat array to another.
+def _make_move(vectors=lambda lanes: _VECTORS, add=False, stream=False):
+    """Return a function that copies, or adds, neighbours from one flat array to another, some vectors of them.
 
-    To `stream` is to write past the caches, which do not fetch the lines first; the target is aligned to a vector.
+    How many depends on the lanes of a vector; as many as a panel has, as a rule.  To `stream` is to write past the
+    caches, which do not fetch the lines first; the target is aligned to a vector.
     """
 
     @intrinsic
@@ -253,7 +276,7 @@ def _make_move(add=False, stream=False):
             def pointers(position, value, start):
                 data = context.make_array(signature.args[position])(context, builder, value=value).data
                 first = builder.gep(data, [start])
-                steps = [ir.Constant(ir.IntType(64), v * lanes) for v in range(_VECTORS)]
+                steps = [ir.Constant(ir.IntType(64), v * lanes) for v in range(vectors(lanes))]
                 return [builder.bitcast(builder.gep(first, [step]), vector.as_pointer()) for step in steps]
 
             def load(pointer):
@@ -278,7 +301,13 @@ def _make_move(add=False, stream=False):
     return move
 
 
+def _vectors_of_block(lanes):
+    return BLOCK_BYTES // _VECTOR_BYTES
+
+
 _copy_panel, _add_panel, stream_panel = _make_move(), _make_move(add=True), _make_move(stream=True)
+_copy_block, _add_block = _make_move(_vectors_of_block), _make_move(_vectors_of_block, add=True)
+copy_tile_row = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
 
 
 @cpu_inlined
@@ -302,8 +331,27 @@ def add_run(source, source_start, target, target_start, count, width):
 
 
 @cpu_inlined
+def copy_units(source, source_start, target, target_start, count, width):
+    """Copy `count` neighbours from one flat array to another: `BLOCK_BYTES` at once, or a panel's width at a time."""
+    if count * source.itemsize == BLOCK_BYTES:
+        _copy_block(source, source_start, target, target_start)
+    else:
+        for j in range(0, count, width):
+            copy_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+
+
+@cpu_inlined
+def add_units(source, source_start, target, target_start, count, width):
+    """Add `count` neighbours of one flat array to those of another, as `copy_units` copies them."""
+    if count * source.itemsize == BLOCK_BYTES:
+        _add_block(source, source_start, target, target_start)
+    else:
+        for j in range(0, count, width):
+            add_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+
+
+@cpu_inlined
 def rows_of_tile(left):
-    """Return how many of the `left` rows the next tile takes: six, but never leaving one or two for the last."""
-    if left > 8 or left == 6:
-        return 6
-    return left if left < 6 else 4
+    """Return how many of the `left` rows the next tile takes, so that all tiles have about as many."""
+    tiles = (left + TILE_ROWS - 1) // TILE_ROWS
+    return (left + tiles - 1) // tiles

@@ -12,10 +12,9 @@ import functools
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
-from varlen_rnn.kernels.tile import TILE_ROWS, add_run, copy_run, panel_width, pointer, prefetch
+from varlen_rnn.kernels.tile import BLOCK_BYTES, add_units, copy_units, panel_width, pointer, prefetch
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence.sharing import (
-    BLOCK_ROWS,
     Batch,
     Loop,
     Work,
@@ -32,14 +31,7 @@ from varlen_rnn.recurrence.sharing import (
 )
 from varlen_rnn.recurrence.tuples import put, take
 
-_PANELS = BLOCK_ROWS // TILE_ROWS  # of units in a block of `TILE_ROWS` rows
-
-
-@cpu_inlined
-def copy_units(source, source_start, target, target_start, count, width):
-    """Copy `count` neighbours, a panel at a time."""
-    for j in range(0, count, width):
-        copy_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+_ROWS = 6  # of a block
 
 
 @cpu_inlined
@@ -47,14 +39,16 @@ def block_after(at_unit, r0, units, own_units, alive):
     """Return the unit and the first rank of the block after this one, and 1 if it is the next step's."""
     if at_unit + units < own_units:
         return at_unit + units, r0, 0
-    return (0, r0 + TILE_ROWS, 0) if r0 + TILE_ROWS < alive else (0, 0, 1)
+    return (0, r0 + _ROWS, 0) if r0 + _ROWS < alive else (0, 0, 1)
 
 
 @functools.cache
 def backward_loop(cell, dtype):
     """Return the backward loop of `cell` for rows of a data type."""
     num_states, num_slots, width = len(cell.states), len(cell.slots), panel_width(dtype)
-    step_grad, reads_output, plane = cell.step_grad, cell.reads_output, BLOCK_ROWS * width
+    step_grad, reads_output = cell.step_grad, cell.reads_output
+    block_units = BLOCK_BYTES // dtype.itemsize
+    plane = _ROWS * block_units
     take_states, take_slots = take(num_states), take(num_slots)
     put_states, put_slots = put(num_states), put(num_slots)
     previous = num_slots * plane
@@ -75,8 +69,7 @@ def backward_loop(cell, dtype):
             copy_units(slots, at_slot + (num_slots + s - 1) * hidden, scratch, new + s * plane + r, units, width)
         for s in range(num_states):
             copy_units(carry, at_carry + s * sums, scratch, d_new + s * plane + r, units, width)
-        for j in range(0, units, width):
-            add_run(d_y, at_y + j, scratch, d_new + r + j, min(width, units - j), width)
+        add_units(d_y, at_y, scratch, d_new + r, units, width)
 
     @cpu_inlined
     def load_previous(scratch, r, y, at_y, states, at_state, state_plane, units):
@@ -158,18 +151,18 @@ def backward_loop(cell, dtype):
                 for r in range(alive):
                     rows[r] = row_of_step(batch, lowest + r, t)
                     gates[r] = rows[r] * slots_stride
-                for r0 in range(0, alive, TILE_ROWS):
-                    n = min(TILE_ROWS, alive - r0)
-                    for at_unit in range(0, own_units, _PANELS * width):
-                        unit, units = first_unit + at_unit, min(_PANELS * width, own_units - at_unit)
+                for r0 in range(0, alive, _ROWS):
+                    n = min(_ROWS, alive - r0)
+                    for at_unit in range(0, own_units, block_units):
+                        unit, units = first_unit + at_unit, min(block_units, own_units - at_unit)
                         span = (units + width - 1) // width * width
-                        next_unit, next_r0, next_step = block_after(at_unit, r0, _PANELS * width, own_units, alive)
+                        next_unit, next_r0, next_step = block_after(at_unit, r0, block_units, own_units, alive)
                         for r in range(r0, r0 + n):
                             if next_r0 + r - r0 < alive:
                                 row, ahead = rows[next_r0 + r - r0] + next_step * back, first_unit + next_unit
                                 ask(
                                     slots, row * slots_stride + ahead, (row + back) * slots_stride + ahead, hidden,
-                                    d_y, row * y_stride + y_column + ahead, _PANELS * width,
+                                    d_y, row * y_stride + y_column + ahead, block_units,
                                 )  # fmt: skip
                             row, here = rows[r], (r - r0) * span
                             load(
@@ -191,10 +184,14 @@ def backward_loop(cell, dtype):
                             store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
                 if work.parts > 1:
                     wait(counter_of(work, group), done * work.parts)
-                at_sums, at_panels = pointer(carry, 0), pointer(panels, first * (depth + 1) * width)
+                panel_step, from_panel = (depth + 1) * width, first
+                sums_step, from_sum = width, 0
+                if t % 2:  # up one step and down the next
+                    panel_step, sums_step, from_panel, from_sum = -panel_step, -width, end - 1, end - 1 - first
+                at_sums, at_panels = pointer(carry, from_sum * width), pointer(panels, from_panel * (depth + 1) * width)
                 tiles(
-                    alive, pointer(slots, 0), pointer(gates, 0), at_panels, end - first, depth,
-                    at_sums, pointer(carried, 0), width, at_sums, pointer(carried, 0), width,
+                    alive, pointer(slots, 0), pointer(gates, 0), at_panels, panel_step, end - first, depth,
+                    at_sums, pointer(carried, 0), sums_step, at_sums, pointer(carried, 0), sums_step,
                 )  # fmt: skip
                 rows_done += alive
 

@@ -209,14 +209,15 @@ def forward_loop(cell, dtype):
                         count, until = rows_of_block(batch, lowest, steps, r0, n, alive, t, x_depth, x_rows)
                         tiles(
                             count, pointer(x, 0), pointer(x_rows, 0),
-                            pointer(x_panels, first * num_gates * x_step), own * num_gates, x_depth,
+                            pointer(x_panels, first * num_gates * x_step), x_step, own * num_gates, x_depth,
                             pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0),
                             x_step, pointer(projected, 0), pointer(sums, 0), plane,
                         )  # fmt: skip
                         at_step = 0
                         if alive <= BLOCK_ROWS:
                             projected_until = until
-                    for unit_block in range(first, end):
+                    for i in range(own):  # up one step and down the next: the caches hold the last ones
+                        unit_block = first + i if t % 2 else end - 1 - i
                         unit = unit_block * width
                         valid = min(width, hidden - unit)
                         at_carry = (unit_block * num_sequences + r0) * width
@@ -226,7 +227,8 @@ def forward_loop(cell, dtype):
                             at_h = h_rows[r0 + r] + unit
                             load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
                         tiles(
-                            n, pointer(source, 0), pointer(h_rows, r0), pointer(h_panels, at_panels), num_gates, depth,
+                            n, pointer(source, 0), pointer(h_rows, r0),
+                            pointer(h_panels, at_panels), h_step, num_gates, depth,
                             pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
                             pointer(scratch, 0), pointer(sums, 0), plane,
                         )  # fmt: skip

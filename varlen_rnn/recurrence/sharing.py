@@ -23,7 +23,7 @@ from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.kernels.counters import COUNTER, publish, read, swap
-from varlen_rnn.kernels.tile import TILE_ROWS, pointer
+from varlen_rnn.kernels.tile import WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
 _ENDLESS = 2**62
@@ -31,11 +31,13 @@ _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 _TURN_ROWS = 48  # of a group, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread
 
-# What a split costs, measured on two cores of one machine.
-_PASS = 0.5  # rows in the time that a step of a group loses to weights which no cache near the core holds
-_ONE_ROW, _TWO_ROWS = 1.4, 0.5  # and rows more in the time that a step of one row, or of two, takes on tiles
+# What a split costs, measured on two cores: with vectors of 64 bytes, whose rows take half the time, and with others.
+_PASS = 1.5 if WIDE else 0.5  # rows in the time that a step of a group loses to weights that pass by
+_FAR, _FAR_PASS = 2**19, 4 if WIDE else 0.5  # numbers that no cache near the core holds, and rows lost to more of them
+_ONE_ROW, _TWO_ROWS = (1.1, 0.7) if WIDE else (1.4, 0.5)  # rows more in the time that a step of one or two rows takes
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
 _UNEVEN = 1.1  # by how much the slowest of some threads lags, where others do not take over
+_TOGETHER = 1.3 if WIDE else 1.1  # the same of the members of a team, who also fetch what the others computed
 _WORTH = 0.97  # of the time with larger groups is what smaller ones must come down to
 
 _ALONE = contextlib.nullcontext(True)  # in place of a team
@@ -215,10 +217,12 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
 
 def _cut(seq_lens, num_groups):
     """Return the bounds of groups of neighbours; sequences without rows are in the last one."""
-    with_rows = max(1, np.count_nonzero(seq_lens))
-    size = -(-with_rows // num_groups)
-    size = size if size < TILE_ROWS else -(-size // TILE_ROWS) * TILE_ROWS
-    return (*range(0, with_rows, size), len(seq_lens))
+    return *_bounds(max(1, np.count_nonzero(seq_lens)), num_groups)[:-1], len(seq_lens)
+
+
+def _bounds(count, num_groups):
+    """Return where groups of nearly equal size begin among `count` sequences, and `count`."""
+    return [count * group // num_groups for group in range(num_groups + 1)]
 
 
 def _deal(batch, num_groups):
@@ -247,13 +251,15 @@ def _split(seq_lens, products, unit_blocks, may_meet):
     if num_threads == 1:
         return 1, 1
     lengths = seq_lens[seq_lens > 0].tolist()  # a list, for most batches are small: less than NumPy's calls take
-    count, work_of_row = len(lengths), products / sum(lengths)
+    count, work_of_row = len(lengths), products / sum(lengths)  # a multiply-add a number of the weights
+    lost = _FAR_PASS if work_of_row > _FAR else _PASS
     best, num_groups, least = (float("inf"), 1, 1), 0, -(-count // (num_threads * _TURNS))
     for size in (-(-max(BLOCK_ROWS, least) // BLOCK_ROWS) * BLOCK_ROWS, 18, 12, 6, 3, 2, 1):
         if size < least or num_groups == -(-count // size):
             continue
         num_groups = -(-count // size)
-        times = [_rows_and_steps(lengths[first : first + size]) for first in range(0, count, size)]
+        bounds = _bounds(count, num_groups)
+        times = [_rows_and_steps(lengths[first:end], lost) for first, end in itertools.pairwise(bounds)]
         longest, mean = max(times) * _UNEVEN, sum(times) / min(num_threads, num_groups)
         if max(longest, mean) * work_of_row < best[0] * _WORTH:
             best = (max(longest, mean) * work_of_row, num_groups, 1)
@@ -264,13 +270,13 @@ def _split(seq_lens, products, unit_blocks, may_meet):
         num_groups = max(1, min(in_teams // parts, count))
         of_first = [lengths[rank] for rank in _dealt(count, num_groups, 0)]
         units = -(-unit_blocks // parts) / unit_blocks
-        time = _rows_and_steps(of_first) * work_of_row * units + lengths[0] * _BARRIER
-        best = min(best, (time * _UNEVEN, num_groups, parts))
+        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER
+        best = min(best, (time * _TOGETHER, num_groups, parts))
         parts *= 2
     return best[1:]
 
 
-def _rows_and_steps(lengths):
-    """Return the time of a group on one thread, in rows: that of all its rows, and of its steps."""
+def _rows_and_steps(lengths, lost):
+    """Return the time of a group on one thread, in rows: that of all its rows, and what is `lost` at each step."""
     first, second, third = (*lengths[:3], 0, 0)[:3]
-    return sum(lengths) + _ONE_ROW * (first - second) + _TWO_ROWS * (second - third) + _PASS * first
+    return sum(lengths) + _ONE_ROW * (first - second) + _TWO_ROWS * (second - third) + lost * first
