@@ -13,13 +13,23 @@ from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.counters import COUNTER, arrive, wait_until
 from varlen_rnn.kernels.gemm import size_of_piece
-from varlen_rnn.kernels.tile import TILE_ROWS, copy_run, copy_tile_row, panel_width, pointer, prefetch, tile
+from varlen_rnn.kernels.tile import (
+    TILE_ROWS,
+    copy_run,
+    copy_tile_row,
+    panel_width,
+    pointer,
+    prefetch_to_read,
+    prefetch_to_write,
+    tile,
+)
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
+_ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
 ALL_ROWS = np.empty(0, np.int64)
 
 
@@ -54,7 +64,7 @@ def _ask(c, row, end, column, width):
     """Ask for the sums of the tile that begins with a row of `c`: many, and each is read only once a block."""
     for r in range(row, min(row + TILE_ROWS, end)):
         for j in range(column, column + width, CACHE_LINE // c.itemsize):
-            prefetch(pointer(c, r * c.shape[1] + j))
+            prefetch_to_write(pointer(c, r * c.shape[1] + j))
 
 
 @cpu_inlined
@@ -136,6 +146,7 @@ def row_products_cpu(
         for k in range(count):
             target, row = k * TILE_ROWS, (start + k) * a.shape[1]
             for m in range(first, end, TILE_ROWS):
+                prefetch_to_read(pointer(flat, min(row + _ROWS_AHEAD * a.shape[1] + m, len(flat) - 1)))
                 # Whole vectors where the row has them: what is too much is overwritten by the next row.
                 if m + width <= a.shape[1] and width >= TILE_ROWS:
                     copy_tile_row(flat, row + m, tiles, target)

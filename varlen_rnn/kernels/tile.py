@@ -76,15 +76,21 @@ def _emit_prefetch(builder, address, to_write, near):
     builder.call(function, [builder.bitcast(address, line), *flags])
 
 
-@intrinsic
-def prefetch(typing, address):
-    """Ask for the cache line at an address, which will be overwritten a little later."""
+def _make_prefetch(to_write):
+    """Return a function that asks for the cache line at an address, to be read or overwritten a little later."""
 
-    def codegen(context, builder, signature, arguments):
-        _emit_prefetch(builder, arguments[0], to_write=True, near=3)
-        return context.get_dummy_value()
+    @intrinsic
+    def prefetch(typing, address):
+        def codegen(context, builder, signature, arguments):
+            _emit_prefetch(builder, arguments[0], to_write, near=3)
+            return context.get_dummy_value()
 
-    return types.void(address), codegen
+        return types.void(address), codegen
+
+    return prefetch
+
+
+prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_prefetch(to_write=True)
 
 
 def _emit_tile(builder, scalar, rows, panels, ahead, arguments):

@@ -12,7 +12,15 @@ import functools
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
-from varlen_rnn.kernels.tile import BLOCK_BYTES, add_units, copy_units, panel_width, pointer, prefetch
+from varlen_rnn.kernels.tile import (
+    BLOCK_BYTES,
+    add_units,
+    copy_units,
+    panel_width,
+    pointer,
+    prefetch_to_read,
+    prefetch_to_write,
+)
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -54,9 +62,8 @@ def backward_loop(cell, dtype):
     previous = num_slots * plane
     new = previous + num_states * plane
     d_new = new + num_states * plane
-    d_kept = d_new + num_states * plane
-    d_previous = d_kept + num_slots * plane
-    size = d_previous + num_states * plane
+    d_kept, d_previous = 0, d_new  # in their place
+    size = d_new + num_states * plane
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries the gradients of states
         return num_states * unit_blocks, size // width, 3 * sequences
@@ -85,10 +92,10 @@ def backward_loop(cell, dtype):
         line = CACHE_LINE // slots.itemsize
         for j in range(0, units, line):
             for k in range(num_slots):
-                prefetch(pointer(slots, at_slot + k * hidden + j))
+                prefetch_to_write(pointer(slots, at_slot + k * hidden + j))
             for s in range(1, num_states):
-                prefetch(pointer(slots, before + (num_slots + s - 1) * hidden + j))
-            prefetch(pointer(d_y, at_y + j))
+                prefetch_to_write(pointer(slots, before + (num_slots + s - 1) * hidden + j))
+            prefetch_to_read(pointer(d_y, at_y + j))
 
     @cpu_inlined
     def equations(scratch, count):
