@@ -1,12 +1,12 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `BLOCK_ROWS` sequences at one step, or, where fewer are alive, at several steps.  Its rows are
-projected at once, so that the weights of the inputs pass once a block.  Then, for each step and panel of units, the
-recurrent products are summed into the scratch, and the cell's equations run on it.
+A block is up to `BLOCK_ROWS` sequences at one step, or, where no more are alive, up to twice as many rows of several
+steps.  Its rows are projected at once, so that the weights of the inputs pass once a block.  Then, for each step and
+panel of units, the recurrent products are summed into the scratch, and the cell's equations run on it.
 
 The scratch is a few planes of numbers [row][unit], a quantity each, at offsets known to the compiler: the equations
-are one loop over rows and units, and vectorise.  Projected inputs are planes of the same size, one a panel of units and
-gate, where the rows of a step are neighbours.
+are one loop over rows and units, and vectorise.  Projected inputs are planes, too, one a panel of units and gate, where
+the rows of a step are neighbours.
 """
 
 import functools
@@ -33,6 +33,8 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.tuples import put, take
+
+_PROJECTED = 2 * BLOCK_ROWS  # rows whose inputs are projected at once, of as many steps as it takes
 
 
 @cpu_inlined
@@ -70,7 +72,7 @@ def rows_of_block(batch, lowest, steps, r0, n, alive, t, stride, offsets):
             return count, end
         while batch.seq_lens[lowest + n - 1] <= end:
             n -= 1
-        if count + n > BLOCK_ROWS:
+        if count + n > _PROJECTED:
             return count, end
 
 
@@ -86,10 +88,11 @@ def forward_loop(cell, dtype):
     new = previous + num_states * plane
     kept = new + num_states * plane
     size = kept + num_slots * plane
+    x_plane = _PROJECTED * width
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries states; the scratch and projected inputs
-        rows = size // width + BLOCK_ROWS * own_unit_blocks * num_gates
-        return (num_states - 1) * unit_blocks, rows, sequences + 3 * BLOCK_ROWS
+        rows = size // width + _PROJECTED * own_unit_blocks * num_gates
+        return (num_states - 1) * unit_blocks, rows, sequences + 3 * _PROJECTED
 
     @cpu_inlined
     def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
@@ -101,7 +104,7 @@ def forward_loop(cell, dtype):
     @cpu_inlined
     def equations(projected, scratch, count):
         for j in range(count):
-            x, h = take_gates(projected, j, plane), take_gates(scratch, j, plane)
+            x, h = take_gates(projected, j, x_plane), take_gates(scratch, j, plane)
             states, slots = step(x, h, take_states(scratch, j + previous, plane))
             put_states(scratch, j + new, plane, states)
             put_slots(scratch, j + kept, plane, slots)
@@ -168,7 +171,7 @@ def forward_loop(cell, dtype):
         panels = work.numbers[: work.panel_rows]
         if work.groups == 1:
             pack(tuple_of_weights, num_gates, first, end, panels)
-        own, x_size, x_depth, y_stride = end - first, num_gates * plane, x.shape[1], y.shape[1]
+        own, x_size, x_depth, y_stride = end - first, num_gates * x_plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
         x, y, slots = x.ravel(), y.ravel(), slots.ravel()
         initial, last, initial_plane = initial.ravel(), last.ravel(), len(batch.starts) * hidden
@@ -178,9 +181,9 @@ def forward_loop(cell, dtype):
         numbers = numbers_of(work, batch, shard, num_shards)
         scratch, projected = numbers[:size], numbers[size:]
         offsets = offsets_of(work, shard, num_shards)
-        x_rows, sums = offsets, offsets[BLOCK_ROWS:]
-        no_offsets, h_rows = offsets[2 * BLOCK_ROWS :], offsets[3 * BLOCK_ROWS :]
-        for r in range(BLOCK_ROWS):
+        x_rows, sums = offsets, offsets[_PROJECTED:]
+        no_offsets, h_rows = offsets[2 * _PROJECTED :], offsets[3 * _PROJECTED :]
+        for r in range(_PROJECTED):
             sums[r] = r * width
 
         group, done = take_group(work, shard)
@@ -211,7 +214,7 @@ def forward_loop(cell, dtype):
                             count, pointer(x, 0), pointer(x_rows, 0),
                             pointer(x_panels, first * num_gates * x_step), x_step, own * num_gates, x_depth,
                             pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0),
-                            x_step, pointer(projected, 0), pointer(sums, 0), plane,
+                            x_step, pointer(projected, 0), pointer(sums, 0), x_plane,
                         )  # fmt: skip
                         at_step = 0
                         if alive <= BLOCK_ROWS:
