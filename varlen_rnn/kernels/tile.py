@@ -21,8 +21,8 @@ from varlen_rnn.jit import cpu_inlined, cpu_kernel
 _FEATURES = llvm.get_host_cpu_features()
 WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
 _VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
-# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
 BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
+# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
 TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 
 
@@ -50,13 +50,6 @@ def pointer(typing, array, start):
         return builder.gep(array.data, [arguments[1]])
 
     return types.CPointer(array.dtype)(array, types.intp), codegen
-
-
-@intrinsic
-def width_of(typing, address):
-    """Return the width of a panel of the numbers at an address."""
-    width = _VECTORS * _VECTOR_BYTES // (address.dtype.bitwidth // 8)
-    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), width)
 
 
 @intrinsic
@@ -336,24 +329,21 @@ def add_run(source, source_start, target, target_start, count, width):
             target[target_start + j] += source[source_start + j]
 
 
-@cpu_inlined
-def copy_units(source, source_start, target, target_start, count, width):
-    """Copy `count` neighbours from one flat array to another: `BLOCK_BYTES` at once, or a panel's width at a time."""
-    if count * source.itemsize == BLOCK_BYTES:
-        _copy_block(source, source_start, target, target_start)
-    else:
-        for j in range(0, count, width):
-            copy_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+def _make_units(move_block, move_run):
+    """Return a function that moves `count` neighbours: `BLOCK_BYTES` of them at once, or a panel's width at a time."""
+
+    @cpu_inlined
+    def move_units(source, source_start, target, target_start, count, width):
+        if count * source.itemsize == BLOCK_BYTES:
+            move_block(source, source_start, target, target_start)
+        else:
+            for j in range(0, count, width):
+                move_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+
+    return move_units
 
 
-@cpu_inlined
-def add_units(source, source_start, target, target_start, count, width):
-    """Add `count` neighbours of one flat array to those of another, as `copy_units` copies them."""
-    if count * source.itemsize == BLOCK_BYTES:
-        _add_block(source, source_start, target, target_start)
-    else:
-        for j in range(0, count, width):
-            add_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
+copy_units, add_units = _make_units(_copy_block, copy_run), _make_units(_add_block, add_run)
 
 
 @cpu_inlined

@@ -94,7 +94,7 @@ def backward_loop(cell, dtype):
             for k in range(num_slots):
                 prefetch_to_write(pointer(slots, at_slot + k * hidden + j))
             for s in range(1, num_states):
-                prefetch_to_write(pointer(slots, before + (num_slots + s - 1) * hidden + j))
+                prefetch_to_read(pointer(slots, before + (num_slots + s - 1) * hidden + j))
             prefetch_to_read(pointer(d_y, at_y + j))
 
     @cpu_inlined
@@ -127,7 +127,7 @@ def backward_loop(cell, dtype):
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], unit_blocks * width
         first_state = num_slots * hidden  # of what a row keeps
-        initial_plane = len(batch.starts) * hidden
+        initial_plane, panel_size = len(batch.starts) * hidden, (depth + 1) * width
         y, slots, initial = y.ravel(), slots.ravel(), initial.ravel()
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
@@ -191,14 +191,11 @@ def backward_loop(cell, dtype):
                             store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
                 if work.parts > 1:
                     wait(counter_of(work, group), done * work.parts)
-                panel_step, from_panel = (depth + 1) * width, first
-                sums_step, from_sum = width, 0
-                if t % 2:  # up one step and down the next
-                    panel_step, sums_step, from_panel, from_sum = -panel_step, -width, end - 1, end - 1 - first
-                at_sums, at_panels = pointer(carry, from_sum * width), pointer(panels, from_panel * (depth + 1) * width)
+                way, nearest = (-1, end - 1) if t % 2 else (1, first)  # up one step and down the next
+                at_sums, at_panels = pointer(carry, (nearest - first) * width), pointer(panels, nearest * panel_size)
                 tiles(
-                    alive, pointer(slots, 0), pointer(gates, 0), at_panels, panel_step, end - first, depth,
-                    at_sums, pointer(carried, 0), sums_step, at_sums, pointer(carried, 0), sums_step,
+                    alive, pointer(slots, 0), pointer(gates, 0), at_panels, way * panel_size, end - first, depth,
+                    at_sums, pointer(carried, 0), way * width, at_sums, pointer(carried, 0), way * width,
                 )  # fmt: skip
                 rows_done += alive
 
