@@ -65,7 +65,7 @@ def _infer(*inputs, cell, keep):
     state = spec_of_tensor((num_directions, -1, hidden), x.dtype)
     if not keep:
         return [y, *[state] * len(cell.states), PLAN]
-    kept = spec_of_tensor((rows, cell.num_kept * hidden), x.dtype)
+    kept = spec_of_tensor((rows, cell.kept_columns(hidden, x.dtype)), x.dtype)
     return [y, *[state] * len(cell.states), PLAN, *[kept] * num_directions]
 
 

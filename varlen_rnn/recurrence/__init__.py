@@ -31,7 +31,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     -------
     y : (rows, directions * hidden)
     last : (states, directions, sequences, hidden), in the caller's order; of an empty sequence, its initial states
-    kept : list of (rows, cell.num_kept * hidden), one a direction; empty unless `keep`
+    kept : list of (rows, cell.kept_columns(hidden, x.dtype)), one a direction; empty unless `keep`
     """
     hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
     shape = (num_states, plan.num_sequences, hidden)
@@ -40,7 +40,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     engine = cuda if on_device(x) else cpu
     for number, direction in enumerate(directions):
         kept_here = keep or engine is cuda
-        slots = empty((x.shape[0], cell.num_kept * hidden), x) if kept_here else y[:0]  # of no rows
+        slots = empty((x.shape[0], cell.kept_columns(hidden, x.dtype)), x) if kept_here else y[:0]  # of no rows
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
         end = zeros(shape, x) if initial is None else empty(shape, x)
         start = end if initial is None else _of_direction(initial, number)

@@ -76,6 +76,12 @@ def rows_of_block(batch, lowest, steps, r0, n, alive, t, stride, offsets):
             return count, end
 
 
+@cpu_inlined
+def blocks_of_output(unit_blocks):
+    """Return the unit blocks from an output to the next: an odd number, for those of a tile share no set of a cache."""
+    return unit_blocks | 1
+
+
 @functools.cache
 def forward_loop(cell, dtype):
     """Return the forward loop of `cell` for rows of a data type."""
@@ -92,12 +98,12 @@ def forward_loop(cell, dtype):
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries states; the scratch and projected inputs
         rows = size // width + _PROJECTED * own_unit_blocks * num_gates
-        return (num_states - 1) * unit_blocks, rows, sequences + 3 * _PROJECTED
+        return 2 * blocks_of_output(unit_blocks) + (num_states - 1) * unit_blocks, rows, sequences + 3 * _PROJECTED
 
     @cpu_inlined
-    def load(scratch, r, source, at_h, valid, carry, at_carry, carry_plane):
+    def load(scratch, r, outputs, at_output, carry, at_carry, carry_plane):
         if reads_output:
-            copy_run(source, at_h, scratch, previous + r, valid, width)
+            copy_run(outputs, at_output, scratch, previous + r, width, width)
         for s in range(1, num_states):
             copy_run(carry, at_carry + (s - 1) * carry_plane, scratch, previous + s * plane + r, width, width)
 
@@ -110,8 +116,9 @@ def forward_loop(cell, dtype):
             put_slots(scratch, j + kept, plane, slots)
 
     @cpu_inlined
-    def store(scratch, r, y, at_y, valid, carry, at_carry, carry_plane):
+    def store(scratch, r, y, at_y, valid, outputs, at_output, carry, at_carry, carry_plane):
         copy_run(scratch, new + r, y, at_y, valid, width)
+        copy_run(scratch, new + r, outputs, at_output, width, width)
         for s in range(1, num_states):
             copy_run(scratch, new + s * plane + r, carry, at_carry + (s - 1) * carry_plane, width, width)
 
@@ -130,34 +137,27 @@ def forward_loop(cell, dtype):
             copy_run(scratch, new + s * plane + r, slots, at_slot + (num_slots + s - 1) * hidden, valid, width)
 
     @cpu_inlined
-    def begin(batch, lowest, highest, first, end, initial, initial_plane, hidden, carry, carry_plane):
-        """Bring the initial states of a group, all but the output."""
-        for sequence in range(lowest, highest):
+    def begin(batch, lowest, highest, first, end, initial, initial_plane, hidden, outputs, stride, carry, carry_plane):
+        """Bring the initial states of a group."""
+        for rank in range(highest - lowest):
             for unit_block in range(first, end):
-                unit, to = unit_block * width, (unit_block * (highest - lowest) + sequence - lowest) * width
-                at = batch.order[sequence] * hidden + unit
+                unit, to = unit_block * width, (unit_block * (highest - lowest) + rank) * width
+                valid, at = min(width, hidden - unit), batch.order[lowest + rank] * hidden + unit
+                copy_run(initial, at, outputs, rank * stride + unit, valid, width)
                 for s in range(1, num_states):
-                    to_s = to + (s - 1) * carry_plane
-                    copy_run(initial, at + s * initial_plane, carry, to_s, min(width, hidden - unit), width)
+                    copy_run(initial, at + s * initial_plane, carry, to + (s - 1) * carry_plane, valid, width)
 
     @cpu_inlined
-    def leave(
-        batch, lowest, highest, first, end, y, y_stride, y_column, initial, initial_plane, hidden,
-        carry, carry_plane, last,
-    ):  # fmt: skip
+    def leave(batch, lowest, highest, first, end, outputs, stride, carry, carry_plane, last, last_plane, hidden):
         """Write the last states of a group: of an empty sequence, its initial ones."""
-        for sequence in range(lowest, highest):
-            length = batch.seq_lens[sequence]
+        for rank in range(highest - lowest):
+            at_output = (batch.seq_lens[lowest + rank] % 2 * (highest - lowest) + rank) * stride
             for unit_block in range(first, end):
-                unit, here = unit_block * width, (unit_block * (highest - lowest) + sequence - lowest) * width
-                valid, to = min(width, hidden - unit), batch.order[sequence] * hidden + unit
-                if length > 0:
-                    at = row_of_step(batch, sequence, length - 1) * y_stride + y_column + unit
-                    copy_run(y, at, last, to, valid, width)
-                else:
-                    copy_run(initial, to, last, to, valid, width)
+                unit, at = unit_block * width, (unit_block * (highest - lowest) + rank) * width
+                valid, to = min(width, hidden - unit), batch.order[lowest + rank] * hidden + unit
+                copy_run(outputs, at_output + unit, last, to, valid, width)
                 for s in range(1, num_states):
-                    copy_run(carry, here + (s - 1) * carry_plane, last, to + s * initial_plane, valid, width)
+                    copy_run(carry, at + (s - 1) * carry_plane, last, to + s * last_plane, valid, width)
 
     @cpu_kernel
     def forward(
@@ -190,22 +190,29 @@ def forward_loop(cell, dtype):
         while group >= 0:
             lowest, highest = sequences_of(work, batch, group)
             num_sequences, steps = highest - lowest, steps_of(batch, lowest, highest)
-            carry = carry_of(work, lowest, highest)
+            memory = carry_of(work, lowest, highest)
+            # Outputs of the step before and of this one, in turns: [step % 2][rank][unit].  Rows of `y` are apart by
+            # what the caller's lengths make it, at worst all in one set of a cache.
+            output_stride = blocks_of_output(unit_blocks) * width
+            output_plane = num_sequences * output_stride
+            outputs, carry = memory[: 2 * output_plane], memory[2 * output_plane :]
             carry_plane = unit_blocks * num_sequences * width  # of a state but the first: [unit block][rank][unit]
+            for r in range(num_sequences):
+                h_rows[r] = r * output_stride
             if done == 0:
-                begin(batch, lowest, highest, first, end, initial, initial_plane, hidden, carry, carry_plane)
+                begin(
+                    batch, lowest, highest, first, end, initial, initial_plane, hidden, outputs, output_stride, carry,
+                    carry_plane,
+                )  # fmt: skip
+                if work.parts > 1 and given:
+                    wait(counter_of(work, group), work.parts)
 
             t, alive, rows, projected_until, at_step = done, num_sequences, 0, 0, 0
             while t < steps and (rows < work.turn or projected_until > t):
                 while batch.seq_lens[lowest + alive - 1] <= t:
                     alive -= 1
-                source, depth = (y, hidden) if t > 0 else (initial, hidden if given else 0)
-                for r in range(alive):
-                    h_rows[r] = (
-                        row_of_step(batch, lowest + r, t - 1) * y_stride + y_column
-                        if t > 0
-                        else batch.order[lowest + r] * hidden
-                    )
+                depth = hidden if given or t > 0 else 0
+                before, now = t % 2 * output_plane, (t + 1) % 2 * output_plane
                 for r0 in range(0, alive, BLOCK_ROWS):
                     n = min(BLOCK_ROWS, alive - r0)
                     if projected_until <= t:
@@ -227,10 +234,10 @@ def forward_loop(cell, dtype):
                         at_x = (unit_block - first) * x_size + at_step * width
                         at_panels = unit_block * num_gates * h_step
                         for r in range(n):
-                            at_h = h_rows[r0 + r] + unit
-                            load(scratch, r * width, source, at_h, valid, carry, at_carry + r * width, carry_plane)
+                            at_output, here = before + h_rows[r0 + r] + unit, at_carry + r * width
+                            load(scratch, r * width, outputs, at_output, carry, here, carry_plane)
                         tiles(
-                            n, pointer(source, 0), pointer(h_rows, r0),
+                            n, pointer(outputs, before), pointer(h_rows, r0),
                             pointer(h_panels, at_panels), h_step, num_gates, depth,
                             pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
                             pointer(scratch, 0), pointer(sums, 0), plane,
@@ -239,24 +246,26 @@ def forward_loop(cell, dtype):
                         for r in range(0 if stream else n):
                             row = row_of_step(batch, lowest + r0 + r, t)
                             at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                            store(scratch, r * width, y, at_y, valid, carry, here, carry_plane)
+                            at_output = now + h_rows[r0 + r] + unit
+                            store(scratch, r * width, y, at_y, valid, outputs, at_output, carry, here, carry_plane)
                             if keep:
                                 keep_row(scratch, r * width, slots, row * slots_stride + unit, hidden, valid)
                         # A loop of its own: the compiler would merge stores of both kinds, and a line takes only one.
                         for r in range(n if stream else 0):
                             row = row_of_step(batch, lowest + r0 + r, t)
                             at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                            store(scratch, r * width, y, at_y, width, carry, here, carry_plane)
+                            at_output = now + h_rows[r0 + r] + unit
+                            store(scratch, r * width, y, at_y, width, outputs, at_output, carry, here, carry_plane)
                             stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
                     at_step += n
                 t, rows = t + 1, rows + alive
                 if work.parts > 1:
-                    wait(counter_of(work, group), t * work.parts)
+                    wait(counter_of(work, group), (t + given) * work.parts)
 
             if t == steps:
                 leave(
-                    batch, lowest, highest, first, end, y, y_stride, y_column, initial, initial_plane, hidden,
-                    carry, carry_plane, last,
+                    batch, lowest, highest, first, end, outputs, output_stride, carry, carry_plane, last,
+                    initial_plane, hidden,
                 )  # fmt: skip
             group, done = next_group(work, shard, group, rows, t, steps)
 
