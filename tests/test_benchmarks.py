@@ -98,6 +98,16 @@ def test_inputs_follow_from_the_case_alone():
     assert all(np.array_equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
+def test_the_first_steps_of_a_round_do_not_count(monkeypatch):
+    now, taken = [0.0], itertools.chain([0.09, 0.09], itertools.repeat(0.03))
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+
+    def step():
+        now[0] += next(taken)
+
+    assert clock.seconds_per_step(step) == pytest.approx(0.03)
+
+
 def test_peak_memory_sees_what_a_step_takes():
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("not Linux")

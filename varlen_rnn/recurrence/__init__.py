@@ -122,5 +122,6 @@ def _reorder(gates, order):
     if list(order) == sorted(order):
         return gates
     host = gates.copy_to_host() if on_device(gates) else gates
-    blocks = np.concatenate([np.split(host, len(order))[gate] for gate in order])
-    return to_device(blocks) if on_device(gates) else blocks
+    blocks = np.split(host, len(order))
+    ordered = np.concatenate([blocks[gate] for gate in order], out=empty(host.shape, host))
+    return to_device(ordered) if on_device(gates) else ordered
