@@ -164,6 +164,13 @@ def test_an_empty_sequence_hands_on_its_state_and_its_gradient(device):
     np.testing.assert_array_equal(d_initial, case.d_last)
 
 
+@pytest.mark.parametrize(
+    ("name", "hidden", "wanted"), [("gru", 256, 1024 + 16), ("lstm", 250, 1250), ("rnn_tanh", 32, 32)]
+)
+def test_long_rows_of_what_is_kept_are_an_odd_number_of_cache_lines_apart(name, hidden, wanted):
+    assert CELLS[name].kept_columns(hidden, np.float32) == wanted
+
+
 @by_cell
 def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
     case = Case(cell, TROUBLES["empty ones everywhere"], SIZES[0], 1, False)

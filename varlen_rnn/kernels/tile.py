@@ -86,6 +86,18 @@ def _make_prefetch(to_write):
 prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_prefetch(to_write=True)
 
 
+@intrinsic
+def vectorise_widely(typing):
+    """Let loops of the kernel that calls this take the host's longest vectors; LLVM holds them for slow."""
+
+    def codegen(context, builder, signature, arguments):
+        if WIDE:  # llvmlite knows no attribute with a value, and refuses what it does not know
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
     """Write the tile of exactly `rows` rows and `panels` panels; it may ask for what is `ahead`, a line at each k."""
     a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, next_panel = (

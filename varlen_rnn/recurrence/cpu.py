@@ -3,7 +3,6 @@
 Rows stay where they are: the product of a step reads the states of the step before through the offsets of their rows.
 """
 
-from varlen_rnn.kernels.gemm import pack_rows
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
 
@@ -24,7 +23,7 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, 
     depths, unit_blocks = x.shape[1] + hidden, -(-hidden // loop.width)
     sharing.run(
         loop, plan, reverse, len(x) * num_gates * hidden * depths, unit_blocks,
-        unit_blocks * num_gates * (depths + 2), (cpu_forward.pack, weights, num_gates), y,
+        unit_blocks * num_gates * (depths + 2), y,
         weights, x, initial, given, y, y_column, slots, last, keep,
         keep and _streams(slots, whole_panels=hidden % loop.width == 0),
     )  # fmt: skip
@@ -33,10 +32,10 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, 
 def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, plan, reverse):
     """Overwrite `slots` with the gradients of the gates; `weight` has its gates in the order of `cell.h_gates`."""
     loop = cpu_backward.backward_loop(cell, y.dtype)
-    (depth, hidden), no_bias = weight.shape, weight.ravel()[:0]
+    depth, hidden = weight.shape
     unit_blocks = -(-hidden // loop.width)
     sharing.run(
         loop, plan, reverse, len(slots) * weight.size, unit_blocks,
-        unit_blocks * (depth + 1), (pack_rows, weight, no_bias), y,
+        unit_blocks * (depth + 1), y,
         weight, slots, y, y_column, initial, d_y, d_last, d_initial,
     )  # fmt: skip

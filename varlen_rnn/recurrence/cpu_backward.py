@@ -20,6 +20,7 @@ from varlen_rnn.kernels.tile import (
     pointer,
     prefetch_to_read,
     prefetch_to_write,
+    vectorise_widely,
 )
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence.sharing import (
@@ -29,6 +30,7 @@ from varlen_rnn.recurrence.sharing import (
     carry_of,
     counter_of,
     next_group,
+    next_to_pack,
     numbers_of,
     offsets_of,
     row_of_step,
@@ -99,6 +101,7 @@ def backward_loop(cell, dtype):
 
     @cpu_inlined
     def equations(scratch, count):
+        vectorise_widely()
         for j in range(count):
             prev, states = take_states(scratch, j + previous, plane), take_states(scratch, j + new, plane)
             kept, d_states = take_slots(scratch, j, plane), take_states(scratch, j + d_new, plane)
@@ -122,8 +125,10 @@ def backward_loop(cell, dtype):
         unit_blocks = (hidden + width - 1) // width
         first, end = units_of(shard, work.parts, unit_blocks)
         panels = work.numbers[: work.panel_rows]
-        if work.groups == 1:
-            pack_rows(weight, weight.ravel()[:0], first, end, panels)
+        to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=False)
+        while to_pack < pack_until:
+            pack_rows(weight, weight.ravel()[:0], to_pack, pack_until, panels)
+            to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], unit_blocks * width
         first_state = num_slots * hidden  # of what a row keeps

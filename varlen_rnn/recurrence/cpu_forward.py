@@ -14,7 +14,7 @@ import functools
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_columns, tiles
-from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel
+from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel, vectorise_widely
 from varlen_rnn.recurrence.direction import Direction
 from varlen_rnn.recurrence.sharing import (
     BLOCK_ROWS,
@@ -24,6 +24,7 @@ from varlen_rnn.recurrence.sharing import (
     carry_of,
     counter_of,
     next_group,
+    next_to_pack,
     numbers_of,
     offsets_of,
     row_of_step,
@@ -109,6 +110,7 @@ def forward_loop(cell, dtype):
 
     @cpu_inlined
     def equations(projected, scratch, count):
+        vectorise_widely()
         for j in range(count):
             x, h = take_gates(projected, j, x_plane), take_gates(scratch, j, plane)
             states, slots = step(x, h, take_states(scratch, j + previous, plane))
@@ -169,8 +171,10 @@ def forward_loop(cell, dtype):
         unit_blocks = (hidden + width - 1) // width
         first, end = units_of(shard, work.parts, unit_blocks)
         panels = work.numbers[: work.panel_rows]
-        if work.groups == 1:
-            pack(tuple_of_weights, num_gates, first, end, panels)
+        to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=False)
+        while to_pack < pack_until:
+            pack(tuple_of_weights, num_gates, to_pack, pack_until, panels)
+            to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
         own, x_size, x_depth, y_stride = end - first, num_gates * x_plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
         x, y, slots = x.ravel(), y.ravel(), slots.ravel()

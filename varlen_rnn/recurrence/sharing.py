@@ -22,11 +22,12 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.kernels.counters import COUNTER, publish, read, swap
+from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, wait_until
 from varlen_rnn.kernels.tile import WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
 _ENDLESS = 2**62
+_PACKING = 2  # lines of `integers`, after those of the groups
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 _TURN_ROWS = 48  # of a group, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread
@@ -58,8 +59,8 @@ class Work(NamedTuple):
     `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
     then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
     it has behind it; and, where there are several, its first and end among the sequences, and its rows left.  Then
-    there is an empty line, and the offsets of each shard, followed by one: what a thread writes at each step shares no
-    line with what another reads.
+    there are two lines for packing, how many unit blocks are taken and how many are packed, and the offsets of each
+    shard, followed by one: what a thread writes at each step shares no line with what another reads.
     """
 
     groups: int
@@ -114,7 +115,7 @@ def numbers_of(work, batch, shard, num_shards):
 @cpu_inlined
 def offsets_of(work, shard, num_shards):
     """Return the memory of a shard for offsets, zeros."""
-    before = (work.groups + 1) * COUNTER
+    before = (work.groups + _PACKING) * COUNTER
     count = (work.integers.shape[0] - before) // num_shards
     return work.integers[before + shard * count : before + (shard + 1) * count]
 
@@ -124,6 +125,25 @@ def units_of(shard, parts, unit_blocks):
     """Return the first and the end of the unit blocks that a shard owns."""
     part = shard % parts
     return unit_blocks * part // parts, unit_blocks * (part + 1) // parts
+
+
+@cpu_inlined
+def next_to_pack(work, shard, unit_blocks, has_packed):
+    """Return the first and the end of the unit blocks that a shard packs next; equal, when it goes on.
+
+    Where there is one group, its members pack what they own, each into its own caches.  Groups share the panels: shards
+    take one block after another, and go on when all are packed.
+    """
+    if work.groups == 1:
+        first, end = units_of(shard, work.parts, unit_blocks)
+        return end if has_packed else first, end
+    taken, done = pointer(work.integers, work.groups * COUNTER), pointer(work.integers, (work.groups + 1) * COUNTER)
+    if has_packed:
+        arrive(done)
+    block = arrive(taken)
+    if block >= unit_blocks:
+        wait_until(done, unit_blocks)  # packing cannot fail
+    return min(block, unit_blocks), min(block + 1, unit_blocks)
 
 
 @cpu_inlined
@@ -169,7 +189,7 @@ def next_group(work, shard, group, rows, done, steps):
     return take_group(work, shard)
 
 
-def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arguments):
+def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments):
     """Call the kernel of a loop on as many threads, in as large teams, as pay.
 
     Parameters
@@ -178,9 +198,6 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
         Multiply-adds in all.
     panel_rows : int
         Rows of a panel's width that the packed weights take.
-    pack : tuple
-        A kernel and its first arguments; after them it takes the first and the end of the unit blocks, and the panels.
-        It packs the weights that groups share; where there is one group, its members pack what they own.
     """
     num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=True)
     with threads.team() if parts > 1 else _ALONE as may_meet:
@@ -197,10 +214,8 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, pack, like, *arg
         num_groups, longest = len(bounds) - 1, max(map(sub, bounds[1:], bounds))
         carry_rows, rows, offsets = loop.memory_of(unit_blocks, -(-unit_blocks // parts), longest)
         numbers = empty((panel_rows + plan.num_sequences * carry_rows + num_shards * rows, loop.width), like)
-        integers = np.zeros((num_groups + 1) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
+        integers = np.zeros((num_groups + _PACKING) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
         if num_groups > 1:
-            kernel, *first_arguments = pack
-            kernel(*first_arguments, 0, unit_blocks, numbers[:panel_rows])
             rows_until = np.concatenate(([0], np.cumsum(batch[1])))[list(bounds)]
             lines = integers[: num_groups * COUNTER].reshape(num_groups, COUNTER)
             lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.diff(rows_until)
