@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-TOLERATED = 0.25  # cores; a clock tick more or less in a round of a tenth of a second is 0.1
+TOLERATED = 0.25  # cores; a clock tick more or less in a window of a tenth of a second is 0.1
 WINDOW_SECONDS = 0.1
 
 

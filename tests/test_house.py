@@ -65,7 +65,7 @@ def test_imports_go_down_the_floors(path):
             if part == "program":
                 assert target != "kernels", "the program knows no kernels"
             if part == "cells" and target != "cells":
-                assert name.startswith(("varlen_rnn.jit", "varlen_rnn.kernels.activations", "varlen_rnn.memory")), name
+                assert name.startswith(("varlen_rnn.jit", "varlen_rnn.kernels.activations")), name
         top = name.split(".")[0]
         if top == "numba":
             assert part in NUMBA_ALLOWED, f"{part} imports {name}"

@@ -198,7 +198,7 @@ def test_product_on_windows(device, size, transposed, dtype):
 @pytest.mark.parametrize("size", [*SIZES, *([] if SIMULATOR else [(300, 10, 70), (5, 800, 3)])])
 @pytest.mark.parametrize("windows", [((1, 2), (0, 1)), ((0, 0), (0, 0)), ((0, 1), (2, 0))], ids=str)
 def test_sums_over_rows(device, size, dtype, windows):
-    """Two products with windows of columns that overlap, one of them with rows chosen."""
+    """Two products with windows of columns that overlap, one of them with rows chosen and its own rows dealt out."""
     num_rows, depth, columns = size
     a, x, h, initial = (
         values((num_rows, depth + 3), dtype),
@@ -211,13 +211,14 @@ def test_sums_over_rows(device, size, dtype, windows):
     (x_first, x_cut), (h_first, h_cut) = windows
     x_end, h_end = a.shape[1] - x_cut, a.shape[1] - h_cut
     of_x = row_sums.Factor(x_first, x_end, on[1], 0, x.shape[1], on[1][:0], row_sums.ALL_ROWS)
-    of_h = row_sums.Factor(h_first, h_end, on[2], 2, columns, on[3], at)
+    targets = np.random.default_rng(4).permutation(h_end - h_first)
+    of_h = row_sums.Factor(h_first, h_end, on[2], 2, columns, on[3], at, targets)
     d_x, d_h, sums = row_sums.row_products(on[0], of_x, of_h)
     seen = slice(min(x_first, h_first), max(x_end, h_end))
     close(device.get(sums)[seen], wide(a)[:, seen].sum(axis=0))
     close(device.get(d_x), wide(a)[:, x_first:x_end].T @ wide(x))
     right = oracle.row_product(wide(a)[:, h_first:h_end], wide(h)[:, 2:-1], wide(initial), at)
-    close(device.get(d_h), right)
+    close(device.get(d_h)[targets], right)
     close(device.get(row_sums.row_product(on[0], on[2])), wide(a).T @ wide(h))
     close(device.get(row_sums.row_sum(on[1])), wide(x).sum(axis=0))
     for array, before in zip(on, (a, x, h, initial), strict=True):

@@ -113,6 +113,14 @@ def strided(value):
     return vr.LoDTensor(wide[..., 0], value.structure)
 
 
+@pytest.mark.parametrize("shape", [(5, 1), (4, 2)])
+def test_what_was_kept_is_of_the_rows(shape):
+    inputs, outputs, attrs = a_layer()
+    outputs[-1] = vr.LoDTensor(np.zeros(shape))
+    with pytest.raises(vr.ShapeError, match="recurrent_grad"):
+        gradient(inputs, outputs, attrs, vr.LoDTensor(np.ones((5, 2))))
+
+
 def test_a_gradient_reads_views_as_what_they_are():
     inputs, outputs, attrs = a_layer()
     d_y = vr.LoDTensor(np.ones((5, 2)))

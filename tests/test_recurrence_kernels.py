@@ -26,8 +26,8 @@ TROUBLES = {
     "one step": [0, 1, 2, 3],
     "equal": [0, 2, 4] if SIMULATOR else [0, 4, 8, 12],
 }
-# No multiple of a tile, and on the CPU one beyond a panel of units.
-SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70)]
+# No multiple of a tile; on the CPU one beyond a panel of units, and one of whole panels, an even number.
+SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70), (5, 64)]
 by_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 by_size = pytest.mark.parametrize("size", SIZES, ids=str)
 by_directions = pytest.mark.parametrize("num_directions", [1, 2])
@@ -164,13 +164,6 @@ def test_an_empty_sequence_hands_on_its_state_and_its_gradient(device):
     np.testing.assert_array_equal(d_initial, case.d_last)
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden", "wanted"), [("gru", 256, 1024 + 16), ("lstm", 250, 1250), ("rnn_tanh", 32, 32)]
-)
-def test_long_rows_of_what_is_kept_are_an_odd_number_of_cache_lines_apart(name, hidden, wanted):
-    assert CELLS[name].kept_columns(hidden, np.float32) == wanted
-
-
 @by_cell
 def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
     case = Case(cell, TROUBLES["empty ones everywhere"], SIZES[0], 1, False)
@@ -257,6 +250,23 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
     assert streamed == [64 % panel_width(dtype) == 0]
 
 
+@cpu_only
+@pytest.mark.parametrize(
+    ("dtype", "columns", "wanted"),
+    [
+        (np.float32, 1024, 1024 + 16),
+        (np.float64, 1024, 1024 + 8),
+        (np.float32, 1040, 1040),
+        (np.float32, 1250, 1250),
+        (np.float32, 32, 32),
+    ],
+)
+def test_long_rows_of_slots_that_fill_cache_lines_are_an_odd_number_of_them(dtype, columns, wanted):
+    slots = cpu.slots_of_rows(np.empty((3, 2), dtype), columns)
+    assert slots.shape == (3, wanted)
+    assert not slots[:, columns:].any()
+
+
 # Groups of sequences and members of a team: also more of them than cores, and than sequences.
 SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 16)]
 
@@ -269,7 +279,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
     monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group is put back after each step, with all that it goes on with
     lengths = np.random.default_rng(1).integers(0, 30, 70)
-    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 70), 2, with_initial)
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 64 if with_initial else 70), 2, with_initial)
 
     def flat(split):
         monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)

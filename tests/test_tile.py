@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import numba
+import numpy as np
 import pytest
+
+from varlen_rnn.kernels import tile
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 
@@ -62,3 +65,16 @@ def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
     variables = os.environ | {"VARLEN_RNN_QUIET": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", WITH_VECTORS, features, str(rows), str(width)]
     subprocess.run(command, env=variables, check=True)
+
+
+@pytest.mark.skipif(SIMULATOR or not tile.WIDE, reason="about AVX-512")
+def test_loops_take_long_vectors_where_they_are_asked_for():
+    @numba.njit
+    def double(a):
+        tile.vectorise_widely()
+        for i in range(len(a)):
+            a[i] *= 2
+
+    double(np.ones(100, np.float32))
+    (assembly,) = double.inspect_asm().values()
+    assert "zmm" in assembly

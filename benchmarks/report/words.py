@@ -12,9 +12,9 @@ number of threads. First their results are compared (outputs; in training the gr
 whole models the losses and the first gradients, for Adam hides how large a gradient is); a line without agreement has
 no figures. Then they take turns: a round repeats a step for at least a tenth of a second while the other processes
 wait, after as long that does not count, for threads that slept may begin on one core. Just before and just after a
-round of ours, its process multiplies two 2048 x 2048 matrices with NumPy (sgemm); after each request a process waits, a
-second at most, until its threads take less than a quarter of a core, for while those of a BLAS spin they take cores
-from what comes next.
+round of ours, its process multiplies two 2048 x 2048 matrices with NumPy (sgemm), in the same way; after each request a
+process waits, a second at most, until its threads take less than a quarter of a core, for while those of a BLAS spin
+they take cores from what comes next.
 A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
 less than a quarter of a core, during the step and during either product, waits included, or of all rounds if there is
 no such round.

@@ -13,12 +13,6 @@ as one matrix, the slots are ordered so that the gradients of the projected inpu
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
-from varlen_rnn.memory import CACHE_LINE
-
-_LONG = 16  # cache lines of a row that are worth one more
-
 
 class Cell(NamedTuple):
     """The equations of a recurrent cell.
@@ -55,12 +49,7 @@ class Cell(NamedTuple):
     step_grad: Callable
     reads_output: bool
 
-    def kept_columns(self, hidden, dtype):
-        """Return how many numbers a row keeps for its gradient: of each unit the slots, then the states but the output.
-
-        Long rows that fill cache lines get one more, unused, where that makes their number odd: rows that are a power
-        of two apart would all be in the same few sets of a cache.
-        """
-        columns = (len(self.slots) + len(self.states) - 1) * hidden
-        line = CACHE_LINE // np.dtype(dtype).itemsize
-        return columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
+    @property
+    def num_kept(self):
+        """How many numbers of a unit a row keeps for its gradient: the slots, then the states but the output."""
+        return len(self.slots) + len(self.states) - 1

@@ -25,6 +25,7 @@ from varlen_rnn.kernels.tile import (
 )
 from varlen_rnn.threads import count_shards, for_each_shard
 
+ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
 _ROW_BLOCK = 48  # the most rows of the result that one panel serves before the next
 
 
@@ -41,10 +42,11 @@ def size_of_piece(count, num_shards, most):
 
 
 @cpu_kernel
-def pack_rows(weight, bias, first, end, panels):
+def pack_rows(weight, bias, rows, first, end, panels):
     """Pack `weight` (depth, columns) and `bias` (columns,) into `panels` (..., width), those from `first` to `end`.
 
-    The last one is filled with zeros.  An empty `bias` leaves the last row as it is, for products that accumulate.
+    Row k of a panel is row `rows[k]` of the weight, or row k where `rows` is empty.  The last panel is filled with
+    zeros.  An empty `bias` leaves the last row as it is, for products that accumulate.
     """
     depth, columns = weight.shape
     width = panels.shape[-1]
@@ -52,7 +54,8 @@ def pack_rows(weight, bias, first, end, panels):
     for p in range(first, end):
         valid = min(width, columns - p * width)
         for k in range(depth + (len(bias) > 0)):
-            source, start = (weight, k * columns) if k < depth else (bias, 0)
+            row = rows[k] if k < len(rows) else k
+            source, start = (weight, row * columns) if k < depth else (bias, 0)
             target = (p * (depth + 1) + k) * width
             copy_run(source, start + p * width, flat, target, valid, width)
             for j in range(valid, width):
@@ -212,7 +215,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         pack_columns(weight, bias, 1, 0, len(panels), panels)
     else:
         panels = panels_of_rows(weight)
-        pack_rows(weight, bias, 0, len(panels), panels)
+        pack_rows(weight, bias, ALL_ROWS, 0, len(panels), panels)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
     taken, piece = np.zeros(1, np.int64), size_of_piece(a.shape[0], num_shards, _ROW_BLOCK)
     arguments = (taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate)

@@ -12,7 +12,7 @@ from numba import cuda
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.counters import COUNTER, arrive, wait_until
-from varlen_rnn.kernels.gemm import size_of_piece
+from varlen_rnn.kernels.gemm import ALL_ROWS, size_of_piece
 from varlen_rnn.kernels.tile import (
     TILE_ROWS,
     copy_run,
@@ -30,13 +30,13 @@ _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 _ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
-ALL_ROWS = np.empty(0, np.int64)
 
 
 class Factor(NamedTuple):
     """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`.
 
     Row `rows[k]` of `b` stands at k; -1 - i means row i of `initial` (n, columns); empty `rows` mean `b` as it is.
+    Row i of the result becomes row `targets[i]`; empty `targets` leave it where it is.
     """
 
     first: int
@@ -46,6 +46,7 @@ class Factor(NamedTuple):
     columns: int
     initial: np.ndarray
     rows: np.ndarray
+    targets: np.ndarray = ALL_ROWS
 
 
 @cpu_inlined
@@ -60,11 +61,20 @@ def _gather(factor, start, count, panels, width):
 
 
 @cpu_inlined
-def _ask(c, row, end, column, width):
+def _offsets_of_rows(factor, lowest, highest, stride):
+    """Return where the sums of each column from `lowest` to `highest` begin."""
+    offsets, first = np.arange(highest - lowest) * stride, factor.first - lowest
+    for i in range(len(factor.targets)):
+        offsets[first + i] = (first + factor.targets[i]) * stride
+    return offsets
+
+
+@cpu_inlined
+def _ask(c, c_rows, row, end, column, width):
     """Ask for the sums of the tile that begins with a row of `c`: many, and each is read only once a block."""
     for r in range(row, min(row + TILE_ROWS, end)):
         for j in range(column, column + width, CACHE_LINE // c.itemsize):
-            prefetch_to_write(pointer(c, r * c.shape[1] + j))
+            prefetch_to_write(pointer(c, c_rows[r] + j))
 
 
 @cpu_inlined
@@ -75,13 +85,13 @@ def _add_products(
 
     The block that `begins` the sums starts from zeros, whatever is in `c`: a panel's width and an offset for each row.
     """
-    at_columns, at_rows = pointer(columns_of_tile, 0), pointer(c_rows, 0)
+    at_columns = pointer(columns_of_tile, 0)
     for p in range(0, factor.columns, width):
         for m in range(first, end, TILE_ROWS):
             n = min(TILE_ROWS, end - m)
             if m < factor.end and m + n > factor.first:
-                _ask(c, m + TILE_ROWS - lowest, end - lowest, p, width)
-                here = pointer(c, (m - lowest) * c.shape[1] + p)
+                _ask(c, c_rows, m + TILE_ROWS - lowest, end - lowest, p, width)
+                here, at_rows = pointer(c, p), pointer(c_rows, m - lowest)
                 start, start_rows = (pointer(zeros[0], 0), pointer(zeros[1], 0)) if begins else (here, at_rows)
                 panel = pointer(panels, p * _PANEL_STEP)
                 tile(
@@ -124,7 +134,8 @@ def row_products_cpu(
     panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
     part = np.empty(piece, a.dtype)
     steps = np.arange(TILE_ROWS)
-    rows_one, rows_two = steps * c_one.shape[1], steps * c_two.shape[1]
+    rows_one = _offsets_of_rows(one, lowest, highest, c_one.shape[1])
+    rows_two = _offsets_of_rows(two, lowest, highest, c_two.shape[1])
     zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
     # Nothing may raise from here on: others wait for a piece that was taken.
     block, number, until = 0, 0, 0
@@ -171,7 +182,7 @@ def row_products_cpu(
 
 
 @cuda_kernel
-def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, c):
+def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, c):
     """Twin of `row_products_cpu` for one factor; a thread an element of `c` (end - first, columns)."""
     i = cuda.grid(1)
     if i < c.size:
@@ -181,7 +192,7 @@ def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, c):
             row = b_rows[k] if b_rows.shape[0] else k
             value = b[row, b_column + j] if row >= 0 else b_first[-1 - row, j]
             total += a[k, a_column + m] * value
-        c[m, j] = total
+        c[targets[m] if targets.shape[0] else m, j] = total
 
 
 def row_products(a, one, two):
@@ -212,9 +223,9 @@ def row_products(a, one, two):
     return [*map(np.ascontiguousarray, cut), sums]
 
 
-def _row_product_on_device(a, first, end, b, column, columns, initial, rows):
+def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
     c = empty((end - first, columns), a)
-    launch(row_product_cuda, c.size, a, first, b, column, initial, beside(rows, a), c)
+    launch(row_product_cuda, c.size, a, first, b, column, initial, beside(rows, a), beside(targets, a), c)
     return c
 
 

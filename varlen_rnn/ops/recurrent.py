@@ -65,7 +65,7 @@ def _infer(*inputs, cell, keep):
     state = spec_of_tensor((num_directions, -1, hidden), x.dtype)
     if not keep:
         return [y, *[state] * len(cell.states), PLAN]
-    kept = spec_of_tensor((rows, cell.kept_columns(hidden, x.dtype)), x.dtype)
+    kept = spec_of_tensor((rows, -1), x.dtype)  # how far rows are apart is the engine's business
     return [y, *[state] * len(cell.states), PLAN, *[kept] * num_directions]
 
 
@@ -190,12 +190,16 @@ def _weights(inputs, num_states):
     return weights, [weight._replace(shape=weight.shape[:1]) for weight in rows]
 
 
-def _check_plan(x, plan, kept):
-    """Raise unless the plan is that of the rows, whose states the gradient reads through it."""
+def _check_kept(x, plan, kept, columns):
+    """Raise unless the plan is that of the rows, and what was kept is of them: the gradient trusts both."""
     if not np.array_equal(plan.offsets, x.structure.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
-    if any(not (tensor.data.flags.writeable and tensor.data.flags.c_contiguous) for tensor in kept):
-        raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
+    for tensor in kept:
+        if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
+            wanted = f"({x.shape[0]}, {columns} or more)"
+            raise ShapeError("recurrent_grad, kept", expected=wanted, got=tensor.shape, hint="what the layer kept")
+        if not (tensor.data.flags.writeable and tensor.data.flags.c_contiguous):
+            raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
 def _forward_grad(*inputs, cell, num_forward, need_x):
@@ -203,7 +207,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
     x, states, directions = _split(cell, inputs[:num_forward])
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_last) = rest[: len(directions)], rest[len(directions) :]
-    _check_plan(x, plan, kept)
+    _check_kept(x, plan, kept, cell.num_kept * directions[0][1].shape[1])
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
     shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else np.ascontiguousarray(d_y.data)

@@ -4,6 +4,8 @@ A layer is the loop over steps, which projects its own inputs on the CPU, and bi
 and weights.  Nothing is padded, packed to time-major order, or gathered.
 """
 
+import functools
+
 import numpy as np
 
 from varlen_rnn.device import empty, on_device, to_device, zeros
@@ -31,7 +33,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     -------
     y : (rows, directions * hidden)
     last : (states, directions, sequences, hidden), in the caller's order; of an empty sequence, its initial states
-    kept : list of (rows, cell.kept_columns(hidden, x.dtype)), one a direction; empty unless `keep`
+    kept : list of (rows, cell.num_kept * hidden or more), one a direction; empty unless `keep`
     """
     hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
     shape = (num_states, plan.num_sequences, hidden)
@@ -40,7 +42,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     engine = cuda if on_device(x) else cpu
     for number, direction in enumerate(directions):
         kept_here = keep or engine is cuda
-        slots = empty((x.shape[0], cell.kept_columns(hidden, x.dtype)), x) if kept_here else y[:0]  # of no rows
+        slots = engine.slots_of_rows(x, cell.num_kept * hidden) if kept_here else y[:0]  # of no rows
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
         end = zeros(shape, x) if initial is None else empty(shape, x)
         start = end if initial is None else _of_direction(initial, number)
@@ -79,26 +81,19 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         d_start = empty(shape, x)
         column, reverse = number * hidden, number == 1
-        weight = _reorder(direction.weight_hh, cell.h_gates)
+        weight_rows = _weight_rows(cell.h_gates, hidden)
         engine.backward(
-            cell, slots, y, column, weight, start, d_y, _of_direction(d_last, number), d_start, plan, reverse
-        )
-        previous = plan.previous_rows(reverse)
+            cell, slots, y, column, direction.weight_hh, weight_rows, start, d_y, _of_direction(d_last, number),
+            d_start, plan, reverse,
+        )  # fmt: skip
         x_column = cell.x_slot * hidden
         if need_x:
             product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
         of_x = Factor(x_column, x_column + num_gates, x, 0, x.shape[1], x[:0], ALL_ROWS)
-        of_h = Factor(0, num_gates, y, column, hidden, start[0], previous)
+        of_h = Factor(0, num_gates, y, column, hidden, start[0], plan.previous_rows(reverse), weight_rows)
         d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h)
-        inverse = [cell.h_gates.index(gate) for gate in range(len(cell.gates))]
-        d_directions.append(
-            Direction(
-                d_weight_ih,
-                _reorder(d_weight_hh, inverse),
-                sums[x_column : x_column + num_gates],
-                _reorder(sums[:num_gates], inverse),
-            )
-        )
+        d_bias_ih, d_bias_hh = sums[x_column : x_column + num_gates], _scatter(sums[:num_gates], weight_rows)
+        d_directions.append(Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh))
         d_initial.append(d_start)
     return d_x, d_directions, _stack_directions(d_initial)
 
@@ -117,11 +112,18 @@ def _stack_directions(states):
     return np.stack(states, axis=1) if len(states) > 1 else states[0][:, None]
 
 
-def _reorder(gates, order):
-    """Return the blocks of rows of `gates`, one a gate, in another order."""
-    if list(order) == sorted(order):
-        return gates
-    host = gates.copy_to_host() if on_device(gates) else gates
-    blocks = np.split(host, len(order))
-    ordered = np.concatenate([blocks[gate] for gate in order], out=empty(host.shape, host))
-    return to_device(ordered) if on_device(gates) else ordered
+@functools.lru_cache
+def _weight_rows(h_gates, hidden):
+    """Return the row of `weight_hh` that each column of the slots belongs to; none, where it is that of its number."""
+    rows = np.add.outer(np.multiply(h_gates, hidden), np.arange(hidden)).ravel()
+    return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
+
+
+def _scatter(values, places):
+    """Return a vector whose entry `places[k]` is `values[k]`; the values themselves where there are no places."""
+    if not len(places):
+        return values
+    host = values.copy_to_host() if on_device(values) else values
+    scattered = np.empty_like(host)
+    scattered[places] = host
+    return to_device(scattered) if on_device(values) else scattered

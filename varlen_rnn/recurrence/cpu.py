@@ -1,12 +1,28 @@
-"""The shrinking batch on the CPU: has the weights packed and runs the loops on as many threads as pay.
+"""The shrinking batch on the CPU: runs the loops on as many threads as pay.
 
-Rows stay where they are: the product of a step reads the states of the step before through the offsets of their rows.
+Rows stay where they are: products read inputs, and the gradients of gates, through the offsets of their rows.
 """
 
+from varlen_rnn.device import empty
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
 
 _STREAMED = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
+_LONG = 16  # cache lines of a row of slots that are worth one more
+
+
+def slots_of_rows(x, columns):
+    """Return memory for what the rows of `x` keep, each `columns` numbers and perhaps some zeros.
+
+    Long rows that fill cache lines get one more where that makes their number odd: rows that are a multiple of 4 KB
+    apart would all be in one set of a first-level cache, and tiles read several at once.
+    """
+    line = CACHE_LINE // x.itemsize
+    odd = columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
+    slots = empty((len(x), odd), x)
+    if odd > columns:
+        slots[:, columns:] = 0  # a user may fetch what is kept
+    return slots
 
 
 def _streams(slots, whole_panels):
@@ -29,13 +45,13 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, 
     )  # fmt: skip
 
 
-def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, plan, reverse):
-    """Overwrite `slots` with the gradients of the gates; `weight` has its gates in the order of `cell.h_gates`."""
+def backward(cell, slots, y, y_column, weight, weight_rows, initial, d_y, d_last, d_initial, plan, reverse):
+    """Overwrite `slots` with the gradients of the gates; column k has row `weight_rows[k]` of `weight`."""
     loop = cpu_backward.backward_loop(cell, y.dtype)
     depth, hidden = weight.shape
     unit_blocks = -(-hidden // loop.width)
     sharing.run(
         loop, plan, reverse, len(slots) * weight.size, unit_blocks,
         unit_blocks * (depth + 1), y,
-        weight, slots, y, y_column, initial, d_y, d_last, d_initial,
+        weight, weight_rows, slots, y, y_column, initial, d_y, d_last, d_initial,
     )  # fmt: skip

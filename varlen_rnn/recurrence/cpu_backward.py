@@ -118,7 +118,7 @@ def backward_loop(cell, dtype):
 
     @cpu_kernel
     def backward(
-        shard, num_shards, work, batch, weight, slots, y, y_column, initial, d_y, d_last, d_initial
+        shard, num_shards, work, batch, weight, weight_rows, slots, y, y_column, initial, d_y, d_last, d_initial
     ):  # fmt: skip
         work, batch = Work(*work), Batch(*batch)
         hidden, depth = initial.shape[2], weight.shape[0]
@@ -127,7 +127,7 @@ def backward_loop(cell, dtype):
         panels = work.numbers[: work.panel_rows]
         to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=False)
         while to_pack < pack_until:
-            pack_rows(weight, weight.ravel()[:0], to_pack, pack_until, panels)
+            pack_rows(weight, weight.ravel()[:0], weight_rows, to_pack, pack_until, panels)
             to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
         first_unit, own_units = first * width, min(end * width, hidden) - first * width
         y_stride, slots_stride, carry_stride = y.shape[1], slots.shape[1], unit_blocks * width

@@ -47,10 +47,9 @@ def panels_of(weights, num_gates, panels):
     return panels[:x_rows], panels[x_rows:]
 
 
-@cpu_kernel
+@cpu_inlined
 def pack(weights, num_gates, first, end, panels):
-    """Pack the weights and biases of the unit blocks from `first` to `end`; `weights` is a tuple, as `Direction`."""
-    weights = Direction(*weights)
+    """Pack the weights and biases of the unit blocks from `first` to `end`."""
     first, end = first * num_gates, end * num_gates
     x_panels, h_panels = panels_of(weights, num_gates, panels)
     pack_columns(weights.weight_ih, weights.bias_ih, num_gates, first, end, x_panels)
@@ -79,7 +78,7 @@ def rows_of_block(batch, lowest, steps, r0, n, alive, t, stride, offsets):
 
 @cpu_inlined
 def blocks_of_output(unit_blocks):
-    """Return the unit blocks from an output to the next: an odd number, for those of a tile share no set of a cache."""
+    """Return the unit blocks from an output to the next: odd, for then those of a tile are in many sets of a cache."""
     return unit_blocks | 1
 
 
@@ -99,7 +98,7 @@ def forward_loop(cell, dtype):
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries states; the scratch and projected inputs
         rows = size // width + _PROJECTED * own_unit_blocks * num_gates
-        return 2 * blocks_of_output(unit_blocks) + (num_states - 1) * unit_blocks, rows, sequences + 3 * _PROJECTED
+        return 2 * blocks_of_output(unit_blocks) + (num_states - 1) * unit_blocks, rows, 3 * _PROJECTED + BLOCK_ROWS
 
     @cpu_inlined
     def load(scratch, r, outputs, at_output, carry, at_carry, carry_plane):
@@ -165,7 +164,6 @@ def forward_loop(cell, dtype):
     def forward(
         shard, num_shards, work, batch, weights, x, initial, given, y, y_column, slots, last, keep, stream
     ):  # fmt: skip
-        tuple_of_weights = weights
         work, batch, weights = Work(*work), Batch(*batch), Direction(*weights)
         hidden = initial.shape[2]
         unit_blocks = (hidden + width - 1) // width
@@ -173,7 +171,7 @@ def forward_loop(cell, dtype):
         panels = work.numbers[: work.panel_rows]
         to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=False)
         while to_pack < pack_until:
-            pack(tuple_of_weights, num_gates, to_pack, pack_until, panels)
+            pack(weights, num_gates, to_pack, pack_until, panels)
             to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
         own, x_size, x_depth, y_stride = end - first, num_gates * x_plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
@@ -189,20 +187,20 @@ def forward_loop(cell, dtype):
         no_offsets, h_rows = offsets[2 * _PROJECTED :], offsets[3 * _PROJECTED :]
         for r in range(_PROJECTED):
             sums[r] = r * width
+        output_stride = blocks_of_output(unit_blocks) * width
+        for r in range(BLOCK_ROWS):
+            h_rows[r] = r * output_stride
 
         group, done = take_group(work, shard)
         while group >= 0:
             lowest, highest = sequences_of(work, batch, group)
             num_sequences, steps = highest - lowest, steps_of(batch, lowest, highest)
             memory = carry_of(work, lowest, highest)
-            # Outputs of the step before and of this one, in turns: [step % 2][rank][unit].  Rows of `y` are apart by
-            # what the caller's lengths make it, at worst all in one set of a cache.
-            output_stride = blocks_of_output(unit_blocks) * width
+            # Outputs of the step before and of this one, in turns: [steps behind them % 2][rank][unit].  Rows of `y`
+            # are apart by what the caller's lengths make it, at worst all in one set of a cache.
             output_plane = num_sequences * output_stride
             outputs, carry = memory[: 2 * output_plane], memory[2 * output_plane :]
             carry_plane = unit_blocks * num_sequences * width  # of a state but the first: [unit block][rank][unit]
-            for r in range(num_sequences):
-                h_rows[r] = r * output_stride
             if done == 0:
                 begin(
                     batch, lowest, highest, first, end, initial, initial_plane, hidden, outputs, output_stride, carry,
@@ -216,9 +214,10 @@ def forward_loop(cell, dtype):
                 while batch.seq_lens[lowest + alive - 1] <= t:
                     alive -= 1
                 depth = hidden if given or t > 0 else 0
-                before, now = t % 2 * output_plane, (t + 1) % 2 * output_plane
+                at_before, at_now = t % 2 * output_plane, (t + 1) % 2 * output_plane
                 for r0 in range(0, alive, BLOCK_ROWS):
                     n = min(BLOCK_ROWS, alive - r0)
+                    before, now = at_before + r0 * output_stride, at_now + r0 * output_stride
                     if projected_until <= t:
                         count, until = rows_of_block(batch, lowest, steps, r0, n, alive, t, x_depth, x_rows)
                         tiles(
@@ -230,27 +229,29 @@ def forward_loop(cell, dtype):
                         at_step = 0
                         if alive <= BLOCK_ROWS:
                             projected_until = until
-                    for i in range(own):  # up one step and down the next: the caches hold the last ones
-                        unit_block = first + i if t % 2 else end - 1 - i
+                    # Panels pass up one step and down the next: the caches hold the last ones.
+                    way, nearest = (1, 0) if t % 2 else (-1, num_gates - 1)
+                    for i in range(own):
+                        unit_block = first + i if way > 0 else end - 1 - i
                         unit = unit_block * width
                         valid = min(width, hidden - unit)
                         at_carry = (unit_block * num_sequences + r0) * width
                         at_x = (unit_block - first) * x_size + at_step * width
-                        at_panels = unit_block * num_gates * h_step
+                        at_panel = (unit_block * num_gates + nearest) * h_step
                         for r in range(n):
-                            at_output, here = before + h_rows[r0 + r] + unit, at_carry + r * width
+                            at_output, here = before + h_rows[r] + unit, at_carry + r * width
                             load(scratch, r * width, outputs, at_output, carry, here, carry_plane)
                         tiles(
-                            n, pointer(outputs, before), pointer(h_rows, r0),
-                            pointer(h_panels, at_panels), h_step, num_gates, depth,
-                            pointer(h_panels, at_panels + hidden * width), pointer(no_offsets, 0), h_step,
-                            pointer(scratch, 0), pointer(sums, 0), plane,
+                            n, pointer(outputs, before), pointer(h_rows, 0),
+                            pointer(h_panels, at_panel), way * h_step, num_gates, depth,
+                            pointer(h_panels, at_panel + hidden * width), pointer(no_offsets, 0), way * h_step,
+                            pointer(scratch, nearest * plane), pointer(sums, 0), way * plane,
                         )  # fmt: skip
                         equations(projected[at_x:], scratch, n * width)
                         for r in range(0 if stream else n):
                             row = row_of_step(batch, lowest + r0 + r, t)
                             at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                            at_output = now + h_rows[r0 + r] + unit
+                            at_output = now + h_rows[r] + unit
                             store(scratch, r * width, y, at_y, valid, outputs, at_output, carry, here, carry_plane)
                             if keep:
                                 keep_row(scratch, r * width, slots, row * slots_stride + unit, hidden, valid)
@@ -258,7 +259,7 @@ def forward_loop(cell, dtype):
                         for r in range(n if stream else 0):
                             row = row_of_step(batch, lowest + r0 + r, t)
                             at_y, here = row * y_stride + y_column + unit, at_carry + r * width
-                            at_output = now + h_rows[r0 + r] + unit
+                            at_output = now + h_rows[r] + unit
                             store(scratch, r * width, y, at_y, width, outputs, at_output, carry, here, carry_plane)
                             stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
                     at_step += n

@@ -8,7 +8,7 @@ import functools
 
 from numba import cuda
 
-from varlen_rnn.device import launch, to_device, zeros
+from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.kernels.gemm import product
 from varlen_rnn.recurrence.tuples import put, take
@@ -44,15 +44,15 @@ def recurrent_product(state, weight, bias, alive, out):
 
 
 @cuda_kernel
-def transposed_product(slots, rows, weight, d_state):
-    """`d_state[0, r] += slots[rows[r], :gates] @ weight`; a thread a rank of `rows` and unit."""
+def transposed_product(slots, rows, weight, weight_rows, d_state):
+    """`d_state[0, r] += slots[rows[r], :gates] @ weight[weight_rows]`; a thread a rank of `rows` and unit."""
     i = cuda.grid(1)
     hidden = weight.shape[1]
     if i < rows.shape[0] * hidden:
         r, j = i // hidden, i % hidden
         total = d_state[0, r, j]
         for k in range(weight.shape[0]):
-            total += slots[rows[r], k] * weight[k, j]
+            total += slots[rows[r], k] * weight[weight_rows[k] if weight_rows.shape[0] else k, j]
         d_state[0, r, j] = total
 
 
@@ -117,6 +117,11 @@ def _rows_of_step(plan, t, reverse):
     return to_device(starts + steps)
 
 
+def slots_of_rows(x, columns):
+    """Twin of `recurrence.cpu.slots_of_rows`."""
+    return empty((x.shape[0], columns), x)
+
+
 def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
     weight = direction.weight_hh
@@ -133,9 +138,9 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, 
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, plan, reverse):
+def backward(cell, slots, y, y_column, weight, weight_rows, initial, d_y, d_last, d_initial, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
-    hidden, order = weight.shape[1], to_device(plan.sorted_indices)
+    hidden, order, weight_rows = weight.shape[1], to_device(plan.sorted_indices), to_device(weight_rows)
     d_state, previous, new = zeros(initial.shape, y), zeros(initial.shape, y), zeros(initial.shape, y)
     launch(permute_states, d_state.size, d_last, order, False, d_state)
     _, backward_step = step_kernels(cell)
@@ -147,5 +152,5 @@ def backward(cell, slots, y, y_column, weight, initial, d_y, d_last, d_initial, 
         launch(load_states, alive * hidden, *states, before[:alive], t == 0, previous)
         launch(load_states, alive * hidden, *states, rows, False, new)
         launch(backward_step, alive * hidden, slots, rows, previous, new, d_y, y_column, d_state)
-        launch(transposed_product, alive * hidden, slots, rows, weight, d_state)
+        launch(transposed_product, alive * hidden, slots, rows, weight, weight_rows, d_state)
     launch(permute_states, d_state.size, d_state, order, True, d_initial)

@@ -1,8 +1,9 @@
 """How threads share a recurrence: groups of sequences, which threads take in turns, or a team of threads each.
 
 Sequences do not depend on each other, so a group can be any thread's: one takes the group that has most left, runs it
-for some rows, and puts it back.  Nobody waits, and a thread does as much as its core lets it.  A group is neighbours in
-the order of the plan, which are about as long as each other, so few steps have less rows than a tile.
+for some rows, and puts it back.  Once the weights are packed nobody waits: a thread does as much as its core lets it.
+A group is neighbours in the order of the plan, which are about as long as each other, so few steps have less rows than
+a tile.
 
 Where sequences are too few for that, threads are teams.  The members of a team share the sequences of their group and
 own parts of the hidden units; since a step needs all units of the one before, they meet at a barrier once a step.
@@ -60,7 +61,7 @@ class Work(NamedTuple):
     then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
     it has behind it; and, where there are several, its first and end among the sequences, and its rows left.  Then
     there are two lines for packing, how many unit blocks are taken and how many are packed, and the offsets of each
-    shard, followed by one: what a thread writes at each step shares no line with what another reads.
+    shard, followed by an empty line: what a thread writes at each step shares no line with what another reads.
     """
 
     groups: int
@@ -142,7 +143,7 @@ def next_to_pack(work, shard, unit_blocks, has_packed):
         arrive(done)
     block = arrive(taken)
     if block >= unit_blocks:
-        wait_until(done, unit_blocks)  # packing cannot fail
+        wait_until(done, unit_blocks)  # nothing may raise between the arrivals at both
     return min(block, unit_blocks), min(block + 1, unit_blocks)
 
 
