@@ -54,7 +54,8 @@ def _cost(op, nested):
     inputs, outputs = ([nested.specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
     attrs = decode(find(op.type), op.attrs, lambda index: Nested(nested.desc, index))
     flops = 0 if op.type in _FREE else _FLOPS.get(op.type, _elementwise)(inputs, outputs, **attrs)
-    return Cost(flops, sum(map(_bytes, inputs + outputs)))
+    unsaid = _kept_bytes(inputs, **attrs) if op.type in ("recurrent", "recurrent_grad") else 0
+    return Cost(flops, sum(map(_bytes, inputs + outputs)) + unsaid)
 
 
 def _size(spec):
@@ -100,6 +101,13 @@ def _recurrent_sizes(inputs, cell):
     x, weights = inputs[0], inputs[1 + len(CELLS[cell].states) :]
     gates, hidden = map(_known, weights[1].shape)
     return gates * _known(x.shape[0]), _known(weights[0].shape[1]), hidden, len(weights) // 4
+
+
+def _kept_bytes(inputs, cell, keep=True, num_forward=None, need_x=None):
+    """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
+    _, _, hidden, directions = _recurrent_sizes(inputs[:num_forward], cell)
+    columns = CELLS[cell].num_kept * hidden - 1
+    return directions * _known(inputs[0].shape[0]) * columns * inputs[0].dtype.itemsize if keep else 0
 
 
 def _recurrent(inputs, outputs, cell, keep):
