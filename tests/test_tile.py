@@ -1,4 +1,4 @@
-"""The tile with vectors of other hosts than this one."""
+"""Vectors: tiles with those of other hosts than this one, and loops with the longest that there are."""
 
 import os
 import subprocess

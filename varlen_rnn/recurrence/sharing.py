@@ -26,7 +26,7 @@ from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, wait_until
 from varlen_rnn.kernels.tile import WIDE, pointer
 
-BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: four tiles
+BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
 _ENDLESS = 2**62
 _PACKING = 2  # lines of `integers`, after those of the groups
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
