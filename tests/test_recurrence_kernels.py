@@ -251,6 +251,25 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
 
 
 @cpu_only
+@by_cell
+@pytest.mark.parametrize("count", [25, 48, 60])
+def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monkeypatch, cell, count):
+    lengths = np.random.default_rng(count).integers(1, 9, count)
+    case = Case(cell, [0, *np.cumsum(lengths).tolist()], (3, 40), 1, True)
+    block_rows, run = [], sharing.threads.for_each_shard
+
+    def spy(kernel, work, *arguments, **options):
+        block_rows.append(sharing.Work(*work).block_rows)
+        run(kernel, work, *arguments, **options)
+
+    monkeypatch.setattr(sharing.threads, "for_each_shard", spy)
+    results = rowwise(case, np.float32)
+    monkeypatch.setattr(sharing, "_FAR", 0)
+    assert_same_bits(results, rowwise(case, np.float32), range(count), range(len(case.x)))
+    assert block_rows == [sharing.BLOCK_ROWS] * 2 + [sharing.MOST_ROWS] * 2
+
+
+@cpu_only
 @pytest.mark.parametrize(
     ("dtype", "columns", "wanted"),
     [

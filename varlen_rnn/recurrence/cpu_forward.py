@@ -1,8 +1,8 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `BLOCK_ROWS` sequences at one step, or, where no more are alive, up to twice as many rows of several
-steps.  Its rows are projected at once, so that the weights of the inputs pass once a block.  Then, for each step and
-panel of units, the recurrent products are summed into the scratch, and the cell's equations run on it.
+A block is up to `work.block_rows` sequences at one step, or, where no more are alive, rows of several steps.  Its rows
+are projected at once, so that the weights of the inputs pass once a block.  Then, for each step and panel of units, the
+recurrent products are summed into the scratch, and the cell's equations run on it.
 
 The scratch is a few planes of numbers [row][unit], a quantity each, at offsets known to the compiler: the equations
 are one loop over rows and units, and vectorise.  Projected inputs are planes, too, one a panel of units and gate, where
@@ -17,7 +17,7 @@ from varlen_rnn.kernels.gemm import pack_columns, tiles
 from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel, vectorise_widely
 from varlen_rnn.recurrence.direction import Direction
 from varlen_rnn.recurrence.sharing import (
-    BLOCK_ROWS,
+    MOST_ROWS,
     Batch,
     Loop,
     Work,
@@ -35,7 +35,7 @@ from varlen_rnn.recurrence.sharing import (
 )
 from varlen_rnn.recurrence.tuples import put, take
 
-_PROJECTED = 2 * BLOCK_ROWS  # rows whose inputs are projected at once, of as many steps as it takes
+_PROJECTED = 2 * MOST_ROWS  # rows whose inputs are projected at once, of as many steps as it takes
 
 
 @cpu_inlined
@@ -62,13 +62,13 @@ def rows_of_block(batch, lowest, steps, r0, n, alive, t, stride, offsets):
 
     Return its rows, and the step that it ends before: the next one, unless all `alive` sequences are in the block.
     """
-    count, end = 0, t
+    count, end, has_all = 0, t, n == alive
     while True:
         for r in range(n):
             offsets[count + r] = row_of_step(batch, lowest + r0 + r, end) * stride
         count += n
         end += 1
-        if alive > BLOCK_ROWS or end == steps:
+        if not has_all or end == steps:
             return count, end
         while batch.seq_lens[lowest + n - 1] <= end:
             n -= 1
@@ -87,7 +87,7 @@ def forward_loop(cell, dtype):
     """Return the forward loop of `cell` for rows of a data type."""
     num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
     width = panel_width(dtype)
-    step, reads_output, plane = cell.step, cell.reads_output, BLOCK_ROWS * width
+    step, reads_output, plane = cell.step, cell.reads_output, MOST_ROWS * width
     take_gates, take_states = take(num_gates), take(num_states)
     put_states, put_slots = put(num_states), put(num_slots)
     previous = num_gates * plane  # after the products
@@ -98,7 +98,7 @@ def forward_loop(cell, dtype):
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries states; the scratch and projected inputs
         rows = size // width + _PROJECTED * own_unit_blocks * num_gates
-        return 2 * blocks_of_output(unit_blocks) + (num_states - 1) * unit_blocks, rows, 3 * _PROJECTED + BLOCK_ROWS
+        return 2 * blocks_of_output(unit_blocks) + (num_states - 1) * unit_blocks, rows, 3 * _PROJECTED + MOST_ROWS
 
     @cpu_inlined
     def load(scratch, r, outputs, at_output, carry, at_carry, carry_plane):
@@ -188,7 +188,7 @@ def forward_loop(cell, dtype):
         for r in range(_PROJECTED):
             sums[r] = r * width
         output_stride = blocks_of_output(unit_blocks) * width
-        for r in range(BLOCK_ROWS):
+        for r in range(MOST_ROWS):
             h_rows[r] = r * output_stride
 
         group, done = take_group(work, shard)
@@ -215,8 +215,8 @@ def forward_loop(cell, dtype):
                     alive -= 1
                 depth = hidden if given or t > 0 else 0
                 at_before, at_now = t % 2 * output_plane, (t + 1) % 2 * output_plane
-                for r0 in range(0, alive, BLOCK_ROWS):
-                    n = min(BLOCK_ROWS, alive - r0)
+                for r0 in range(0, alive, work.block_rows):
+                    n = min(work.block_rows, alive - r0)
                     before, now = at_before + r0 * output_stride, at_now + r0 * output_stride
                     if projected_until <= t:
                         count, until = rows_of_block(batch, lowest, steps, r0, n, alive, t, x_depth, x_rows)
@@ -227,7 +227,7 @@ def forward_loop(cell, dtype):
                             x_step, pointer(projected, 0), pointer(sums, 0), x_plane,
                         )  # fmt: skip
                         at_step = 0
-                        if alive <= BLOCK_ROWS:
+                        if n == alive:
                             projected_until = until
                     # Panels pass up one step and down the next: the caches hold the last ones.
                     way, nearest = (1, 0) if t % 2 else (-1, num_gates - 1)

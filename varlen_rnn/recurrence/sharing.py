@@ -27,6 +27,7 @@ from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, wa
 from varlen_rnn.kernels.tile import WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
+MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that no near cache holds, rather than that they pass twice a step
 _ENDLESS = 2**62
 _PACKING = 2  # lines of `integers`, after those of the groups
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
@@ -55,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The groups, the members of a team, the rows of a turn, and memory.
+    """The groups, the members of a team, the rows of a turn and of a block of the forward loop, and memory.
 
     `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
     then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
@@ -67,6 +68,7 @@ class Work(NamedTuple):
     groups: int
     parts: int
     turn: int
+    block_rows: int
     panel_rows: int
     carry_rows: int
     numbers: np.ndarray
@@ -206,6 +208,7 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
         batch, bounds = (plan.starts, plan.seq_lens, plan.sorted_indices), (0, plan.num_sequences)
         num_shards, turn = num_groups * parts, _ENDLESS
+        block_rows = MOST_ROWS if panel_rows * loop.width > parts * _FAR else BLOCK_ROWS
         if num_groups > 1 and parts > 1:
             batch, bounds = _deal(batch, num_groups)
         elif num_groups > 1:
@@ -222,7 +225,7 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
             lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.diff(rows_until)
         threads.for_each_shard(
             loop.kernel,
-            (num_groups, parts, turn, panel_rows, carry_rows, numbers, integers),
+            (num_groups, parts, turn, block_rows, panel_rows, carry_rows, numbers, integers),
             (*batch, reverse),
             *arguments,
             num_shards=num_shards,
