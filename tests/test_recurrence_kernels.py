@@ -283,6 +283,22 @@ def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monke
 def test_long_rows_of_slots_that_fill_cache_lines_are_an_odd_number_of_them(dtype, columns, wanted):
     slots = cpu.slots_of_rows(np.empty((3, 2), dtype), columns)
     assert slots.shape == (3, wanted)
+
+
+@cpu_only
+@by_cell
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
+    slots_of_rows = cpu.slots_of_rows
+    monkeypatch.setattr(cpu, "slots_of_rows", lambda x, columns: np.full_like(slots_of_rows(x, columns), np.nan))
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    monkeypatch.setattr(sharing, "_split", lambda *_, **__: (1, parts))
+    case = Case(cell, [0, 3, 3, 5], (3, 256), 1, False)
+    x, (direction,) = case.x, case.directions
+    _, _, (slots,) = recurrence.forward(cell, x, [recurrence.Direction(*direction)], None, case.plan)
+    columns = cell.num_kept * 256
+    assert slots.shape[1] == slots_of_rows(x, columns).shape[1]
+    assert not np.isnan(slots[:, :columns]).any()
     assert not slots[:, columns:].any()
 
 

@@ -57,9 +57,12 @@ def array(shape, dtype, size):
     >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
     (0, True)
     """
-    memory = _waiting_memory(size) or _Memory(_with_room_to_grow(size))
+    memory, has_room = _waiting_memory(size), True  # what waited is in the count of what is owned
+    if memory is None:
+        memory = _Memory(_with_room_to_grow(size))
+        has_room = _make_room(memory)
     loan = _Loan(memory, shape, dtype)
-    if _make_room(memory):
+    if has_room:
         lender = _Lender(loan, _waiting.append)
         lender.memory = memory
         _owned.add(lender)

@@ -67,7 +67,7 @@ class SortedSeqs:
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = ("_batch_sizes", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+    __slots__ = ("_batch_sizes", "_previous_rows", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
 
     def __init__(self, offsets):
         (offsets,) = LoD([offsets]).levels
@@ -76,7 +76,7 @@ class SortedSeqs:
         self.sorted_indices = np.argsort(-lengths, kind="stable")
         self.starts = offsets[:-1][self.sorted_indices]
         self.seq_lens = lengths[self.sorted_indices]
-        self._batch_sizes = None
+        self._batch_sizes, self._previous_rows = None, {}
         self.total_len = int(offsets[-1])
         for name in ("sorted_indices", "starts", "seq_lens"):
             getattr(self, name).flags.writeable = False
@@ -135,12 +135,16 @@ class SortedSeqs:
         >>> sort_by_seq_len([0, 1, 4]).previous_rows(), sort_by_seq_len([0, 1, 4]).previous_rows(reverse=True)
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
-        rows = np.arange(self.total_len) + (1 if reverse else -1)
-        lengths = np.diff(self.offsets)
-        filled = np.flatnonzero(lengths)
-        first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
-        rows[first] = -1 - filled
-        return rows
+        reverse = bool(reverse)
+        if reverse not in self._previous_rows:  # layers share a plan
+            step = 1 if reverse else -1
+            rows = np.arange(step, self.total_len + step)
+            filled = np.flatnonzero(np.diff(self.offsets))
+            first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
+            rows[first] = -1 - filled
+            rows.flags.writeable = False
+            self._previous_rows[reverse] = rows
+        return self._previous_rows[reverse]
 
     def __getitem__(self, rank):
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""

@@ -90,3 +90,16 @@ def wait(counter, total):
     """Count this member up at the address `counter`, and return once the counter has reached `total`."""
     arrive(counter)
     wait_until(counter, total)
+
+
+@cpu_kernel
+def take_or_wait(taken, done, count):
+    """Return the next of `count` pieces, of which the counter `taken` counts; `count` once all of them are `done`.
+
+    Who has done a piece counts it there.  Nothing may raise in between, for others wait.
+    """
+    piece = arrive(taken)
+    if piece < count:
+        return piece
+    wait_until(done, count)
+    return count

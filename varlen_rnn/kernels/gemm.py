@@ -11,7 +11,7 @@ from numba import cuda
 
 from varlen_rnn.device import empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.counters import arrive
+from varlen_rnn.kernels.counters import COUNTER, arrive, take_or_wait
 from varlen_rnn.kernels.tile import (
     TILE_ROWS,
     copy_run,
@@ -26,6 +26,7 @@ from varlen_rnn.kernels.tile import (
 from varlen_rnn.threads import count_shards, for_each_shard
 
 ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
+ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have kernels compiled again
 _ROW_BLOCK = 48  # the most rows of the result that one panel serves before the next
 
 
@@ -91,20 +92,6 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
                             )
 
 
-def panels_of_columns(weight):
-    """Return memory for the panels of a product with the transpose of `weight` (columns, depth)."""
-    columns, depth = weight.shape
-    width = panel_width(weight.dtype)
-    return empty((-(-columns // width), depth + 1, width), weight)
-
-
-def panels_of_rows(weight):
-    """Return memory for the panels of a product with `weight` (depth, columns)."""
-    depth, columns = weight.shape
-    width = panel_width(weight.dtype)
-    return empty((-(-columns // width), depth + 1, width), weight)
-
-
 @cpu_kernel
 def tiles(rows, a, a_rows, panels, panel_step, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
     """Run `rows` rows of `a` over `num_panels` panels; a depth of 0 copies the start, and reads no panel.
@@ -130,12 +117,30 @@ def tiles(rows, a, a_rows, panels, panel_step, num_panels, depth, start, start_r
 
 
 @cpu_kernel
-def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate):
+def _pack_shared(weight, transposed, bias, counters, panels):
+    """Pack the panels of a weight that no other shard takes, and return when all are packed."""
+    taken, packed = pointer(counters, 0), pointer(counters, COUNTER)
+    number = take_or_wait(taken, packed, len(panels))
+    while number < len(panels):
+        if transposed:
+            pack_columns(weight, bias, 1, number, number + 1, panels)
+        else:
+            pack_rows(weight, bias, ALL_ROWS, number, number + 1, panels)
+        arrive(packed)
+        number = take_or_wait(taken, packed, len(panels))
+
+
+@cpu_kernel
+def product_cpu(
+    shard, num_shards, counters, piece, a, a_column, weight, transposed, bias, panels, c, c_column, accumulate
+):  # fmt: skip
     """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, `piece` rows at a time.
 
-    Shards take the next piece at the counter `taken`, so that none waits long for one whose core is slow.  `a` (rows,
-    ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
+    Shards take panels to pack, and when all are packed pieces of rows, one after another, so that none waits long for
+    one whose core is slow.  The `counters` are of panels taken, panels packed, and pieces taken.  `a` (rows, ...) and
+    `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
     """
+    columns, depth = weight.shape if transposed else weight.shape[::-1]
     a_stride, c_stride, width = a.shape[1], c.shape[1], panels.shape[2]
     a_rows, c_rows, no_rows = (
         np.empty(_ROW_BLOCK, np.int64),
@@ -147,8 +152,9 @@ def product_cpu(shard, num_shards, taken, piece, a, a_column, depth, panels, c, 
     whole, valid, step = columns // width, columns % width, (depth + 1) * width
     edge_rows = np.arange(_ROW_BLOCK) * width
     edge = np.zeros(_ROW_BLOCK * width, a.dtype)
+    _pack_shared(weight, transposed, bias, counters, panels)
     while True:
-        block = arrive(pointer(taken, 0)) * piece
+        block = arrive(pointer(counters, 2 * COUNTER)) * piece
         if block >= a.shape[0]:
             return
         rows = min(piece, a.shape[0] - block)
@@ -210,13 +216,9 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         launch(product_cuda, a.shape[0] * columns, *arguments)
         return
     bias = np.zeros(columns, a.dtype) if bias is None else np.ascontiguousarray(bias)
-    if transposed:
-        panels = panels_of_columns(weight)
-        pack_columns(weight, bias, 1, 0, len(panels), panels)
-    else:
-        panels = panels_of_rows(weight)
-        pack_rows(weight, bias, ALL_ROWS, 0, len(panels), panels)
+    width = panel_width(weight.dtype)
+    panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
-    taken, piece = np.zeros(1, np.int64), size_of_piece(a.shape[0], num_shards, _ROW_BLOCK)
-    arguments = (taken, piece, a, a_column, depth, panels, c, c_column, columns, accumulate)
+    counters, piece = np.zeros(3 * COUNTER, np.int64), size_of_piece(a.shape[0], num_shards, _ROW_BLOCK)
+    arguments = (counters, piece, a, a_column, weight, transposed, bias, panels, c, c_column, accumulate)
     for_each_shard(product_cpu, *arguments, num_shards=num_shards)

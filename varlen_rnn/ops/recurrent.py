@@ -192,7 +192,8 @@ def _weights(inputs, num_states):
 
 def _check_kept(x, plan, kept, columns):
     """Raise unless the plan is that of the rows, and what was kept is of them: the gradient trusts both."""
-    if not np.array_equal(plan.offsets, x.structure.levels[-1]):
+    lod = x.structure
+    if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:

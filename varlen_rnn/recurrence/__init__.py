@@ -116,6 +116,7 @@ def _stack_directions(states):
 def _weight_rows(h_gates, hidden):
     """Return the row of `weight_hh` that each column of the slots belongs to; none, where it is that of its number."""
     rows = np.add.outer(np.multiply(h_gates, hidden), np.arange(hidden)).ravel()
+    rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
 
 

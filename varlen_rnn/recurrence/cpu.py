@@ -12,17 +12,14 @@ _LONG = 16  # cache lines of a row of slots that are worth one more
 
 
 def slots_of_rows(x, columns):
-    """Return memory for what the rows of `x` keep, each `columns` numbers and perhaps some zeros.
+    """Return memory for what the rows of `x` keep, each `columns` numbers and perhaps some that `forward` clears.
 
     Long rows that fill cache lines get one more where that makes their number odd: rows that are a multiple of 4 KB
     apart would all be in one set of a first-level cache, and tiles read several at once.
     """
     line = CACHE_LINE // x.itemsize
     odd = columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
-    slots = empty((len(x), odd), x)
-    if odd > columns:
-        slots[:, columns:] = 0  # a user may fetch what is kept
-    return slots
+    return empty((len(x), odd), x)
 
 
 def _streams(slots, whole_panels):

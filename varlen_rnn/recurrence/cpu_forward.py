@@ -173,6 +173,7 @@ def forward_loop(cell, dtype):
         while to_pack < pack_until:
             pack(weights, num_gates, to_pack, pack_until, panels)
             to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
+        kept_columns = (num_slots + num_states - 1) * hidden
         own, x_size, x_depth, y_stride = end - first, num_gates * x_plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
         x, y, slots = x.ravel(), y.ravel(), slots.ravel()
@@ -262,6 +263,9 @@ def forward_loop(cell, dtype):
                             at_output = now + h_rows[r] + unit
                             store(scratch, r * width, y, at_y, width, outputs, at_output, carry, here, carry_plane)
                             stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
+                    for r in range(n if keep and end == unit_blocks else 0):  # a user may fetch what is kept
+                        at = row_of_step(batch, lowest + r0 + r, t) * slots_stride
+                        slots[at + kept_columns : at + slots_stride] = 0
                     at_step += n
                 t, rows = t + 1, rows + alive
                 if work.parts > 1:

@@ -23,7 +23,7 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, wait_until
+from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, take_or_wait
 from varlen_rnn.kernels.tile import WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
@@ -143,10 +143,8 @@ def next_to_pack(work, shard, unit_blocks, has_packed):
     taken, done = pointer(work.integers, work.groups * COUNTER), pointer(work.integers, (work.groups + 1) * COUNTER)
     if has_packed:
         arrive(done)
-    block = arrive(taken)
-    if block >= unit_blocks:
-        wait_until(done, unit_blocks)  # nothing may raise between the arrivals at both
-    return min(block, unit_blocks), min(block + 1, unit_blocks)
+    block = take_or_wait(taken, done, unit_blocks)
+    return block, min(block + 1, unit_blocks)
 
 
 @cpu_inlined
@@ -220,9 +218,8 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
         numbers = empty((panel_rows + plan.num_sequences * carry_rows + num_shards * rows, loop.width), like)
         integers = np.zeros((num_groups + _PACKING) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
         if num_groups > 1:
-            rows_until = np.concatenate(([0], np.cumsum(batch[1])))[list(bounds)]
             lines = integers[: num_groups * COUNTER].reshape(num_groups, COUNTER)
-            lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.diff(rows_until)
+            lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.add.reduceat(batch[1], bounds[:-1])
         threads.for_each_shard(
             loop.kernel,
             (num_groups, parts, turn, block_rows, panel_rows, carry_rows, numbers, integers),
@@ -287,7 +284,7 @@ def _split(seq_lens, products, unit_blocks, may_meet):
     in_teams, parts = min(num_threads, threads.MAX_TEAM), 2
     while may_meet and parts <= min(in_teams, unit_blocks):
         num_groups = max(1, min(in_teams // parts, count))
-        of_first = [lengths[rank] for rank in _dealt(count, num_groups, 0)]
+        of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
         units = -(-unit_blocks // parts) / unit_blocks
         time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER
         best = min(best, (time * _TOGETHER, num_groups, parts))
