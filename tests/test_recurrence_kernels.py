@@ -264,7 +264,7 @@ def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monke
 
     monkeypatch.setattr(sharing.threads, "for_each_shard", spy)
     results = rowwise(case, np.float32)
-    monkeypatch.setattr(sharing, "_FAR", 0)
+    monkeypatch.setattr(sharing, "FAR", 0)
     assert_same_bits(results, rowwise(case, np.float32), range(count), range(len(case.x)))
     assert block_rows == [sharing.BLOCK_ROWS] * 2 + [sharing.MOST_ROWS] * 2
 

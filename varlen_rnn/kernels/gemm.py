@@ -13,6 +13,7 @@ from varlen_rnn.device import empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.counters import COUNTER, arrive, take_or_wait
 from varlen_rnn.kernels.tile import (
+    FAR,
     TILE_ROWS,
     copy_run,
     lanes_of,
@@ -93,27 +94,34 @@ def pack_columns(weight, bias, num_groups, first_panel, end_panel, panels):
 
 
 @cpu_kernel
-def tiles(rows, a, a_rows, panels, panel_step, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step):
+def tiles(
+    rows, a, a_rows, panels, panel_step, num_panels, depth, start, start_rows, start_step, c, c_rows, c_step, wanted
+):  # fmt: skip
     """Run `rows` rows of `a` over `num_panels` panels; a depth of 0 copies the start, and reads no panel.
 
     All are addresses.  Row r begins at its `..._rows[r]`; from a panel, and from its sums, to the next it is a step.
+    What is `wanted` later is an address, offsets from there, and how many: a tile each asks for `depth` quarters of a
+    line, and tiles beyond them ask for the next panel.
     """
+    wanted_from, wanted_rows, num_wanted = wanted
     if rows < 4:
         tile(
             rows, num_panels, a, a_rows, 1, panels, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
-            panels,
+            panels, False,
         )  # fmt: skip
         return
+    number = 0
     for p in range(num_panels):  # a panel stays in the caches while rows pass
         panel, here, there = offset(panels, p * panel_step), offset(start, p * start_step), offset(c, p * c_step)
         next_panel, r = offset(panel, panel_step), 0
         while r < rows:
             m = rows_of_tile(rows - r)
+            ask = offset(wanted_from, wanted_rows[number]) if number < num_wanted else next_panel
             tile(
                 m, 1, a, offset(a_rows, r), 1, panel, 0, depth, here, offset(start_rows, r), 0, there,
-                offset(c_rows, r), 0, next_panel,
+                offset(c_rows, r), 0, ask, number < num_wanted,
             )  # fmt: skip
-            next_panel, r = offset(next_panel, depth * lanes_of(a)), r + m
+            next_panel, number, r = offset(next_panel, depth * lanes_of(a)), number + 1, r + m
 
 
 @cpu_kernel
@@ -152,6 +160,9 @@ def product_cpu(
     whole, valid, step = columns // width, columns % width, (depth + 1) * width
     edge_rows = np.arange(_ROW_BLOCK) * width
     edge = np.zeros(_ROW_BLOCK * width, a.dtype)
+    # Where caches near the core hold the panels, tiles ask for the shard's next rows of `a` instead: a part each.
+    num_parts = 0 if panels.size > FAR else whole * ((piece + TILE_ROWS - 1) // TILE_ROWS)
+    parts = np.arange(max(1, num_parts)) * (piece * a_stride // max(1, num_parts))
     _pack_shared(weight, transposed, bias, counters, panels)
     while True:
         block = arrive(pointer(counters, 2 * COUNTER)) * piece
@@ -159,12 +170,13 @@ def product_cpu(
             return
         rows = min(piece, a.shape[0] - block)
         rows_of_a, here = pointer(a, block * a_stride + a_column), block * c_stride + c_column
+        next_rows = pointer(a, (block + num_shards * piece) * a_stride + a_column)
         start, start_rows, start_step = pointer(c, here), c_rows, width
         if not accumulate:
             start, start_rows, start_step = pointer(panels, depth * width), no_rows, step
         tiles(
             rows, rows_of_a, pointer(a_rows, 0), pointer(panels, 0), step, whole, depth, start, pointer(start_rows, 0),
-            start_step, pointer(c, here), pointer(c_rows, 0), width,
+            start_step, pointer(c, here), pointer(c_rows, 0), width, (next_rows, pointer(parts, 0), num_parts),
         )  # fmt: skip
         if valid:
             column = c_column + whole * width
@@ -175,7 +187,7 @@ def product_cpu(
             panel = pointer(panels, whole * step)
             tiles(
                 rows, rows_of_a, pointer(a_rows, 0), panel, step, 1, depth, pointer(edge, 0), at, 0,
-                pointer(edge, 0), at, 0,
+                pointer(edge, 0), at, 0, (panel, at, 0),
             )  # fmt: skip
             for r in range(rows):
                 for j in range(valid):

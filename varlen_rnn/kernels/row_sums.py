@@ -17,6 +17,7 @@ from varlen_rnn.kernels.tile import (
     TILE_ROWS,
     copy_run,
     copy_tile_row,
+    offset,
     panel_width,
     pointer,
     prefetch_to_read,
@@ -79,13 +80,15 @@ def _ask(c, c_rows, row, end, column, width):
 
 @cpu_inlined
 def _add_products(
-    factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, zeros, c_rows, c, begins, width
+    factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, zeros, c_rows, c, begins, width,
+    wanted, wanted_stride,
 ):  # fmt: skip
     """Add the products of a block of rows to the rows of `c` that belong to columns `first` to `end` of `a`.
 
     The block that `begins` the sums starts from zeros, whatever is in `c`: a panel's width and an offset for each row.
+    Tiles ask for rows that are `wanted` later, one each.
     """
-    at_columns = pointer(columns_of_tile, 0)
+    at_columns, asked = pointer(columns_of_tile, 0), 0
     for p in range(0, factor.columns, width):
         for m in range(first, end, TILE_ROWS):
             n = min(TILE_ROWS, end - m)
@@ -96,8 +99,10 @@ def _add_products(
                 panel = pointer(panels, p * _PANEL_STEP)
                 tile(
                     n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
-                    panel, 0, count, start, start_rows, 0, here, at_rows, 0, panel,
+                    panel, 0, count, start, start_rows, 0, here, at_rows, 0,
+                    offset(wanted, asked * wanted_stride), True,
                 )  # fmt: skip
+                asked = min(asked + 1, _DEPTH_BLOCK - 1)
 
 
 @cpu_inlined
@@ -126,7 +131,7 @@ def row_products_cpu(
     pieces, gathered = (highest - lowest + piece - 1) // piece, -1
     if (whole + (counters[0] - whole) // pieces) * _DEPTH_BLOCK >= a.shape[0]:
         return  # too late: others have taken all
-    flat = a.ravel()
+    flat, flat_one = a.ravel(), one.b.ravel()
     # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
     tile_size = _DEPTH_BLOCK * TILE_ROWS + width
     tiles = np.empty(piece // TILE_ROWS * tile_size, a.dtype)
@@ -166,15 +171,18 @@ def row_products_cpu(
                         tiles[target + j] = flat[row + m + j]
                 target += tile_size
             _add(flat, row + first, part, 0, end - first)
+        # What is copied next: other columns of this block, or the block after those that other shards take.
+        is_last = number + 1 == until
+        next_start, next_first = (start + num_shards * _DEPTH_BLOCK, lowest) if is_last else (start, end)
         added = pointer(counters, (1 + number) * COUNTER)
         wait_until(added, block)
         _add_products(
             one, lowest, first, end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one, block == 0,
-            width,
+            width, pointer(flat_one, next_start * one.b.shape[1] + one.column), one.b.shape[1],
         )  # fmt: skip
         _add_products(
             two, lowest, first, end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two, block == 0,
-            width,
+            width, pointer(flat, next_start * a.shape[1] + next_first), a.shape[1],
         )  # fmt: skip
         _add(part, 0, sums, first - lowest, end - first)
         arrive(added)

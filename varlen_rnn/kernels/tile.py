@@ -22,6 +22,7 @@ _FEATURES = llvm.get_host_cpu_features()
 WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
 _VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
 BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
+FAR = 2**19  # numbers, more of which are far: no cache near the core holds them
 # Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
 TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 
@@ -99,10 +100,8 @@ def vectorise_widely(typing):
 
 
 def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
-    """Write the tile of exactly `rows` rows and `panels` panels; it may ask for what is `ahead`, a line at each k."""
-    a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, next_panel = (
-        arguments
-    )
+    """Write the tile of exactly `rows` rows and `panels` panels; it may ask for what is `ahead`, lines at each k."""
+    a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, wanted = arguments
     scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
     lanes = _VECTOR_BYTES // scalar_bytes
     vector, index = ir.VectorType(scalar, lanes), ir.IntType(64)
@@ -139,8 +138,9 @@ def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
         offset = builder.mul(loop.index, a_step)
         here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
         if ahead:
-            line = builder.mul(loop.index, ir.Constant(index, lanes))  # as long as a vector
-            _emit_prefetch(builder, builder.gep(next_panel, [line]), to_write=False, near=2)
+            # A constant, so that the address takes no register: rows take twelve of sixteen.
+            step = builder.mul(loop.index, ir.Constant(index, int(lanes * ahead)))
+            _emit_prefetch(builder, builder.gep(wanted, [step]), to_write=False, near=2)
         spread, steps = {}, {}
         for r, q, v in cells:  # the order decides what stays in registers beside the sums
             if r not in spread:
@@ -156,23 +156,23 @@ def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
         builder.store(builder.load(sums[r, q, v]), address).align = scalar_bytes
 
 
-def _make_tile(numbers_of_rows, panels):
+def _make_tile(numbers_of_rows, panels, ahead=0):
     """Return the tile of so many `panels`, for some numbers of rows, as a function of addresses, for compiled code.
 
     Its arguments: how many `rows`; `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements
     from k to k + 1; the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin,
     and `c`, where they go, each with the offsets of its rows, and elements from the sums of a panel to those of the
-    next; and the panel, or the part of one, that is wanted next.
+    next; and an address of what is `wanted` later, of which tiles of four rows or more ask for `ahead` lines at each k.
     """
 
     @intrinsic
     def tile(
         typing, rows, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
-        next_panel,
+        wanted,
     ):  # fmt: skip
         number = types.intp
         signature = types.void(
-            number, a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number, panel
+            number, a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number, wanted
         )  # fmt: skip
 
         def codegen(context, builder, signature, arguments):
@@ -183,8 +183,8 @@ def _make_tile(numbers_of_rows, panels):
                 block = builder.append_basic_block(f"rows{rows}")
                 choice.add_case(ir.Constant(ir.IntType(64), rows), block)
                 builder.position_at_end(block)
-                ahead = WIDE and panels == 1 and rows > TILE_ROWS // 4
-                _emit_tile(builder, scalar, rows, panels, ahead, arguments[1:])
+                lines = ahead if WIDE and rows > TILE_ROWS // 4 else 0
+                _emit_tile(builder, scalar, rows, panels, lines, arguments[1:])
                 builder.branch(end)
             builder.position_at_end(end)
             return context.get_dummy_value()
@@ -195,36 +195,42 @@ def _make_tile(numbers_of_rows, panels):
 
 
 # Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add.
-_tile, _two_panels = _make_tile(range(1, TILE_ROWS + 1), 1), _make_tile((2, 3), 2)
-_three_panels, _four_panels = _make_tile((1,), 3), _make_tile((1,), 4)
+_two_panels, _three_panels, _four_panels = _make_tile((2, 3), 2), _make_tile((1,), 3), _make_tile((1,), 4)
+_tile, _tile_asking_less = (_make_tile(range(1, TILE_ROWS + 1), 1, ahead) for ahead in (1, 1 / 4))
 
 
 @cpu_kernel
 def tile(
     rows, panels, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
-    next_panel,
+    wanted, asks_less,
 ):  # fmt: skip
-    """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`."""
+    """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`.
+
+    It asks for a line of what is `wanted` at each k, or for a quarter.
+    """
     q = 0
     while q < panels:
         p, s, d = offset(panel, q * panel_step), offset(start, q * start_step), offset(c, q * c_step)
         if rows == 1 and q + 3 < panels:
             _four_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
             )  # fmt: skip
             q += 4
         elif rows == 1 and q + 2 < panels:
             _three_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
             )  # fmt: skip
             q += 3
         elif (rows == 2 or rows == 3) and q + 1 < panels:
             _two_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, next_panel
+                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
             )  # fmt: skip
             q += 2
+        elif WIDE and asks_less:
+            _tile_asking_less(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, wanted)
+            q += 1
         else:
-            _tile(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, next_panel)
+            _tile(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, wanted)
             q += 1
 
 

@@ -14,6 +14,7 @@ from varlen_rnn.kernels.counters import wait
 from varlen_rnn.kernels.gemm import pack_rows, tiles
 from varlen_rnn.kernels.tile import (
     BLOCK_BYTES,
+    FAR,
     add_units,
     copy_units,
     panel_width,
@@ -68,7 +69,7 @@ def backward_loop(cell, dtype):
     size = d_new + num_states * plane
 
     def memory_of(unit_blocks, own_unit_blocks, sequences):  # it carries the gradients of states
-        return num_states * unit_blocks, size // width, 3 * sequences
+        return num_states * unit_blocks, size // width, 4 * sequences
 
     @cpu_inlined
     def load(scratch, r, slots, at_slot, hidden, d_y, at_y, carry, at_carry, sums, units):
@@ -137,8 +138,9 @@ def backward_loop(cell, dtype):
         d_y, d_last, d_initial, panels = d_y.ravel(), d_last.ravel(), d_initial.ravel(), panels.ravel()
 
         scratch, offsets = numbers_of(work, batch, shard, num_shards), offsets_of(work, shard, num_shards)
-        count = len(offsets) // 3
-        rows, gates, carried = offsets[:count], offsets[count : 2 * count], offsets[2 * count :]
+        count = len(offsets) // 4
+        rows, gates, carried = offsets[:count], offsets[count : 2 * count], offsets[2 * count : 3 * count]
+        wanted, is_near = offsets[3 * count :], (end - first) * panel_size <= FAR
         for r in range(count):
             carried[r] = r * carry_stride + first_unit
 
@@ -154,7 +156,7 @@ def backward_loop(cell, dtype):
                 for s in range(num_states):
                     copy_units(d_last, at + s * initial_plane, carry, carried[r] + s * sums, own_units, width)
 
-            alive, rows_done = 0, 0
+            alive, rows_done, asked = 0, 0, 0
             while done < steps and rows_done < work.turn:
                 done += 1
                 t = steps - done
@@ -196,11 +198,17 @@ def backward_loop(cell, dtype):
                             store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
                 if work.parts > 1:
                     wait(counter_of(work, group), done * work.parts)
+                # Where caches near the core hold the panels, tiles ask for what two steps to come read, in turns.
+                num_wanted = (alive + 1) // 2 if is_near else 0
+                for i in range(num_wanted):
+                    wanted[i] = (rows[(asked + i) % alive] + min(back, 2 * back)) * slots_stride
+                asked = (asked + num_wanted) % alive
                 way, nearest = (-1, end - 1) if t % 2 else (1, first)  # up one step and down the next
                 at_sums, at_panels = pointer(carry, (nearest - first) * width), pointer(panels, nearest * panel_size)
                 tiles(
                     alive, pointer(slots, 0), pointer(gates, 0), at_panels, way * panel_size, end - first, depth,
                     at_sums, pointer(carried, 0), way * width, at_sums, pointer(carried, 0), way * width,
+                    (pointer(slots, 0), pointer(wanted, 0), num_wanted),
                 )  # fmt: skip
                 rows_done += alive
 

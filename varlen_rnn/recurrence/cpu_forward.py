@@ -192,6 +192,7 @@ def forward_loop(cell, dtype):
         for r in range(MOST_ROWS):
             h_rows[r] = r * output_stride
 
+        nothing = (pointer(x, 0), pointer(no_offsets, 0), 0)  # wanted but the next panel
         group, done = take_group(work, shard)
         while group >= 0:
             lowest, highest = sequences_of(work, batch, group)
@@ -225,7 +226,7 @@ def forward_loop(cell, dtype):
                             count, pointer(x, 0), pointer(x_rows, 0),
                             pointer(x_panels, first * num_gates * x_step), x_step, own * num_gates, x_depth,
                             pointer(x_panels, first * num_gates * x_step + x_depth * width), pointer(no_offsets, 0),
-                            x_step, pointer(projected, 0), pointer(sums, 0), x_plane,
+                            x_step, pointer(projected, 0), pointer(sums, 0), x_plane, nothing,
                         )  # fmt: skip
                         at_step = 0
                         if n == alive:
@@ -246,7 +247,7 @@ def forward_loop(cell, dtype):
                             n, pointer(outputs, before), pointer(h_rows, 0),
                             pointer(h_panels, at_panel), way * h_step, num_gates, depth,
                             pointer(h_panels, at_panel + hidden * width), pointer(no_offsets, 0), way * h_step,
-                            pointer(scratch, nearest * plane), pointer(sums, 0), way * plane,
+                            pointer(scratch, nearest * plane), pointer(sums, 0), way * plane, nothing,
                         )  # fmt: skip
                         equations(projected[at_x:], scratch, n * width)
                         for r in range(0 if stream else n):

@@ -24,7 +24,7 @@ from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, take_or_wait
-from varlen_rnn.kernels.tile import WIDE, pointer
+from varlen_rnn.kernels.tile import FAR, WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
 MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that no near cache holds, rather than that they pass twice a step
@@ -36,7 +36,7 @@ _TURNS = 64  # of a thread in a call at most, and groups for each thread
 
 # What a split costs, measured on two cores: with vectors of 64 bytes, whose rows take half the time, and with others.
 _PASS = 1.5 if WIDE else 0.5  # rows in the time that a step of a group loses to weights that pass by
-_FAR, _FAR_PASS = 2**19, 4 if WIDE else 0.5  # numbers that no cache near the core holds, and rows lost to more of them
+_FAR_PASS = 4 if WIDE else 0.5  # the same of weights that are far
 _ONE_ROW, _TWO_ROWS = (1.1, 0.7) if WIDE else (1.4, 0.5)  # rows more in the time that a step of one or two rows takes
 _BARRIER = 100_000  # multiply-adds in the time of a barrier
 _UNEVEN = 1.1  # by how much the slowest of some threads lags, where others do not take over
@@ -206,7 +206,7 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
         batch, bounds = (plan.starts, plan.seq_lens, plan.sorted_indices), (0, plan.num_sequences)
         num_shards, turn = num_groups * parts, _ENDLESS
-        block_rows = MOST_ROWS if panel_rows * loop.width > parts * _FAR else BLOCK_ROWS
+        block_rows = MOST_ROWS if panel_rows * loop.width > parts * FAR else BLOCK_ROWS
         if num_groups > 1 and parts > 1:
             batch, bounds = _deal(batch, num_groups)
         elif num_groups > 1:
@@ -268,7 +268,7 @@ def _split(seq_lens, products, unit_blocks, may_meet):
         return 1, 1
     lengths = seq_lens[seq_lens > 0].tolist()  # a list, for most batches are small: less than NumPy's calls take
     count, work_of_row = len(lengths), products / sum(lengths)  # a multiply-add a number of the weights
-    lost = _FAR_PASS if work_of_row > _FAR else _PASS
+    lost = _FAR_PASS if work_of_row > FAR else _PASS
     best, num_groups, least = (float("inf"), 1, 1), 0, -(-count // (num_threads * _TURNS))
     for size in (-(-max(BLOCK_ROWS, least) // BLOCK_ROWS) * BLOCK_ROWS, 18, 12, 6, 3, 2, 1):
         if size < least or num_groups == -(-count // size):
