@@ -297,7 +297,7 @@ def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
     x, (direction,) = case.x, case.directions
     _, _, (slots,) = recurrence.forward(cell, x, [recurrence.Direction(*direction)], None, case.plan)
     columns = cell.num_kept * 256
-    assert slots.shape[1] == slots_of_rows(x, columns).shape[1]
+    assert slots.shape[1] > columns
     assert not np.isnan(slots[:, :columns]).any()
     assert not slots[:, columns:].any()
 
@@ -312,12 +312,13 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 1
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_initial, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group is put back after each step, with all that it goes on with
-    lengths = np.random.default_rng(1).integers(0, 30, 70)
+    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group is put back after each step or block, with all of its state
+    lengths = np.random.default_rng(1).integers(0, 60, 70)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 64 if with_initial else 70), 2, with_initial)
 
     def flat(split):
         monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
+        monkeypatch.setattr(sharing, "FAR", 0 if split[1] > 1 else sharing.FAR)  # teams run larger blocks
         threads.set_num_threads(split[0] * split[1])
         (y, last), (d_x, d_directions, d_initial) = case.run(Host, dtype)
         return [y, last, d_x, d_initial, *(a for d in d_directions for a in d)]

@@ -20,10 +20,10 @@ _waiting = []  # lenders; what was let go last stands last
 class _Memory:
     """Bytes that begin at a cache line."""
 
-    __slots__ = ("address", "array", "size")
+    __slots__ = ("address", "array", "counted", "size")
 
     def __init__(self, size):
-        self.array, self.size = np.empty(size + CACHE_LINE, np.uint8), size
+        self.array, self.size, self.counted = np.empty(size + CACHE_LINE, np.uint8), size, max(size, LEAST_COUNTED)
         start = self.array.__array_interface__["data"][0]
         self.address = start + -start % CACHE_LINE
 
@@ -57,12 +57,9 @@ def array(shape, dtype, size):
     >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
     (0, True)
     """
-    memory, has_room = _waiting_memory(size), True  # what waited is in the count of what is owned
-    if memory is None:
-        memory = _Memory(_with_room_to_grow(size))
-        has_room = _make_room(memory)
+    memory = _waiting_memory(size) or _Memory(_with_room_to_grow(size))
     loan = _Loan(memory, shape, dtype)
-    if has_room:
+    if _make_room(memory):
         lender = _Lender(loan, _waiting.append)
         lender.memory = memory
         _owned.add(lender)
@@ -95,19 +92,15 @@ def _with_room_to_grow(size):
 
 def _make_room(memory):
     """Return whether some more memory may be owned, after letting go what waits longest where that helps."""
-    waiting, need = list(_waiting), _counted(memory)
-    owned = sum([_counted(lender.memory) for lender in list(_owned)])
-    if owned - sum([_counted(lender.memory) for lender in waiting]) + need > MOST_OWNED:
+    waiting, need = list(_waiting), memory.counted
+    owned = sum([lender.memory.counted for lender in list(_owned)])
+    if owned - sum([lender.memory.counted for lender in waiting]) + need > MOST_OWNED:
         return False
     for lender in waiting:
         if owned + need <= MOST_OWNED:
             break
-        owned -= _counted(lender.memory) if _take_back(lender) else 0
+        owned -= lender.memory.counted if _take_back(lender) else 0
     return True
-
-
-def _counted(memory):
-    return max(memory.size, LEAST_COUNTED)
 
 
 def release_memory():

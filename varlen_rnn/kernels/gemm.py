@@ -160,7 +160,7 @@ def product_cpu(
     whole, valid, step = columns // width, columns % width, (depth + 1) * width
     edge_rows = np.arange(_ROW_BLOCK) * width
     edge = np.zeros(_ROW_BLOCK * width, a.dtype)
-    # Where caches near the core hold the panels, tiles ask for the shard's next rows of `a` instead: a part each.
+    # Where caches near the core hold the panels, tiles ask for what the shard reads next of `a`, each from a part on.
     num_parts = 0 if panels.size > FAR else whole * ((piece + TILE_ROWS - 1) // TILE_ROWS)
     parts = np.arange(max(1, num_parts)) * (piece * a_stride // max(1, num_parts))
     _pack_shared(weight, transposed, bias, counters, panels)
@@ -196,7 +196,7 @@ def product_cpu(
 
 @cuda_kernel
 def product_cuda(a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate):
-    """Twin of `product_cpu` on the weight itself, (depth, columns) or transposed; a thread a row and column."""
+    """Twin of `product_cpu`, which reads the weight where it is; a thread a row and column."""
     i = cuda.grid(1)
     if i < a.shape[0] * columns:
         r, j = i // columns, i % columns
@@ -212,7 +212,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     Parameters
     ----------
     a : (rows, a_columns) C-contiguous; the product reads `depth` columns from `a_column` on.
-    weight : (depth, columns), or (columns, depth) when `transposed`
+    weight : (depth, columns), or (columns, depth) when `transposed`; C-contiguous
     c : (rows, c_columns) C-contiguous; the product writes `columns` columns from `c_column` on.
     bias : (columns,), optional; where the sums start unless they `accumulate`
 

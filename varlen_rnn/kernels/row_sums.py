@@ -171,14 +171,14 @@ def row_products_cpu(
                         tiles[target + j] = flat[row + m + j]
                 target += tile_size
             _add(flat, row + first, part, 0, end - first)
-        # What is copied next: other columns of this block, or the block after those that other shards take.
-        is_last = number + 1 == until
-        next_start, next_first = (start + num_shards * _DEPTH_BLOCK, lowest) if is_last else (start, end)
+        # What is copied next, as a rule: other columns of this block, or the block after those that other shards take.
+        next_block = start + num_shards * _DEPTH_BLOCK
+        next_start, next_first = (start, end) if number + 1 < until else (next_block, lowest)
         added = pointer(counters, (1 + number) * COUNTER)
         wait_until(added, block)
         _add_products(
             one, lowest, first, end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one, block == 0,
-            width, pointer(flat_one, next_start * one.b.shape[1] + one.column), one.b.shape[1],
+            width, pointer(flat_one, next_block * one.b.shape[1] + one.column), one.b.shape[1],
         )  # fmt: skip
         _add_products(
             two, lowest, first, end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two, block == 0,

@@ -22,7 +22,7 @@ _FEATURES = llvm.get_host_cpu_features()
 WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
 _VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
 BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
-FAR = 2**19  # numbers, more of which are far: no cache near the core holds them
+FAR = 2**19  # numbers, of four bytes as a rule, more of which are far: no cache near the core holds them
 # Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
 TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 
@@ -206,7 +206,8 @@ def tile(
 ):  # fmt: skip
     """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`.
 
-    It asks for a line of what is `wanted` at each k, or for a quarter.
+    With long vectors, a tile of four rows or more asks for a line of what is `wanted` at each k, or for a quarter if it
+    `asks_less`.
     """
     q = 0
     while q < panels:

@@ -198,7 +198,8 @@ def backward_loop(cell, dtype):
                             store(scratch, here, slots, gates[r] + unit, hidden, carry, at_carry, sums, units)
                 if work.parts > 1:
                     wait(counter_of(work, group), done * work.parts)
-                # Where caches near the core hold the panels, tiles ask for what two steps to come read, in turns.
+                # Where caches near the core hold the panels, tiles ask for the slots of two steps to come, neighbours
+                # from the lower row on, of half of the sequences at each step.
                 num_wanted = (alive + 1) // 2 if is_near else 0
                 for i in range(num_wanted):
                     wanted[i] = (rows[(asked + i) % alive] + min(back, 2 * back)) * slots_stride

@@ -31,7 +31,7 @@ MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that no near cache holds, rath
 _ENDLESS = 2**62
 _PACKING = 2  # lines of `integers`, after those of the groups
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
-_TURN_ROWS = 48  # of a group, after which another thread may take it
+_TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread
 
 # What a split costs, measured on two cores: with vectors of 64 bytes, whose rows take half the time, and with others.
@@ -206,7 +206,7 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
             num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=False)
         batch, bounds = (plan.starts, plan.seq_lens, plan.sorted_indices), (0, plan.num_sequences)
         num_shards, turn = num_groups * parts, _ENDLESS
-        block_rows = MOST_ROWS if panel_rows * loop.width > parts * FAR else BLOCK_ROWS
+        block_rows = MOST_ROWS if products > parts * FAR * len(like) else BLOCK_ROWS
         if num_groups > 1 and parts > 1:
             batch, bounds = _deal(batch, num_groups)
         elif num_groups > 1:
