@@ -87,7 +87,7 @@ def forward_loop(cell, dtype):
     """Return the forward loop of `cell` for rows of a data type."""
     num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
     width = panel_width(dtype)
-    step, reads_output, plane = cell.step, cell.reads_output, MOST_ROWS * width
+    num_kept, step, reads_output, plane = cell.num_kept, cell.step, cell.reads_output, MOST_ROWS * width
     take_gates, take_states = take(num_gates), take(num_states)
     put_states, put_slots = put(num_states), put(num_slots)
     previous = num_gates * plane  # after the products
@@ -173,7 +173,6 @@ def forward_loop(cell, dtype):
         while to_pack < pack_until:
             pack(weights, num_gates, to_pack, pack_until, panels)
             to_pack, pack_until = next_to_pack(work, shard, unit_blocks, has_packed=True)
-        kept_columns = (num_slots + num_states - 1) * hidden
         own, x_size, x_depth, y_stride = end - first, num_gates * x_plane, x.shape[1], y.shape[1]
         x_step, h_step, slots_stride = (x_depth + 1) * width, (hidden + 1) * width, slots.shape[1]
         x, y, slots = x.ravel(), y.ravel(), slots.ravel()
@@ -266,7 +265,7 @@ def forward_loop(cell, dtype):
                             stream_row(scratch, r * width, slots, row * slots_stride + unit, hidden)
                     for r in range(n if keep and end == unit_blocks else 0):  # a user may fetch what is kept
                         at = row_of_step(batch, lowest + r0 + r, t) * slots_stride
-                        slots[at + kept_columns : at + slots_stride] = 0
+                        slots[at + num_kept * hidden : at + slots_stride] = 0
                     at_step += n
                 t, rows = t + 1, rows + alive
                 if work.parts > 1:
