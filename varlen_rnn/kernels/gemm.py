@@ -14,6 +14,7 @@ from varlen_rnn.jit import cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.counters import COUNTER, arrive, take_or_wait
 from varlen_rnn.kernels.tile import (
     FAR,
+    FEW_ROWS,
     TILE_ROWS,
     copy_run,
     lanes_of,
@@ -100,11 +101,11 @@ def tiles(
     """Run `rows` rows of `a` over `num_panels` panels; a depth of 0 copies the start, and reads no panel.
 
     All are addresses.  Row r begins at its `..._rows[r]`; from a panel, and from its sums, to the next it is a step.
-    What is `wanted` later is an address, offsets from there, and how many: a tile each asks for `depth` quarters of a
-    line, and tiles beyond them ask for the next panel.
+    What is `wanted` later is an address, offsets from there, and how many: a tile each of more than `FEW_ROWS` asks for
+    `depth` quarters of a line, and tiles beyond them ask for the next panel.
     """
     wanted_from, wanted_rows, num_wanted = wanted
-    if rows < 4:
+    if rows <= FEW_ROWS:
         tile(
             rows, num_panels, a, a_rows, 1, panels, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
             panels, False,

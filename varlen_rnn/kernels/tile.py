@@ -9,6 +9,8 @@ Each element of C is one chain of multiply-adds in the order of k, whatever the 
 depends on the rows beside it, to the bit.
 """
 
+import itertools
+
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
@@ -25,6 +27,8 @@ BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
 FAR = 2**19  # numbers, of four bytes as a rule, more of which are far: no cache near the core holds them
 # Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
 TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
+FEW_ROWS = TILE_ROWS // 2  # of which a tile takes several panels at once
+_SOON = 16  # rows further on in a panel: each row asks for those, with long vectors
 
 
 def panel_width(dtype):
@@ -100,7 +104,7 @@ def vectorise_widely(typing):
 
 
 def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
-    """Write the tile of exactly `rows` rows and `panels` panels; it may ask for what is `ahead`, lines at each k."""
+    """Write the tile of exactly `rows` rows and `panels` panels, which may ask for `ahead` lines of what is wanted."""
     a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, wanted = arguments
     scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
     lanes = _VECTOR_BYTES // scalar_bytes
@@ -137,10 +141,13 @@ def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
     with cgutils.for_range(builder, depth, intp=index) as loop:
         offset = builder.mul(loop.index, a_step)
         here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
+        # Constants, so that the addresses take no registers: rows take twelve of sixteen.
         if ahead:
-            # A constant, so that the address takes no register: rows take twelve of sixteen.
             step = builder.mul(loop.index, ir.Constant(index, int(lanes * ahead)))
             _emit_prefetch(builder, builder.gep(wanted, [step]), to_write=False, near=2)
+        for q, v in itertools.product(range(panels if WIDE and rows > 1 else 0), range(_VECTORS)):
+            soon = vector_at(panel_at(here, panel_step, q), v + _SOON * _VECTORS)
+            _emit_prefetch(builder, soon, to_write=False, near=3)
         spread, steps = {}, {}
         for r, q, v in cells:  # the order decides what stays in registers beside the sums
             if r not in spread:
@@ -162,7 +169,8 @@ def _make_tile(numbers_of_rows, panels, ahead=0):
     Its arguments: how many `rows`; `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements
     from k to k + 1; the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin,
     and `c`, where they go, each with the offsets of its rows, and elements from the sums of a panel to those of the
-    next; and an address of what is `wanted` later, of which tiles of four rows or more ask for `ahead` lines at each k.
+    next; and an address of what is `wanted` later, of which tiles of more than `FEW_ROWS` ask for `ahead` lines at each
+    k.
     """
 
     @intrinsic
@@ -183,7 +191,7 @@ def _make_tile(numbers_of_rows, panels, ahead=0):
                 block = builder.append_basic_block(f"rows{rows}")
                 choice.add_case(ir.Constant(ir.IntType(64), rows), block)
                 builder.position_at_end(block)
-                lines = ahead if WIDE and rows > TILE_ROWS // 4 else 0
+                lines = ahead if WIDE and rows > FEW_ROWS else 0
                 _emit_tile(builder, scalar, rows, panels, lines, arguments[1:])
                 builder.branch(end)
             builder.position_at_end(end)
@@ -194,8 +202,10 @@ def _make_tile(numbers_of_rows, panels, ahead=0):
     return tile
 
 
-# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add.
-_two_panels, _three_panels, _four_panels = _make_tile((2, 3), 2), _make_tile((1,), 3), _make_tile((1,), 4)
+# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add, and a row's number
+# that is spread over a vector serves them all.
+_two_panels = _make_tile(range(2, FEW_ROWS + 1), 2)
+_three_panels, _four_panels = _make_tile((1,), 3), _make_tile((1,), 4)
 _tile, _tile_asking_less = (_make_tile(range(1, TILE_ROWS + 1), 1, ahead) for ahead in (1, 1 / 4))
 
 
@@ -206,8 +216,8 @@ def tile(
 ):  # fmt: skip
     """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`.
 
-    With long vectors, a tile of four rows or more asks for a line of what is `wanted` at each k, or for a quarter if it
-    `asks_less`.
+    With long vectors, a tile of more than `FEW_ROWS` asks for a line of what is `wanted` at each k, or for a quarter if
+    it `asks_less`.
     """
     q = 0
     while q < panels:
@@ -222,7 +232,7 @@ def tile(
                 rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
             )  # fmt: skip
             q += 3
-        elif (rows == 2 or rows == 3) and q + 1 < panels:
+        elif 1 < rows <= FEW_ROWS and q + 1 < panels:
             _two_panels(
                 rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
             )  # fmt: skip
