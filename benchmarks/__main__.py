@@ -17,7 +17,6 @@ from benchmarks.suites import SUITES
 from benchmarks.tables import text_row
 
 FULL, QUICK = ROOT / "benchmarks" / "results", ROOT / "out" / "benchmarks"
-BUSY = 0.5  # processes that already run
 
 
 def run_suite(name, threads, quick, folder):
@@ -43,12 +42,10 @@ def run_suite(name, threads, quick, folder):
 
 
 def warn():
-    """Say what will be missing, and what will disturb."""
+    """Say what will be missing."""
     for engine in ENGINES:
         if lacking(engine):
             print(f'{engine} is left out: {" and ".join(lacking(engine))} not installed (pip install ".[bench]")')
-    if machine.load() > BUSY:
-        print(f"The machine is busy (load {machine.load():.1f}): figures will be noise.", file=sys.stderr)
 
 
 def main():
