@@ -19,7 +19,7 @@ from benchmarks import clock, engines, measure, parity, quiet, rectangle, result
 from benchmarks.engines import ENGINES, MODES, OURS, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
-from benchmarks.report import bars, write_report
+from benchmarks.report import bars, peers, write_report
 from benchmarks.suites import SUITES
 
 ROOT = Path(__file__).parent.parent
@@ -337,6 +337,30 @@ def test_a_bar_asks_for_the_worst_case():
 def test_less_is_better_where_the_aim_is_below_the_floor():
     assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 1.1}).verdict() == "**below the floor**"
     assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 0.9}).verdict() == "floor met"
+
+
+def test_every_figure_in_which_a_peer_is_faster_is_listed():
+    lines = {name: [] for name in SUITES}
+    assert "There is no such line." in peers.section(lines)
+    lines["small"] = [line_of((4, 32, 32), "inference", torch_padded=2.0, onnxruntime=0.4), line_of(torch_packed=0.9)]
+    lines["recurrent"] = [line_of(torch_packed=1.5, torch_padded=0.5)]
+    ours = {"engine": OURS, "imports": {"numba": 0.5}}
+    lines["startup"] = [
+        ours | {"cache": "cold", "first_step": 9.5},
+        ours | {"cache": "warm", "first_step": 0.5},
+        {"engine": "torch packed", "imports": {"torch": 0.7}, "first_step": 0.4},
+    ]
+    rows = [row.split(" | ") for row in peers.section(lines).splitlines() if row.startswith("| ")][1:]
+    assert [(suite.lstrip("| "), peer, ratio.rstrip(" |")) for suite, _, peer, ratio in rows] == [
+        ("startup", "torch packed", "0.04"),
+        ("startup", "torch packed", "0.11"),
+        ("small", "onnxruntime", "0.40"),
+        ("recurrent", "torch padded", "0.50"),
+        ("startup", "torch packed", "0.80"),
+        ("small", "torch packed", "0.90"),
+    ]
+    assert rows[1][1] == "imports and first training step, kernels cold"
+    assert rows[2][1] == "LSTM (4, 32, 32) lognormal, inference, threads 2"
 
 
 def test_without_results_there_is_no_report(tmp_path):
