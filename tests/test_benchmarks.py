@@ -1,6 +1,7 @@
 """The benchmarks: engines agree, no speed without agreement, medians of turns, a report that says what is there."""
 
 import contextvars
+import ctypes
 import doctest
 import importlib
 import itertools
@@ -113,6 +114,18 @@ def test_peak_memory_sees_what_a_step_takes():
         pytest.skip("not Linux")
     mib = 2**20
     assert 60 * mib < clock.peak_bytes(lambda: np.ones(64 * mib, np.uint8)) < 80 * mib
+
+
+def test_peak_memory_sees_what_fits_where_something_was_freed():
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("the C library gives nothing back")
+
+    def blocks():
+        return [np.ones(2**16, np.uint8) for _ in range(512)]
+
+    *_, last = blocks()  # which keeps the freed ones before it from going back by themselves
+    assert clock.peak_bytes(blocks) > 28 * 2**20
+    assert last.all()
 
 
 class FakeProcess:

@@ -52,8 +52,10 @@ expression or the bare kernel: run without a gradient, recorded for one, and in 
 takes to record it in a program that knows its parameters. *recurrent* is an LSTM of 32 units on 4 sequences of 5 steps.
 The ways take turns, and the lowest round of each counts, for whatever else runs only adds to one.
 """,
-    "memory": """How far the resident set of a fresh process rises during its first training step, code already loaded;
-MiB. *gates, states* is what the gates and states of all rows fill: a gradient needs them.
+    "memory": """How far the resident set of a process rises during its first training step of this size, MiB. Steps
+of a layer of the same cell with 32 units, on 16 sequences, have loaded the code before, of every engine alike; what was
+freed before the step has gone back to the system. *gates, states* is what the gates and states of all rows fill: a
+gradient needs them.
 """,
     "startup": """Fresh processes; each package's import over those before it, then a first training step of a small
 LSTM. *cold* compiles every kernel, *warm* finds them on disk.
