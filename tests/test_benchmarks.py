@@ -16,7 +16,7 @@ import pytest
 
 import varlen_rnn as vr
 from benchmarks import __main__ as command
-from benchmarks import clock, engines, measure, parity, quiet, rectangle, results, tables, worker
+from benchmarks import clock, engines, measure, operators, parity, quiet, rectangle, results, tables, worker
 from benchmarks.engines import ENGINES, MODES, OURS, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
@@ -208,11 +208,23 @@ def test_operators_are_measured_every_way(tmp_path):
     points = [suite.points(True, 1)[number] for number in (0, -1)]
     lines = [line for point in points for line in suite.run(point, measure.QUICK)]
     assert [line["operator"] for line in lines] == ["add", "adam"]
-    assert None not in suite.cells(lines[0])
-    assert suite.cells(lines[1])[3] is None, "updates are not recorded for a gradient"
+    assert suite.cells(lines[0])[1] is None, "nothing is compiled for a sum"
+    assert None not in suite.cells(lines[0])[2:]
+    assert suite.cells(lines[1])[4] is None, "updates are not recorded for a gradient"
+    assert 0 < lines[1]["seconds"]["compiled"]
     results.write(tmp_path / "overhead.jsonl", [machine(), *lines])
     write_report(tmp_path, tmp_path / "docs")
     assert "an operator, recording: microseconds" in (tmp_path / "docs" / "benchmarks.md").read_text()
+
+
+def test_what_is_compiled_runs_again_and_again():
+    a, weight, c = np.ones((7, 4), np.float32), np.ones((4, 4), np.float32), np.zeros((7, 4), np.float32)
+    compiled = operators.compiled_alone(lambda: operators.gemm.product(a, weight, c))
+    assert not c.any(), "it has only been noted"
+    for _ in range(2):
+        c[:] = 0
+        compiled()
+        assert np.array_equal(c, a @ weight)
 
 
 def test_disturbed_rounds_do_not_count_where_there_are_better():
