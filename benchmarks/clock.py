@@ -20,6 +20,24 @@ def seconds_per_step(step):
     return _fill_round(step)
 
 
+def seconds_of_pieces(forward, backward):
+    """Return the seconds of `y = forward()`, of `backward(y)` and of both: medians over a round, after a first one."""
+    pieces = []
+
+    def step():
+        began = time.perf_counter()
+        y = forward()
+        between = time.perf_counter()
+        backward(y)
+        ended = time.perf_counter()
+        pieces.append((between - began, ended - between, ended - began))
+
+    _fill_round(step)
+    pieces.clear()
+    _fill_round(step)
+    return dict(zip(("forward", "backward", "step"), np.median(pieces, axis=0).tolist(), strict=True))
+
+
 def _fill_round(step):
     steps, elapsed, began = 0, 0.0, time.perf_counter()
     while elapsed < ROUND_SECONDS:
