@@ -1,6 +1,7 @@
 """Measure varlen_rnn beside other engines.
 
-`python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md.
+`python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md;
+`python -m benchmarks against OTHER` compares a layer's training step with that of another checkout.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 import varlen_rnn as vr
-from benchmarks import machine, measure, results
+from benchmarks import against, machine, measure, results
 from benchmarks.engines import ENGINES, lacking
 from benchmarks.processes import ROOT, EngineError
 from benchmarks.report import write_report
@@ -17,7 +18,6 @@ from benchmarks.suites import SUITES
 from benchmarks.tables import text_row
 
 FULL, QUICK = ROOT / "benchmarks" / "results", ROOT / "out" / "benchmarks"
-BUSY = 0.5  # processes that already run
 
 
 def run_suite(name, threads, quick, folder):
@@ -43,15 +43,23 @@ def run_suite(name, threads, quick, folder):
 
 
 def warn():
-    """Say what will be missing, and what will disturb."""
+    """Say what will be missing."""
     for engine in ENGINES:
         if lacking(engine):
             print(f'{engine} is left out: {" and ".join(lacking(engine))} not installed (pip install ".[bench]")')
-    if machine.load() > BUSY:
-        print(f"The machine is busy (load {machine.load():.1f}): figures will be noise.", file=sys.stderr)
 
 
 def main():
+    try:
+        if sys.argv[1:2] == ["against"]:
+            against.main(sys.argv[2:])
+        else:
+            main_of_suites()
+    except EngineError as error:
+        raise SystemExit(str(error)) from error
+
+
+def main_of_suites():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="sizes that only show that everything runs")
@@ -66,11 +74,8 @@ def main():
     if unknown:
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     warn()
-    try:
-        for name in arguments.suites or SUITES:
-            run_suite(name, arguments.threads, arguments.quick, folder)
-    except EngineError as error:
-        raise SystemExit(str(error)) from error
+    for name in arguments.suites or SUITES:
+        run_suite(name, arguments.threads, arguments.quick, folder)
 
 
 if __name__ == "__main__":

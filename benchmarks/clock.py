@@ -1,5 +1,6 @@
 """What an engine's own process can measure of itself: seconds a step, its sgemm rate, the memory of a step."""
 
+import ctypes
 import functools
 import time
 from pathlib import Path
@@ -17,6 +18,24 @@ def seconds_per_step(step):
     """
     _fill_round(step)
     return _fill_round(step)
+
+
+def seconds_of_pieces(forward, backward):
+    """Return the seconds of `y = forward()`, of `backward(y)` and of both: medians over a round, after a first one."""
+    pieces = []
+
+    def step():
+        began = time.perf_counter()
+        y = forward()
+        between = time.perf_counter()
+        backward(y)
+        ended = time.perf_counter()
+        pieces.append((between - began, ended - between, ended - began))
+
+    _fill_round(step)
+    pieces.clear()
+    _fill_round(step)
+    return dict(zip(("forward", "backward", "step"), np.median(pieces, axis=0).tolist(), strict=True))
 
 
 def _fill_round(step):
@@ -37,12 +56,21 @@ def sgemm_rate():
 def peak_bytes(step):
     """Return by how many bytes the resident memory of this process rises at most during a step.
 
-    Linux only: writing 5 to `clear_refs` sets the high-water mark back to what is resident now.
+    Linux only: writing 5 to `clear_refs` sets the high-water mark back to what is resident now.  What was freed before,
+    the inputs' float64 draws for one, is given back first: the step would take it again, and nobody would see it.
     """
+    _trim()
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     step()
     return _status("VmHWM") - before
+
+
+def _trim():
+    """Have the C library give freed memory back to the system, where it is one that can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @functools.cache

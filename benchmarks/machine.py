@@ -1,7 +1,6 @@
 """The machine, the versions and the moment that results belong to."""
 
 import datetime
-import os
 import platform
 import subprocess
 from importlib import metadata
@@ -12,11 +11,6 @@ import numpy as np
 import varlen_rnn as vr
 
 PACKAGES = ("numpy", "numba", "torch", "onnxruntime")
-
-
-def load():
-    """Return how many processes were running on average in the last minute; 0 where nobody counts them."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def describe(threads):
@@ -33,7 +27,6 @@ def describe(threads):
         "commit": _commit(),
         **{package: _version(package) for package in PACKAGES},
         "blas": f"{blas['name']} {blas['version']}",
-        "load_before": round(load(), 2),
     }
 
 

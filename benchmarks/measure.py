@@ -101,7 +101,7 @@ def check_outputs(processes, mode):
             path = Path(folder, f"{number}.npz")
             process.ask("outputs", mode=mode, path=str(path))
             with np.load(path) as arrays:
-                outputs[process.engine] = dict(arrays)
+                outputs[process.label] = dict(arrays)
     return disagreement(outputs)
 
 
@@ -121,7 +121,7 @@ def take_turns(able, patience):
             for mode in able:
                 if process in able[mode]:
                     before, others_before = rate, others
-                    seconds, others_during = _watched(process, "seconds", mode=mode)
+                    seconds, others_during = watched(process, "seconds", mode=mode)
                     rate, others = _product(process)
                     taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others))
                     rounds[mode].setdefault(process.engine, []).append(taken)
@@ -130,10 +130,10 @@ def take_turns(able, patience):
 
 def _product(process):
     """Return the rate of sgemm, and the cores that others took; nothing of peers, whose rates nobody asks for."""
-    return _watched(process, "sgemm") if process.engine == OURS else (0.0, 0.0)
+    return watched(process, "sgemm") if process.engine == OURS else (0.0, 0.0)
 
 
-def _watched(process, do, **request):
+def watched(process, do, **request):
     """Return the reply to a request, and the cores that others took meanwhile."""
     watch = Watch(process.pid)
     return process.ask(do, **request), watch.others()

@@ -1,13 +1,18 @@
-"""Operators on a handful of rows, each beside the computation that it wraps: NumPy's expression, or the bare kernel."""
+"""Operators on a handful of rows, each beside what it wraps: NumPy's expression, or a call of the engine.
+
+A call of the engine is what stands below an operator: Python that makes arrays and shares work, and in it a compiled
+function.  `compiled` is that function alone.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 from scipy import special
 
 import varlen_rnn as vr
-from varlen_rnn import recurrence
+from varlen_rnn import recurrence, threads
 from varlen_rnn.cells import CELLS
 from varlen_rnn.kernels import gemm, pool, rows, updates
 from varlen_rnn.nn import functional
@@ -27,9 +32,11 @@ class Operator(NamedTuple):
     call : callable
         `call(*variables)` applies it.
     kernel : callable
-        The computation alone, on arrays that are ready.
+        What it wraps, on arrays that are ready: NumPy's expression, or the engine's own call.
     kernel_kept : callable, optional
         The same where it keeps something for a gradient; by default `kernel`.
+    compiled : callable, optional
+        The one compiled function that `kernel` calls, on arguments that are ready.
     records : bool
         Whether it is recorded for a gradient.
     """
@@ -39,6 +46,7 @@ class Operator(NamedTuple):
     call: Callable
     kernel: Callable
     kernel_kept: Callable | None = None
+    compiled: Callable | None = None
     records: bool = True
 
 
@@ -48,6 +56,39 @@ def operators():
     x = _rows(rng, _FEATURES)
     y = vr.LoDTensor(x.data * 2, x.structure)  # of the same batch
     return [*_elementwise(x, y), *_shapes(x, y), *_layers(rng, x), *_of_updates(rng)]
+
+
+def compiled_alone(call):
+    """Return a function that calls what a call of the engine compiled, with the arguments that it had.
+
+    Arrays of int64 that can be written are the counters of shards; before each call they are set back to what they
+    were, which takes a tenth of a microsecond.
+
+    Parameters
+    ----------
+    call : callable
+        Has `for_each_shard` call one compiled function, for one shard.
+    """
+    calls = []
+
+    def note(kernel, *arguments, num_shards, give_up=None):
+        arrays = [part for argument in arguments for part in (argument if isinstance(argument, tuple) else [argument])]
+        counters = next(part for part in arrays if _counts(part))
+        calls.append((kernel, arguments, counters, counters.copy()))
+
+    with mock.patch.object(threads, "for_each_shard", note), mock.patch.object(gemm, "for_each_shard", note):
+        call()
+    ((kernel, arguments, counters, first),) = calls
+
+    def compiled():
+        counters[:] = first
+        kernel(0, 1, *arguments)
+
+    return compiled
+
+
+def _counts(part):
+    return isinstance(part, np.ndarray) and part.dtype == np.int64 and part.flags.writeable
 
 
 def _rows(rng, features, lengths=_LENGTHS):
@@ -105,15 +146,20 @@ def _layers(rng, x):
     def gather():
         rows.gather_rows(table.weight.data, labels.data, np.empty_like(a))
 
+    def mean(x):
+        return vr.sequence_pool(x, "mean")
+
     def sum_rows():
         pool.pool_sum(a, offsets, scale, np.empty((4, _FEATURES), np.float32))
 
+    gathered = table.weight.data, labels.data, np.empty_like(a)
+    summed = a, offsets, scale, np.empty((4, _FEATURES), np.float32)
     return [
-        Operator("matmul", (x,), linear, matmul),
-        Operator("embedding", (labels,), table, gather),
-        Operator("sequence_pool", (x,), lambda x: vr.sequence_pool(x, "mean"), sum_rows),
+        Operator("matmul", (x,), linear, matmul, compiled=compiled_alone(matmul)),
+        Operator("embedding", (labels,), table, gather, compiled=lambda: rows.gather_rows_cpu(*gathered)),
+        Operator("sequence_pool", (x,), mean, sum_rows, compiled=lambda: pool.pool_sum_cpu(*summed)),
         Operator("cross_entropy", (x, labels), losses, cross_entropy),
-        Operator("recurrent", (wide,), recurrent, layer(False), layer(True)),
+        Operator("recurrent", (wide,), recurrent, layer(False), layer(True), compiled_alone(layer(False))),
     ]
 
 
@@ -122,16 +168,20 @@ def _of_updates(rng):
     row.flags.writeable = False  # as the operators', so that one compiled kernel serves both
     gradient, first, second, weights = state
 
-    def update(name, states, attrs, kernel):
+    def update(name, states, attrs, kernel, compiled):
         # A learning rate of 0, so that repeating it changes nothing.
         parameter = vr.nn.Parameter(rng.standard_normal((4, 4), np.float32))
         kept = [vr.Variable(value, persistable=True) for value in (np.zeros((), np.float64), *states)]
         x = vr.LoDTensor(rng.standard_normal((4, 4), np.float32))
-        return Operator(name, (x,), lambda x: apply(name, parameter, x, *kept, **attrs), kernel, records=False)
+        call = lambda x: apply(name, parameter, x, *kept, **attrs)
+        return Operator(name, (x,), call, kernel, compiled=compiled, records=False)
 
+    rate, *decays = np.array([0.0, 0.9, 0.999, 1e-8], np.float32)
     moments = np.zeros((), np.int64), np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
     return [
-        update("sgd", (), {}, lambda: updates.sgd(row, gradient, 0.0, weights)),
+        update("sgd", (), {}, lambda: updates.sgd(row, gradient, 0.0, weights),
+               lambda: updates.sgd_cpu(row, gradient, rate, weights)),
         update("adam", moments, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "lazy": False},
-               lambda: updates.adam(row, gradient, 0.0, 0.9, 0.999, 1e-8, first, second, weights)),
+               lambda: updates.adam(row, gradient, 0.0, 0.9, 0.999, 1e-8, first, second, weights),
+               lambda: updates.adam_cpu(row, gradient, rate, *decays, first, second, weights)),
     ]  # fmt: skip

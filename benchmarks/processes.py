@@ -17,10 +17,13 @@ class EngineError(RuntimeError):
 
 
 class Process:
-    """A process that answers requests about one engine, as `benchmarks.worker` has them."""
+    """A process that answers requests about one engine, as `benchmarks.worker` has them.
 
-    def __init__(self, engine, threads):
-        self.engine, self.threads = engine, threads
+    Its label tells it from others of the same engine.
+    """
+
+    def __init__(self, engine, threads, label=None):
+        self.engine, self.threads, self.label = engine, threads, label or engine
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker"],
             cwd=ROOT,

@@ -7,14 +7,16 @@
 Between requests it waits in a read, its threads asleep or soon to be, so only one engine computes at a time.
 """
 
+import importlib
 import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.clock import peak_bytes, seconds_per_step, sgemm_rate
+from benchmarks.clock import peak_bytes, seconds_of_pieces, seconds_per_step, sgemm_rate
 from benchmarks.engines import MODES, build
 from benchmarks.quiet import TOLERATED
 
@@ -23,6 +25,11 @@ SETTLED_SECONDS, MOST_WINDOWS = 0.05, 20
 
 class Worker:
     """Answers requests about one engine; each method is a request, and returns what JSON can hold."""
+
+    def look_in(self, folder):
+        """Take varlen_rnn from a folder from now on; return the folder of the package that is then found."""
+        sys.path.insert(0, folder)
+        return str(Path(importlib.import_module("varlen_rnn").__file__).parent)
 
     def build(self, task, engine, case, threads):
         """Build an engine, in place of the one before; return the modes that it has."""
@@ -36,6 +43,10 @@ class Worker:
     def seconds(self, mode):
         """Return the seconds of a step."""
         return seconds_per_step(getattr(self.engine, mode))
+
+    def pieces(self):
+        """Return the seconds of the pieces of a training step, by name."""
+        return seconds_of_pieces(self.engine.forward, self.engine.backward)
 
     def sgemm(self):
         """Return this process's own sgemm rate."""

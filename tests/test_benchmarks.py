@@ -1,6 +1,7 @@
-"""The benchmarks: engines agree, no speed without agreement, medians of turns, a report that says what is there."""
+"""The benchmarks: engines agree, no speed without agreement, medians of turns."""
 
 import contextvars
+import ctypes
 import doctest
 import importlib
 import itertools
@@ -15,21 +16,34 @@ import pytest
 
 import varlen_rnn as vr
 from benchmarks import __main__ as command
-from benchmarks import clock, engines, measure, parity, quiet, rectangle, results, tables, worker
+from benchmarks import (
+    against,
+    clock,
+    engines,
+    machine,
+    measure,
+    operators,
+    parity,
+    quiet,
+    rectangle,
+    results,
+    tables,
+    worker,
+)
 from benchmarks.engines import ENGINES, MODES, OURS, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
-from benchmarks.report import bars, write_report
+from benchmarks.processes import EngineError
+from benchmarks.report import write_report
 from benchmarks.suites import SUITES
+from tests.benchmark_lines import line_of
 
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
+DOCTESTS = "against rectangle lengths layers.case parity quiet results tables report.bars suites.overhead"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["rectangle", "lengths", "layers.case", "parity", "quiet", "results", "tables", "report.bars", "suites.overhead"],
-)
+@pytest.mark.parametrize("name", DOCTESTS.split())
 def test_doctests(name):
     found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert found.attempted
@@ -115,11 +129,24 @@ def test_peak_memory_sees_what_a_step_takes():
     assert 60 * mib < clock.peak_bytes(lambda: np.ones(64 * mib, np.uint8)) < 80 * mib
 
 
+def test_peak_memory_sees_what_fits_where_something_was_freed():
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("the C library gives nothing back")
+
+    def blocks():
+        return [np.ones(2**16, np.uint8) for _ in range(512)]
+
+    *_, last = blocks()  # which keeps the freed ones before it from going back by themselves
+    assert clock.peak_bytes(blocks) > 28 * 2**20
+    assert last.all()
+
+
 class FakeProcess:
     """Answers as an engine's process does, and notes in `log` what it was asked."""
 
     def __init__(self, engine, y, seconds, log):
-        self.engine, self.y, self.log = engine, np.array(y), log
+        self.engine = self.label = engine
+        self.y, self.log = np.array(y), log
         self.times, self.rates, self.pid = iter(seconds), itertools.count(100.0, 10.0), os.getpid()
 
     def ask(self, do, **request):
@@ -195,11 +222,23 @@ def test_operators_are_measured_every_way(tmp_path):
     points = [suite.points(True, 1)[number] for number in (0, -1)]
     lines = [line for point in points for line in suite.run(point, measure.QUICK)]
     assert [line["operator"] for line in lines] == ["add", "adam"]
-    assert None not in suite.cells(lines[0])
-    assert suite.cells(lines[1])[3] is None, "updates are not recorded for a gradient"
-    results.write(tmp_path / "overhead.jsonl", [machine(), *lines])
+    assert suite.cells(lines[0])[1] is None, "nothing is compiled for a sum"
+    assert None not in suite.cells(lines[0])[2:]
+    assert suite.cells(lines[1])[4] is None, "updates are not recorded for a gradient"
+    assert 0 < lines[1]["seconds"]["compiled"]
+    results.write(tmp_path / "overhead.jsonl", [machine.describe(2), *lines])
     write_report(tmp_path, tmp_path / "docs")
     assert "an operator, recording: microseconds" in (tmp_path / "docs" / "benchmarks.md").read_text()
+
+
+def test_what_is_compiled_runs_again_and_again():
+    a, weight, c = np.ones((7, 4), np.float32), np.ones((4, 4), np.float32), np.zeros((7, 4), np.float32)
+    compiled = operators.compiled_alone(lambda: operators.gemm.product(a, weight, c))
+    assert not c.any(), "it has only been noted"
+    for _ in range(2):
+        c[:] = 0
+        compiled()
+        assert np.array_equal(c, a @ weight)
 
 
 def test_disturbed_rounds_do_not_count_where_there_are_better():
@@ -265,85 +304,6 @@ def test_results_are_replaced_only_when_complete(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["suite.jsonl"]
 
 
-def line_of(size=(64, 256, 256), mode="training", lengths="lognormal", section=None, ours=1.0, **seconds):
-    """Return a line of a layer's suite; where our step takes 1 s, it reaches 90% of sgemm."""
-    times = {OURS: ours} | {name.replace("_", " "): value for name, value in seconds.items()}
-    figures = {
-        name: {"seconds": value, "rounds": [value], "sgemm_rates": [100.0], "others": [0.0]}
-        for name, value in times.items()
-    }
-    names = {"section": section, "cell": "LSTM", "size": size, "lengths": lengths, "rows": 1000, "padded_rows": 4000}
-    return names | {"mode": mode, "threads": 2, "flops": 90, "engines": figures}
-
-
-def machine():
-    return command.machine.describe(2)
-
-
-def test_a_report_says_what_the_lines_say(tmp_path):
-    broken = line_of(lengths="equal") | {"failed": "y of torch packed is 1e+00 from that of varlen_rnn"}
-    del broken["engines"]
-    crowded = line_of((32, 512, 512), torch_padded=500.0)
-    crowded["engines"]["torch padded"]["others"] = [1.0]
-    recurrent = [
-        crowded,
-        line_of(torch_packed=13.0, torch_padded=5.0),
-        broken,
-        line_of(mode="inference", onnxruntime=0.5),
-    ]
-    results.write(tmp_path / "recurrent.jsonl", [machine(), *recurrent])
-    results.write(tmp_path / "efficiency.jsonl", [machine(), line_of(), broken])
-    padding = [line_of(section="padding", torch_padded=3.0), line_of(section="padding", torch_padded=0.9)]
-    padding[1]["padded_rows"] = 1000
-    rows = [line_of(section="rows", ours=0.1 + count * 1e-4) | {"rows": count} for count in (500, 1000, 2000)]
-    results.write(tmp_path / "scaling.jsonl", [machine(), *padding, *rows])
-    write_report(tmp_path, tmp_path / "docs")
-    text = (tmp_path / "docs" / "benchmarks.md").read_text()
-    nothing = "- (64, 256, 256), - (32, 512, 512), - (128, 512, 512) | not measured |"
-    assert f"| LSTM inference, ragged: over the best peer | 1.5 | 3 | {nothing}" in text, "peers are missing"
-    assert "over PyTorch padded | 4 | 6 | 5.00 (64, 256, 256), - (32, 512, 512), - (128, 512, 512) | not" in text
-    assert "* Others used the machine in every round of torch padded: LSTM (32, 512, 512) lognormal, training" in text
-    assert f"| LSTM training, equal: share of sgemm | 0.85 | 1 | {nothing}" in text
-    nothing = "0.90 (64, 256, 256), - (32, 512, 512), - (128, 512, 512) | not measured |"
-    assert f"| LSTM training, ragged: share of sgemm | 0.85 | 1 | {nothing}" in text
-    assert "| LSTM | 64,256,256 | equal | 1,000 | 2 | - | - | - | - | - | - |" in text
-    assert "| recurrent | LSTM (64, 256, 256) lognormal, inference, threads 2 | onnxruntime | 0.50 |" in text
-    assert "torch padded is faster than varlen_rnn at padding ratios up to 1.00." in text
-    assert "A step costs 100.00 µs a row and 100.0 ms more: this straight line explains 100.0% of" in text
-    assert "* No figures for LSTM (64, 256, 256) equal, training, threads 2: y of torch packed" in text
-    assert "## Memory" in text
-    assert "Not measured." in text
-    assert {path.name for path in (tmp_path / "docs" / "img").iterdir()} == {
-        "benchmarks_padding.png",
-        "benchmarks_rows.png",
-    }
-
-
-def test_a_bar_asks_for_the_worst_case():
-    lines = {name: [] for name in SUITES}
-    sizes, packed = [(64, 256, 256), (32, 512, 512), (128, 512, 512)], [13.0, 9.0, 14.0]
-    lines["recurrent"] = [line_of(size, torch_packed=its) for size, its in zip(sizes, packed, strict=True)]
-    lines["efficiency"] = [line_of(size) for size in sizes]
-    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
-    packed = rows["LSTM training, ragged: over PyTorch packed"]
-    assert packed == ["8", "12", "13.00 (64, 256, 256), 9.00 (32, 512, 512), 14.00 (128, 512, 512)", "floor met"]
-    assert rows["LSTM training, ragged: share of sgemm"][-1] == "floor met"
-    assert rows["GRU training, ragged: share of sgemm"][-1] == "not measured"
-    lines["recurrent"].pop()
-    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
-    assert rows["LSTM training, ragged: over PyTorch packed"][-1] == "not measured", "a size is missing"
-
-
-def test_less_is_better_where_the_aim_is_below_the_floor():
-    assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 1.1}).verdict() == "**below the floor**"
-    assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 0.9}).verdict() == "floor met"
-
-
-def test_without_results_there_is_no_report(tmp_path):
-    with pytest.raises(SystemExit, match="No results"):
-        write_report(tmp_path, tmp_path)
-
-
 @pytest.mark.parametrize("quick", [False, True])
 def test_points_of_every_suite_say_what_they_are(quick):
     for suite in SUITES.values():
@@ -361,6 +321,22 @@ def test_a_suite_has_its_own_patience_unless_the_run_is_quick(monkeypatch, tmp_p
         command.run_suite("efficiency", 1, quick, tmp_path)
     assert asked == [suite.patience, measure.QUICK]
     assert suite.patience.least == 15
+
+
+def test_a_checkout_against_itself(capsys, monkeypatch):
+    monkeypatch.setattr(against, "WAIT", 0.0)
+    sizes = ["--size", "2,3,4", "--lengths", "5", "--rounds", "2", "--threads", "1"]
+    against.main([str(ROOT), *sizes])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[4:]]
+    labels = ["this 1", "other 1", "this 2", "other 2"]
+    assert [" ".join(row[:2]) for row in rows] == [label for label in labels for _ in range(3)]
+    assert [row[2] for row in rows] == ["forward", "backward", "step"] * 4
+    assert {tuple(row[4:7]) for row in rows[:3]} == {("1.000",) * 3}, "over itself"
+
+
+def test_another_checkout_is_where_it_is_said_to_be(tmp_path):
+    with pytest.raises(EngineError, match=r"other 1: found varlen_rnn in .*, not in"):
+        against.main([str(tmp_path), "--size", "2,3,4", "--lengths", "5"])
 
 
 def test_tables_line_up():

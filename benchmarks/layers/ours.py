@@ -11,7 +11,9 @@ class Unpadded:
 
     def __init__(self, case, threads):
         vr.set_num_threads(threads)
-        vr.release_memory()  # what an engine before this one left
+        getattr(
+            vr, "release_memory", lambda: None
+        )()  # what an engine before this one left; older checkouts keep nothing
         inputs = Inputs(case)
         self.layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
         self.layer.load_state_dict(inputs.weights)
@@ -27,7 +29,14 @@ class Unpadded:
 
     def training(self):
         """Return the outputs and the gradients of rows and weights."""
-        y, _ = self.run(self.x)
+        return self.backward(self.forward())
+
+    def forward(self):
+        """Return the outputs, with what their gradient needs."""
+        return self.run(self.x)[0]
+
+    def backward(self, y):
+        """Return the outputs and the gradients of rows and weights."""
         y.backward(self.d_y)
         results = {"y": y}
         for name, leaf in self.leaves.items():

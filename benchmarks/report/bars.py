@@ -90,13 +90,14 @@ def all_bars(lines):
 
 
 def _overhead(lines, way):
-    """Return the bar of what operators cost beyond their kernels: the median operator, and the worst."""
+    """Return the bar of what operators cost beyond what they wrap: the median operator, and the worst."""
     found = {line["operator"]: cost for line in lines if (cost := beyond(line, way)) is not None}
     values = {}
     if found:
         worst = max(found, key=found.get)
         values = {"in the median": statistics.median(found.values()), worst: found[worst]}
-    return Bar(f"an operator, {way}: microseconds beyond its kernel", 15, 10, values)
+    beyond_what = " beyond the engine's own call, or NumPy's" if WAYS[way] else ""
+    return Bar(f"an operator, {way}: microseconds{beyond_what}", 15, 10, values)
 
 
 def size_of(line):

@@ -3,13 +3,10 @@
 import statistics
 
 from benchmarks import results
-from benchmarks.engines import PEERS
-from benchmarks.report import bars, pictures
+from benchmarks.report import bars, peers, pictures
 from benchmarks.report.words import HEAD, METHOD, NOTES, TITLES
 from benchmarks.suites import SUITES
 from benchmarks.tables import markdown
-
-TIMED = ("recurrent", "efficiency", "end_to_end", "small", "scaling")
 
 
 def write_report(folder, docs):
@@ -28,10 +25,10 @@ def write_report(folder, docs):
     parts = [
         HEAD,
         _machines({name: machine for name, (machine, _) in found.items()}),
-        _quality([line for name in TIMED for line in lines[name]]),
+        _quality([line for name in peers.TIMED for line in lines[name]]),
         "## The bars\n",
         markdown(bars.HEADER, [bar.cells() for bar in bars.all_bars(lines)]) + "\n",
-        _peer_wins(lines),
+        peers.section(lines),
         METHOD,
     ]
     for name in SUITES:
@@ -77,34 +74,15 @@ def _quality(lines):
     )
 
 
-def _peer_wins(lines):
-    """Return every line where another engine was faster than ours."""
-    rows = [
-        [name, _case(line), engine, ratio]
-        for name in TIMED
-        for line in lines[name]
-        for engine in PEERS
-        if (ratio := results.ratio(line, engine)) is not None and ratio < 1
-    ]
-    table = markdown(["suite", "case", "engine", "its time over ours"], rows) if rows else "In none of these lines."
-    return f"## Where a peer wins\n\n{table}\n"
-
-
-def _case(line):
-    if "data_set" in line:
-        return f"{line['data_set']}, training"
-    return f"{line['cell']} {bars.size_of(line)} {line['lengths']}, {line['mode']}, threads {line['threads']}"
-
-
 def _table(name, lines):
     """Return the table of a suite, and which of its lines have no figures, or doubtful ones."""
     if not lines:
         return "Not measured.\n"
     suite = SUITES[name]
     table = markdown(list(suite.columns), [suite.cells(line) for line in lines]) + "\n"
-    failed = [f"* No figures for {_case(line)}: {line['failed']}\n" for line in lines if "failed" in line]
+    failed = [f"* No figures for {peers.case_of(line)}: {line['failed']}\n" for line in lines if "failed" in line]
     doubtful = [
-        f"* Others used the machine in every round of {', '.join(engines)}: {_case(line)}\n"
+        f"* Others used the machine in every round of {', '.join(engines)}: {peers.case_of(line)}\n"
         for line in lines
         if (engines := results.disturbed(line))
     ]

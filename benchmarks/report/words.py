@@ -47,13 +47,18 @@ rounds a line; PyTorch's padded layer computes the same once, before, and a line
 in random order, sequences cut at 1,000 tokens.
 """,
     "small": "",
-    "overhead": """Microseconds of an operator on a handful of rows beyond the computation that it wraps, NumPy's
-expression or the bare kernel: run without a gradient, recorded for one, and in a program; *describing* is all that it
-takes to record it in a program that knows its parameters. *recurrent* is an LSTM of 32 units on 4 sequences of 5 steps.
-The ways take turns, and the lowest round of each counts, for whatever else runs only adds to one.
+    "overhead": """Microseconds of an operator on a handful of rows beyond its *own call*: NumPy's expression, or what
+of the engine stands below the operator, `recurrence.forward` for *recurrent*, `gemm.product` for *matmul*. That is
+Python that makes arrays and shares work, around a compiled function; *compiled* is the function alone, on arguments
+that are ready, and the Python between the two is in no column to their right. An operator is run without a gradient,
+recorded for one, and in a program; *describing* is all that it takes to record it in a program that knows its
+parameters. *recurrent* is an LSTM of 32 units on 4 sequences of 5 steps. The ways take turns, and the lowest round of
+each counts, for whatever else runs only adds to one.
 """,
-    "memory": """How far the resident set of a fresh process rises during its first training step, code already loaded;
-MiB. *gates, states* is what the gates and states of all rows fill: a gradient needs them.
+    "memory": """How far the resident set of a process rises during its first training step of this size, MiB. Steps
+of a layer of the same cell with 32 units, on 16 sequences, have loaded the code before, of every engine alike; what was
+freed before the step has gone back to the system. *gates, states* is what the gates and states of all rows fill: a
+gradient needs them.
 """,
     "startup": """Fresh processes; each package's import over those before it, then a first training step of a small
 LSTM. *cold* compiles every kernel, *warm* finds them on disk.

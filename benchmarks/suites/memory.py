@@ -10,10 +10,11 @@ from benchmarks.lengths import equal, lognormal
 from benchmarks.measure import check_outputs
 from benchmarks.processes import started
 from benchmarks.suites.layers import Point
-from benchmarks.suites.recurrent import MAIN_SIZES
+from benchmarks.suites.recurrent import MAIN_SIZES, STEPS
 
 ENGINES = (OURS, *PYTORCH)
 MIB = 2**20
+SMALL_WIDTH = 32  # features and units of the layer that loads the code
 COLUMNS = {"cell": 5, "B,D,H": 13, "lengths": 11, "rows": 7, "padded": 8, "MiB": 9, "gates, states": 15}
 COLUMNS |= {f"{engine} MiB": len(engine) + 6 for engine in PYTORCH} | {"of packed": 11}
 
@@ -30,13 +31,13 @@ def points(quick, threads):
 def run(point, patience):
     """Return the line of a point: the peak of each engine, and the bytes that gates and states fill.
 
-    Processes have loaded the code that they need by a step of two rows; what is measured is the first real step.
+    Processes have loaded the code that they need by steps of a small layer, whose blocks of memory are of no use to the
+    step that is measured: the first one of its size.
     """
     case = point.case
     kept = 4 * case.rows * (GATES[case.cell] + STATES[case.cell]) * case.hidden_size
     line = {**case.summary(), "mode": "training", "threads": point.threads, "kept": kept}
-    two_rows = dataclasses.replace(case, lengths=equal(2, 1))
-    with started("layers", dataclasses.asdict(two_rows), installed(point.engines), point.threads) as processes:
+    with started("layers", dataclasses.asdict(small(case.cell)), installed(point.engines), point.threads) as processes:
         for process in processes:
             process.ask("seconds", mode="training")
             process.send_build("layers", dataclasses.asdict(case))
@@ -44,6 +45,11 @@ def run(point, patience):
         peaks = {process.engine: {"bytes": process.ask("peak", mode="training")} for process in processes}
         failed = check_outputs(processes, "training")
     return [line | ({"failed": failed} if failed else {"engines": peaks})]
+
+
+def small(cell):
+    """Return a case that runs the same code as large ones, on all threads, and takes about a megabyte."""
+    return Case(cell, SMALL_WIDTH, SMALL_WIDTH, equal(16, STEPS), "equal")
 
 
 def of_packed(line):

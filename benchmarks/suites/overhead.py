@@ -7,7 +7,7 @@ import varlen_rnn as vr
 from benchmarks.operators import Operator, operators
 
 WAYS = {"eager": "kernel", "recording": "kernel_kept", "executor": "kernel", "describing": None}
-COLUMNS = {"operator": 15, "kernel, us": 12} | {f"{way}, us": 16 for way in WAYS}
+COLUMNS = {"operator": 15, "compiled, us": 14, "own call, us": 14} | {f"{way}, us": 16 for way in WAYS}
 _REPEATS = 16  # of the operator in a program, and in a round
 
 
@@ -27,7 +27,7 @@ def points(quick, threads):
 
 
 def run(point, patience):
-    """Return the line of a point: seconds of the kernel, and of the operator each way.
+    """Return the line of a point: seconds of what it wraps ("kernel"), and of the operator each way.
 
     The ways take turns, and the lowest round counts: whatever else runs on the machine only adds to one.
     """
@@ -49,6 +49,8 @@ def _measures(operator):
     if learns:
         measures["kernel_kept"] = lambda: _seconds(operator.kernel_kept or operator.kernel)
         measures["recording"] = lambda: _seconds(lambda: operator.call(*leaves))
+    if operator.compiled:
+        measures["compiled"] = lambda: _seconds(operator.compiled)
     feed = {f"x{number}": value for number, value in enumerate(operator.inputs)}
     programs = {"program": _described(operator, _REPEATS)[0], "empty program": _described(operator, 0)[0]}
     for name, program in programs.items():
@@ -97,7 +99,7 @@ def _described(operator, repeats):
 
 
 def beyond(line, way):
-    """Return the microseconds of an operator beyond its kernel, or None if it has no such way.
+    """Return the microseconds of an operator beyond what it wraps, or None if it has no such way.
 
     Examples
     --------
@@ -112,4 +114,6 @@ def beyond(line, way):
 
 def cells(line):
     """Return the cells of a line."""
-    return [line["operator"], 1e6 * line["seconds"]["kernel"], *(beyond(line, way) for way in WAYS)]
+    compiled, kernel = (line["seconds"].get(name) for name in ("compiled", "kernel"))
+    own = [seconds and 1e6 * seconds for seconds in (compiled, kernel)]
+    return [line["operator"], *own, *(beyond(line, way) for way in WAYS)]

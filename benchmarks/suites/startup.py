@@ -54,5 +54,9 @@ def _first_step(engine, variables):
 def cells(line):
     """Return the cells of a line."""
     imports = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in line["imports"].items())
-    total = sum(line["imports"].values()) + line["first_step"]
-    return [line["engine"], line["cache"], imports, line["first_step"], total]
+    return [line["engine"], line["cache"], imports, line["first_step"], in_all(line)]
+
+
+def in_all(line):
+    """Return the seconds of imports and the first step."""
+    return sum(line["imports"].values()) + line["first_step"]

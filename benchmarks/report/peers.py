@@ -1,0 +1,58 @@
+"""Where a peer is faster, in whatever line: a bar names whom it compares with, and others may win."""
+
+from benchmarks import results
+from benchmarks.engines import OURS, PEERS
+from benchmarks.report.bars import size_of
+from benchmarks.suites.startup import in_all
+from benchmarks.tables import markdown
+
+TIMED = ("recurrent", "efficiency", "end_to_end", "small", "scaling")
+HEADER = ["suite", "case, mode", "peer", "its time over ours"]
+HEAD = """## Where a peer is faster
+
+A bar names those that it compares with: bars over PyTorch say nothing of onnxruntime. Here is every line of every suite
+in which a peer takes less time than `varlen_rnn`, where it wins most first.
+"""
+START_UP = {"first training step": lambda line: line["first_step"], "imports and first training step": in_all}
+
+
+def section(lines):
+    """Return the section of the report that lists every figure in which a peer takes less time.
+
+    Parameters
+    ----------
+    lines : dict
+        The lines of each suite; none of one that has not run.
+    """
+    rows = [row for row in [*_of_steps(lines), *_of_start_up(lines["startup"])] if row[-1] < 1]
+    table = markdown(HEADER, sorted(rows, key=lambda row: row[-1])) if rows else "There is no such line."
+    return f"{HEAD}\n{table}\n"
+
+
+def case_of(line):
+    """Return what a line of a suite that times steps is about."""
+    if "data_set" in line:
+        return f"{line['data_set']}, training"
+    return f"{line['cell']} {size_of(line)} {line['lengths']}, {line['mode']}, threads {line['threads']}"
+
+
+def _of_steps(lines):
+    """Return a row for each peer of a line."""
+    return [
+        [name, case_of(line), engine, ratio]
+        for name in TIMED
+        for line in lines[name]
+        for engine in PEERS
+        if (ratio := results.ratio(line, engine)) is not None
+    ]
+
+
+def _of_start_up(lines):
+    """Return a row for each peer beside us with compiled kernels, and without."""
+    return [
+        ["startup", f"{words}, kernels {ours['cache']}", theirs["engine"], seconds(theirs) / seconds(ours)]
+        for words, seconds in START_UP.items()
+        for ours in lines
+        for theirs in lines
+        if ours["engine"] == OURS and theirs["engine"] in PEERS
+    ]
