@@ -87,7 +87,7 @@ class Record:
     def check(self):
         """Raise if the values that the gradient needs are gone, or have changed since they were used."""
         if self.inputs is None:
-            hint = "compute the loss again, or add the losses up and call backward once; states carried over: detach()"
+            hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
         for position, variable in enumerate(self.inputs):
             if variable is not None and variable.updated_at > self.number:
