@@ -22,6 +22,7 @@ from varlen_rnn import random
 DEFAULT_NAMES = ["GREEK SMALL LETTER ALPHA", "MUSICAL SYMBOL G CLEF", "DIGIT SEVEN", "COMBINING ACUTE ACCENT"]
 KINDS = {"C": "control", "L": "letter", "M": "mark", "N": "number", "P": "punctuation", "S": "symbol", "Z": "separator"}
 SETTINGS = {"epochs": 6, "batch_size": 64, "lr": 4e-3, "seed": 0}  # what decides a run, beside its data
+LEAST = {"epochs": 1, "batch_size": 1, "lr": 0, "seed": 0}
 CLIP_NORM = 1.0
 
 
@@ -187,15 +188,28 @@ def text_of(data, sequence):
     return ("" if data.tokens == "characters" else " ").join(data.vocabulary[token] for token in sequence)
 
 
+def at_least(minimum, kind):
+    """Return what reads a number of the command line and refuses one below `minimum`."""
+
+    def number(text):
+        value = kind(text)
+        if not minimum <= value < np.inf:
+            raise argparse.ArgumentTypeError(f"expected at least {minimum}, got {text}")
+        return value
+
+    return number
+
+
 def arguments_of_command_line():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="names to classify after training")
     parser.add_argument("--data", help="a JSON Lines file with the fields text and label")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the model and the picture")
-    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
+    parser.add_argument("--steps", type=at_least(0, int), help="stop after this many steps in all")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, with its settings")
     for name, value in SETTINGS.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(value), help=f"default {value}")
+        kind = at_least(LEAST[name], type(value))
+        parser.add_argument("--" + name.replace("_", "-"), type=kind, help=f"default {value}")
     return parser.parse_args()
 
 

@@ -39,6 +39,7 @@ def record(vocabulary_size, num_classes):
     """Return the program of a training step, and its model.
 
     The loss is a sum, so that the gradients of parts add up to those of the whole; the rate divides by the batch size.
+    It is low enough for the loss to fall evenly: where it bounces, every step multiplies what rounding makes different.
     """
     vr.manual_seed(0)
     model = Classifier(vocabulary_size, num_classes)
@@ -47,7 +48,7 @@ def record(vocabulary_size, num_classes):
         labels = vr.data("labels", shape=[-1], dtype="int64")
         loss = vr.nn.functional.cross_entropy(model(ids), labels, reduction="sum")
         loss.name = "loss"
-        vr.optim.SGD(model.parameters(), lr=2.0 / BATCH_SIZE).minimize(loss)
+        vr.optim.SGD(model.parameters(), lr=0.5 / BATCH_SIZE).minimize(loss)
     return program, model
 
 
@@ -103,10 +104,17 @@ def parts(ids, labels, count):
     return [{"ids": ids.slice(0, begin, end), "labels": labels[begin:end]} for begin, end in itertools.pairwise(ends)]
 
 
+def count(text):
+    """Return a number of the command line that must be at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2, help="processes; default 2")
-    parser.add_argument("--steps", type=int, default=20, help="batches of the data set; default 20")
+    parser.add_argument("--workers", type=count, default=2, help="processes, at least 1; default 2")
+    parser.add_argument("--steps", type=count, default=20, help="batches of the data set, at least 1; default 20")
     arguments = parser.parse_args()
     data = vr.data.unicode_names()
     every = vr.data.batches(data.sequences, data.labels, batch_size=BATCH_SIZE, shuffle=True, seed=0)

@@ -113,6 +113,7 @@ cases(
     [X, np.zeros(3, np.float32), np.zeros((3, 2)), "a", np.zeros((1, 3, 2), "f")],
 )
 cases("concat", F.concat, [[], [vr.Variable(X), vr.Variable(X[:4])], [vr.Variable(X), vr.Variable(X.astype(float))]])
+cases("concat of one", F.concat, [vr.Variable(X), vr.nn.Parameter(X[:1])])
 cases("concat axis", lambda v: F.concat([vr.Variable(X)] * 2, axis=v), [2, -3, 1.5, None])
 cases("pool type", lambda v: vr.sequence_pool(lod_tensor(), v), ["avg", "", None, 3, ["sum"]])
 cases("pool x", lambda v: vr.sequence_pool(v, "sum"), [X, vr.create_lod_tensor(np.arange(5), [[5]]), "a", None])

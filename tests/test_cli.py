@@ -1,5 +1,6 @@
 """The command line: what it prints, and that bad input ends in a line and status 2, never in a traceback."""
 
+import functools
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import Measured
 from varlen_rnn.cli.packed import Packed
-from varlen_rnn.cli.report import verdict
+from varlen_rnn.cli.report import print_times, verdict
 
 SMALL = ["--input-size", "3", "--hidden-size", "4", "--batch-size", "3", "--batches", "2", "--threads", "1"]
 
@@ -218,7 +219,8 @@ def test_other_bad_files_and_options_are_a_line(tmp_path, capsys):
         ([str(tmp_path / "bad.npy")], "a NumPy array of integers"),
         ([str(tmp_path / "bad.jsonl")], "line 1, field 'text'"),
         ([good, "--hidden-size", "0"], "hidden_size: expected at least 1, got 0"),
-        ([good, "--hidden-size", "1000000"], "4 GiB at most"),
+        ([good, "--hidden-size", "1000000"], "4 GiB at most, got about 29,810 GiB, most of it weights (take smaller"),
+        ([good, "--input-size", "1000000", "--hidden-size", "1000"], "most of it weights"),
         ([good, "--batches", "-1"], "batches: expected at least 1, got -1"),
     ):
         assert main(["compare", *arguments]) == 2
@@ -235,14 +237,50 @@ def test_buckets_hold_the_same_sequences_in_as_many_batches():
         assert cost(buckets).padded_rows < cost(plain).padded_rows
 
 
-def test_the_verdict_names_the_fastest():
-    def of(**seconds):
-        return verdict({way: Measured(1, taken, 1) for way, taken in seconds.items()})
+def verdict_of(padded_rows=20, **seconds):
+    rows = {"unpadded": 9, "padded": padded_rows, "bucketed": min(padded_rows, 10), "packed": 9}
+    return verdict({way: Measured(rows[way], taken, 1) for way, taken in seconds.items()})
 
+
+def test_the_verdict_names_the_fastest():
+    of = verdict_of
     assert of(unpadded=1.0, padded=2.0, bucketed=1.5, packed=3.0).startswith("Use unpadded: 2.00 times as fast as p")
     assert of(unpadded=2.0, padded=3.0, bucketed=2.5, packed=1.0) == "Use packed: 2.00 times as fast as unpadded."
     # Of what is alike, the one that needs no order of batches.
-    assert of(unpadded=1.0, padded=2.0, bucketed=0.99).startswith("Use unpadded")
+    assert of(unpadded=1.0, padded=2.0, bucketed=0.92).startswith("Use unpadded")
+
+
+def test_where_nothing_is_padded_chance_decides_nothing():
+    of = functools.partial(verdict_of, 9)
+    same_work, use = of(unpadded=1.4, padded=1.4, bucketed=1.0).splitlines()
+    assert same_work.startswith("Nothing is padded here: ")
+    assert use == "Use unpadded, which runs batches of any lengths."
+    packed = of(unpadded=1.4, padded=1.4, bucketed=1.0, packed=2.8)
+    assert packed.endswith("\nUse unpadded: 2.00 times as fast as packed.")
+    packed = of(unpadded=1.4, padded=1.4, bucketed=1.0, packed=0.7)
+    assert packed.endswith("\nUse packed: 2.00 times as fast as unpadded.")
+
+
+def test_numbers_of_one_read_well(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("varlen_rnn.cli.compare.Packed", no_packed)
+    path = tmp_path / "lengths.txt"
+    path.write_text("7")
+    assert main(["compare", str(path), *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert "lengths.txt: 1 sequence of 7 rows; batches of 3\n" in text
+    assert "float32, 1 thread\n" in text
+    assert "the mean of 1 batch, each" in text
+    assert "Less than 10% between two ways decides nothing." in text
+    assert "Nothing is padded here: " in text
+
+
+@pytest.mark.parametrize(
+    ("peak", "words"),
+    [(2**20, "as much memory"), (2**20 - 9, "as much memory"), (2**21, "1.0 MiB less"), (2**19, "0.5 MiB more")],
+)
+def test_memory_is_less_or_more_or_as_much(peak, words, capsys):
+    print_times({"unpadded": Measured(9, 1.0, 2**20), "padded": Measured(9, 1.0, peak)})
+    assert capsys.readouterr().out.endswith(f"\nWithout padding, the largest step takes {words}.\n")
 
 
 # cache

@@ -121,6 +121,16 @@ def test_a_step_that_does_not_fit(cell, states, error):
         vr.nn.DynamicRNN(cell)(batch([2, 3]), states)
 
 
+def test_a_state_that_does_not_fit_is_told_in_shapes():
+    x = vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]])
+    with pytest.raises(vr.ShapeError) as caught:
+        vr.nn.DynamicRNN(lambda x, h: (h, x))(x, [np.zeros((2, 4))])
+    expected = "dynamic_rnn, the next state: expected shape (-1, 4) float64, got shape (-1, 3) float32"
+    assert str(caught.value).startswith(expected)
+    with pytest.raises(vr.ShapeError, match=r"alive, got shape \(\) float64"):
+        vr.nn.DynamicRNN(lambda x, h: (h.sum(), h))(x, [np.zeros((2, 4))])
+
+
 def test_sequences_of_other_lengths_beside_the_first():
     with pytest.raises(vr.LoDError, match=r"dynamic_rnn: expected one LoD"):
         vr.nn.DynamicRNN(lambda x, y, h: (x, h))((batch([2, 3]), batch([3, 2])), [np.zeros((2, 4))])

@@ -85,6 +85,26 @@ def test_a_bad_file_is_a_clear_error(content, message, tmp_path):
     assert message in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "option", "value", "message"),
+    [
+        ("data_parallel.py", "--workers", "0", "expected at least 1, got 0"),
+        ("data_parallel.py", "--steps", "0", "expected at least 1, got 0"),
+        ("data_parallel.py", "--steps", "a", "invalid count value: 'a'"),
+        ("classify_names.py", "--batch-size", "0", "expected at least 1, got 0"),
+        ("classify_names.py", "--epochs", "1.5", "invalid number value: '1.5'"),
+        ("classify_names.py", "--steps", "-1", "expected at least 0, got -1"),
+        ("classify_names.py", "--seed", "-1", "expected at least 0, got -1"),
+        ("classify_names.py", "--lr", "nan", "expected at least 0, got nan"),
+    ],
+)
+def test_numbers_that_cannot_be_end_with_the_usage(script, option, value, message):
+    result = run(script, option, value)
+    assert result.returncode == 2
+    assert result.stderr.startswith("usage: ")
+    assert f"argument {option}: {message}" in result.stderr
+
+
 def test_compare_padding_finds_equal_losses(tmp_path):
     result = run("compare_padding.py", "--steps", 2, "--out", tmp_path)
     assert result.returncode == 0, result.stderr

@@ -162,3 +162,19 @@ def test_the_rows_of_a_tensor_cannot_be_replaced():
     x = articles()
     with pytest.raises(AttributeError):
         x.data = np.zeros((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (lambda: vr.create_lod_tensor(np.zeros((7, 8)), [2, 5]), r"\[\[2, 5\]\], the lengths"),
+        (lambda: vr.LoD.from_lengths([2, 5]), r"\[\[2, 5\]\], the lengths"),
+        (lambda: vr.LoDTensor([1.0]).set_recursive_sequence_lengths([1]), r"\[\[2, 5\]\], the lengths"),
+        (lambda: vr.LoDTensor(np.zeros((7, 8)), [0, 2, 7]), r"\[\[0, 2, 5\]\], the offsets"),
+        (lambda: vr.LoD([0, 2, 7]), r"\[\[0, 2, 5\]\], the offsets"),
+        (lambda: vr.LoDTensor([1.0]).set_lod([0, 1]), r"\[\[0, 2, 5\]\], the offsets"),
+    ],
+)
+def test_each_form_is_named_where_it_is_wanted(make, form):
+    with pytest.raises(vr.LoDError, match=form):
+        make()

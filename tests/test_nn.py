@@ -40,6 +40,43 @@ def test_lists_of_modules_and_parameters_are_found():
     assert [name for name, _ in Stack().eval().children()] == ["layers.0", "layers.1"]
 
 
+class Grid(vr.nn.Module):
+    def __init__(self):
+        self.layers = {"a": vr.nn.Linear(2, 2), "b": [vr.nn.Linear(2, 2)], 3: (vr.nn.Parameter([1.0]),)}
+        self.grid = [[vr.nn.Linear(2, 2)], [vr.nn.Linear(2, 2), {"deep": vr.nn.Dropout(0.5)}]]
+        self.names = ["one", ["two"]]
+        self.names.append(self.names)
+
+    def forward(self, x):
+        for layer in (self.layers["a"], *self.layers["b"], self.grid[0][0], self.grid[1][0]):
+            x = layer(x)
+        return x * self.layers[3][0].sum()
+
+
+def test_dicts_and_nested_lists_are_found_trained_and_saved():
+    model, other = Grid(), Grid()
+    layers = ["layers.a", "layers.b.0", "grid.0.0", "grid.1.0"]
+    names = ["layers.3.0", *(f"{layer}.{name}" for layer in layers for name in ("weight", "bias"))]
+    assert [name for name, _ in model.named_parameters()] == names
+    x = np.ones((3, 2), np.float32)
+    with pytest.raises(vr.CheckpointError):
+        other.load_state_dict({"grid.0.0.weight": np.zeros((2, 2), np.float32)})
+    model.layers[3] = (vr.nn.Parameter(np.ones(1, np.float32)),)
+    model(x).sum().backward()
+    vr.optim.SGD(model.parameters(), lr=0.1).step()
+    other.layers[3] = (vr.nn.Parameter(np.ones(1, np.float32)),)
+    other.load_state_dict(model.state_dict())
+    assert np.array_equal(other(x), model(x))
+    assert not model.eval().grid[1][1]["deep"].training
+
+
+def test_two_parameters_of_one_name_are_an_error():
+    model = vr.nn.Module()
+    model.layers = {1: vr.nn.Parameter([1.0]), "1": vr.nn.Parameter([2.0])}
+    with pytest.raises(vr.ProgramError, match=r"parameter 'layers\.1': expected a name of its own"):
+        model.state_dict()
+
+
 def test_modes_reach_all_modules():
     model = Tied()
     assert model.eval() is model

@@ -3,6 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,6 +25,23 @@ def test_the_readme():
     names = names_after(ROOT / "README.md")
     assert names["h_n"].shape == (2, 3, 16)
     assert names["lstm"].parameters()[0].grad is None  # after zero_grad
+    whole, last = names["gru"](vr.create_lod_tensor(names["arriving"], [[4]]))
+    assert np.array_equal(names["output"][0], whole[-1])
+    assert np.array_equal(names["state"], last)
+
+
+def test_state_dicts_travel_both_ways():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    to_ours, to_torch = re.findall(r"`((?:torch_)?lstm\.load_state_dict\(.*\))`", (ROOT / "README.md").read_text())
+    options = {"num_layers": 2, "bidirectional": True}
+    names = {"torch": torch, "torch_lstm": torch.nn.LSTM(3, 4, **options), "lstm": vr.nn.LSTM(3, 4, **options)}
+    before = names["lstm"].state_dict()
+    exec(to_torch, names)
+    names["lstm"] = vr.nn.LSTM(3, 4, **options)
+    exec(to_ours, names)
+    for name, array in names["lstm"].state_dict().items():
+        assert np.array_equal(array, before.pop(name))
+    assert not before
 
 
 def test_the_page_on_programs(tmp_path, monkeypatch):

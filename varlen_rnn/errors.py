@@ -65,7 +65,9 @@ def check_number(value, name, expected, holds):
     >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
     0.5
     """
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__") or getattr(value, "ndim", 0):
+    # Of what remembers how it was computed, the number alone would lose the gradient.
+    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad")
+    if other or not hasattr(value, "__float__") or getattr(value, "ndim", 0):
         raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
     value = float(value)
     if not holds(value):
@@ -87,3 +89,10 @@ def check_int(value, name, minimum=None):
     if minimum is not None and value < minimum:
         raise ShapeError(name, expected=f"at least {minimum}", got=value)
     return value
+
+
+def check_none(what, **given):
+    """Raise unless the arguments of NumPy that `what` does not know are None, as `np.sum(variable)` gives them."""
+    for name, value in given.items():
+        if value is not None:
+            raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")

@@ -9,18 +9,16 @@ from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 
 
 def as_levels(levels):
-    """Return the levels as a list, or raise: each is a flat list or array."""
+    """Return the levels as a list, or raise."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
         raise LoDError("LoD", expected="a list of levels", got=repr(levels)[:80])
-    levels = list(levels)
-    for number, level in enumerate(levels):
-        if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
-            hint = "a single level is a list in a list: [[0, 2, 5]]"
-            raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
-    return levels
+    return list(levels)
 
 
-def _as_integers(level, number):
+def _as_integers(level, number, example):
+    if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
+        hint = f"a single level is a list in a list: {example}"
+        raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
     try:
         array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
     except (ValueError, TypeError, OverflowError) as error:
@@ -36,7 +34,7 @@ def _as_integers(level, number):
 
 def check_offsets(level, number):
     """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
-    offsets = _as_integers(level, number)
+    offsets = _as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3")
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
     if offsets[0] != 0:
@@ -56,7 +54,7 @@ def check_offsets(level, number):
 
 def offsets_of(level, number):
     """Return the offsets of a level given by its lengths, or raise: none is negative."""
-    lengths = _as_integers(level, number)
+    lengths = _as_integers(level, number, "[[2, 5]], the lengths")
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
         entry = int(negative[0])

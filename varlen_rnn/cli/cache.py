@@ -3,6 +3,7 @@
 import time
 
 from varlen_rnn.cache import cache_folder, kernel_folders, remove, this_environment
+from varlen_rnn.cli.report import number
 from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
 
@@ -24,7 +25,7 @@ def add_to(commands):
 
 def _show(arguments):
     found = kernel_folders()
-    print(f"{cache_folder()}: {_count(found)} in {_number(len(found), 'environment')}")
+    print(f"{cache_folder()}: {_count(found)} in {number(len(found), 'environment')}")
     for folder in found:
         kind = "stale" if _is_stale(folder) else "this one"
         print(f"  {kind:8}  {_count([folder])}, used {_ago(folder.last_used)}: {folder.description}")
@@ -61,11 +62,7 @@ def _is_stale(folder):
 
 def _count(folders):
     size = sum(folder.size for folder in folders) / 2**20
-    return f"{_number(sum(folder.num_kernels for folder in folders), 'kernel')}, {size:.1f} MiB"
-
-
-def _number(count, noun):
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{number(sum(folder.num_kernels for folder in folders), 'kernel')}, {size:.1f} MiB"
 
 
 def _ago(moment):

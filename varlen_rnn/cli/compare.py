@@ -8,7 +8,7 @@ from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import REPEATS, largest_difference, measure
 from varlen_rnn.cli.packed import Packed
-from varlen_rnn.cli.report import print_rows, print_times, verdict
+from varlen_rnn.cli.report import ALIKE, number, print_rows, print_times, verdict
 from varlen_rnn.cli.warm import LAYERS
 from varlen_rnn.data.batches import POOL
 from varlen_rnn.errors import OutOfRangeError, check_int
@@ -69,8 +69,10 @@ def _measure(cell, batches, options):
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
-    print(f"\n{layer}, float32, {options['threads']} threads")
-    print(f"A step is forward and backward; the mean of {len(batches)} batches, each the median of {REPEATS} runs.")
+    print(f"\n{layer}, float32, {number(options['threads'], 'thread')}")
+    mean = f"the mean of {number(len(batches), 'batch', 'batches')}, each the median of {REPEATS} runs"
+    print(f"A step is forward and backward; {mean}.")
+    print(f"Less than {ALIKE - 1:.0%} between two ways decides nothing.")
     # The same sequences in buckets, so that all ways see the same rows.
     bucketed = cut(np.concatenate(batches), options["batch_size"], shuffle=False, bucket=True)
     try:
@@ -88,9 +90,15 @@ def _measure(cell, batches, options):
 def _check_memory(batches, input_size, hidden_size):
     """Raise if padding the largest batch may not fit: its rows in and out, what is kept, and all gradients."""
     rows = max(cost([batch]).padded_rows for batch in batches)
-    needed = 4 * (rows * (2 * input_size + 8 * hidden_size) + 8 * hidden_size * (input_size + hidden_size))
-    if needed > MOST_BYTES:
-        got = f"about {needed / 2**30:,.0f} GiB for {rows:,} rows"
-        hint = "take a smaller --batch-size, or cut long sequences into pieces"
-        expected = f"padded batches of {MOST_BYTES // 2**30} GiB at most"
-        raise OutOfRangeError("lengths", expected=expected, got=got, hint=hint)
+    of_rows, of_weights = 4 * rows * (2 * input_size + 8 * hidden_size), 32 * hidden_size * (input_size + hidden_size)
+    needed = of_rows + of_weights
+    if needed <= MOST_BYTES:
+        return
+    got, limit = f"about {needed / 2**30:,.0f} GiB", f"{MOST_BYTES // 2**30} GiB at most"
+    if of_weights > of_rows:
+        what, got, hint = "hidden_size, input_size", f"{got}, most of it weights", "take smaller ones"
+        raise OutOfRangeError(what, expected=f"a layer and a padded batch of {limit}", got=got, hint=hint)
+    hint = "take a smaller --batch-size, or cut long sequences into pieces"
+    raise OutOfRangeError(
+        "lengths", expected=f"padded batches of {limit}", got=f"{got} for {number(rows, 'row')}", hint=hint
+    )

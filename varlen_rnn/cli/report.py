@@ -2,17 +2,34 @@
 
 import numpy as np
 
-ALIKE = 1.05  # times that differ by less are called equal
+ALIKE = 1.1  # times that differ by less are called equal: as much may come from what else the machine does
+PADDED = 1.005  # a padding ratio below, which prints as 1.00, is none
+SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same work; how they differ decides nothing."
+
+
+def number(count, noun, plural=None):
+    """Return a count and its noun, in the plural where it is not one.
+
+    Examples
+    --------
+    >>> number(1, "row"), number(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def print_rows(name, lengths, batch_size, padded, bucketed):
     """Print how many rows the whole file has, and how many with padding."""
-    spread = f"{lengths.min():,} to {lengths.max():,} rows, median {np.median(lengths):,g}"
-    print(f"{name}: {len(lengths):,} sequences of {spread}; batches of {batch_size}\n")
+    shortest, longest = lengths.min(), lengths.max()
+    spread = number(longest, "row")
+    if shortest < longest:
+        spread = f"{shortest:,} to {spread}, median {np.median(lengths):,g}"
+    print(f"{name}: {number(len(lengths), 'sequence')} of {spread}; batches of {batch_size}\n")
     print(f"{'':10}{'rows':>16}{'ratio':>8}")
     for way, rows in (("unpadded", padded.rows), ("padded", padded.padded_rows), ("bucketed", bucketed.padded_rows)):
         print(f"{way:10}{rows:>16,}{rows / padded.rows:>8.2f}")
-    print(f"Padding ratio {padded.ratio:.2f}: without padding, {padded.padded_rows - padded.rows:,} rows less.")
+    less = number(padded.padded_rows - padded.rows, "row")
+    print(f"Padding ratio {padded.ratio:.2f}: without padding, {less} less.")
     print("Bucketed is padded too, in batches of like length.")
 
 
@@ -23,12 +40,13 @@ def print_times(measured):
     for way, (rows, seconds, peak) in measured.items():
         memory = "" if peak is None else f"{peak / 2**20:,.1f}"
         print(f"{way:10}{rows:>16,.0f}{seconds * 1e3:>12,.2f}{seconds / base.seconds:>8.2f}{memory:>12}".rstrip())
-    saved = measured["padded"].peak - base.peak
-    print(f"Without padding, the largest step takes {saved / 2**20:,.1f} MiB less.")
+    saved = round((measured["padded"].peak - base.peak) / 2**20, 1)
+    than = f"{abs(saved):,.1f} MiB {'less' if saved > 0 else 'more'}" if saved else "as much memory"
+    print(f"Without padding, the largest step takes {than}.")
 
 
 def verdict(measured):
-    """Return the sentence that says which way to use.
+    """Return the sentences that say which way to use.
 
     Examples
     --------
@@ -39,7 +57,18 @@ def verdict(measured):
     'Use bucketed: 1.25 times as fast as unpadded.'
     """
     seconds = {way: measurement.seconds for way, measurement in measured.items()}
-    unpadded, best = seconds.pop("unpadded"), min(seconds, key=seconds.get)
+    unpadded, note = seconds.pop("unpadded"), ""
+    if measured["padded"].rows < PADDED * measured["unpadded"].rows:
+        del seconds["padded"], seconds["bucketed"]
+        note = f"{SAME_WORK}\n"
+        if not seconds:
+            return f"{note}Use unpadded, which runs batches of any lengths."
+    return note + _fastest(seconds, unpadded)
+
+
+def _fastest(seconds, unpadded):
+    """Return the sentence that compares the times of other ways with that of unpadded."""
+    best = min(seconds, key=seconds.get)
     if seconds[best] * ALIKE < unpadded:
         return f"Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."
     rivals = []

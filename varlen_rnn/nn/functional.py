@@ -1,8 +1,8 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
-from varlen_rnn.errors import ShapeError, check_number
+from varlen_rnn.errors import DTypeError, ShapeError, check_number
 from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import apply, required
+from varlen_rnn.program.block import Variable, apply, required
 
 
 def tanh(x):
@@ -56,6 +56,8 @@ def concat(variables, axis=-1):
         At least one; of one LoD where they have any.
     axis : int
     """
+    if isinstance(variables, Variable):  # whose rows would be taken for a list of them
+        raise DTypeError("concat", expected="a list of Variables", got="one Variable")
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)

@@ -136,7 +136,7 @@ class SequencePool(Module):
 
 
 class Sequential(Module):
-    """Modules one after another.
+    """Modules one after another, each on what the one before returns: no recurrent layer, which returns a pair.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """Modules: parameters under names, and a forward pass."""
 
+from collections import Counter
+
 import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
@@ -33,7 +35,7 @@ class Parameter(Variable):
 
 
 class Module:
-    """The base of layers and models: Parameters and Modules are found by name, in attributes and in lists of them.
+    """The base of layers and models: Parameters and Modules are found by name, in attributes, lists and dicts.
 
     A subclass sets them in `__init__` and computes in `forward`.
 
@@ -62,24 +64,23 @@ class Module:
         return self.forward(*inputs, **named)
 
     def children(self):
-        """Return the modules that are attributes of this one, or stand in its lists, as (name, module) pairs."""
+        """Return the modules that are attributes of this one, or stand in its lists or dicts, as (name, module)."""
         return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
 
     def _entries(self):
-        """Return attributes by name; an entry of a list or tuple is called `layers.0`."""
-        entries = []
-        for name, value in vars(self).items():
-            if isinstance(value, (list, tuple)):
-                entries += [(f"{name}.{number}", item) for number, item in enumerate(value)]
-            else:
-                entries.append((name, value))
-        return entries
+        """Return attributes by name; an entry of a list or dict is called `layers.0`, or `layers.key`."""
+        return list(_flat(vars(self)))
 
     def named_parameters(self, prefix=""):
         """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
         found = {}
         self._collect(prefix, found)
-        return [(name, parameter) for name, parameter in found.values()]
+        pairs = list(found.values())
+        if len(dict(pairs)) != len(pairs):  # one of them would not be saved
+            twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
+            hint = "keys of a dict that read alike, as 1 and '1'?"
+            raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
+        return pairs
 
     def _collect(self, prefix, found):
         for name, value in self._entries():
@@ -146,6 +147,15 @@ class Module:
     def extra_repr(self):
         """Return what `repr` shows between the parentheses: the sizes, in the order of the constructor."""
         return ""
+
+
+def _flat(container, prefix="", outside=()):
+    """Yield what is in a dict, list or tuple, nested to any depth, by its dotted name."""
+    for name, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if not isinstance(value, (dict, list, tuple)):
+            yield f"{prefix}{name}", value
+        elif not any(value is other for other in outside):  # else it contains itself
+            yield from _flat(value, f"{prefix}{name}.", (*outside, value))
 
 
 def check_dtype(dtype):

@@ -59,11 +59,20 @@ def _as_rows(spec):
     return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
 
 
+def _text(spec):
+    """Return what is known of a variable as an error says it; -1 are the sequences alive, or another unknown size."""
+    if spec.dtype is None:
+        return f"a {spec.kind.name}"
+    kind = "" if spec.kind == LOD_TENSOR else f"{spec.kind.name} of "
+    levels = f", {spec.lod_level} levels" if spec.lod_level else ""
+    return f"{kind}shape {spec.shape} {spec.dtype}{levels}"
+
+
 def _check_fits(what, spec, like):
     """Raise unless a variable of a step is like what the operator gives to it, whose sizes may be known later."""
     same = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
     if not same or not sizes_fit(spec.shape, like.shape):
-        raise ShapeError(f"dynamic_rnn, {what}", expected=like, got=spec)
+        raise ShapeError(f"dynamic_rnn, {what}", expected=_text(like), got=_text(spec))
 
 
 def _infer(*inputs, block, keep, **names):
@@ -88,7 +97,7 @@ def _infer(*inputs, block, keep, **names):
         _check_fits(name, nested.spec(name), other)
     out = nested.spec(names.output)
     if out.kind != LOD_TENSOR or not out.shape or out.lod_level:
-        raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=out)
+        raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=_text(out))
     check_moved("dynamic_rnn", "output", out)
     last = [boot._replace(lod_level=0) for boot in boots]
     y = out._replace(shape=(xs[0].shape[0], *out.shape[1:]), lod_level=xs[0].lod_level)

@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, check_number
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.registry import find
@@ -87,7 +87,7 @@ class Record:
     def check(self):
         """Raise if the values that the gradient needs are gone, or have changed since they were used."""
         if self.inputs is None:
-            hint = "compute the loss again, or add the losses up and call backward once"
+            hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
         for position, variable in enumerate(self.inputs):
             if variable is not None and variable.updated_at > self.number:
@@ -100,7 +100,7 @@ class Record:
 
 
 class Variable:
-    """A value that remembers how it was computed.
+    """A value that remembers how it was computed; its length, items and iteration are those of its rows.
 
     Parameters
     ----------
@@ -134,9 +134,10 @@ class Variable:
     def __init__(self, value, requires_grad=False, name=None, persistable=False):
         if isinstance(value, Variable):
             value = value.value
-        self.value = value if isinstance(value, VALUES) else LoDTensor(value)
+        self.value = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
         if requires_grad and self.dtype.kind != "f":
-            raise DTypeError("requires_grad", expected="float32 or float64", got=self.dtype)
+            what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0 instead of 1, or use astype"
+            raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
         self.requires_grad, self.persistable = requires_grad, persistable
         self._name = name
         self.grad = None
@@ -187,6 +188,18 @@ class Variable:
         """Return the value of a single number as a Python number."""
         return self.value.data.item()
 
+    def __float__(self):
+        return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __bool__(self):
+        if np.asarray(self.value).size != 1:
+            hint = "`is not None` asks whether there is one; np.asarray(x).any()"
+            raise ShapeError("truth of a Variable", expected="a single number", got=f"shape {self.shape}", hint=hint)
+        return bool(self.item())
+
     def __format__(self, spec):
         return format(self.item(), spec) if spec else str(self)
 
@@ -200,12 +213,14 @@ class Variable:
 
         backward(self, gradient)
 
-    def sum(self, axis=None, keepdims=False):
+    def sum(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
+        check_none("sum", dtype=dtype, out=out)
         return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
 
-    def mean(self, axis=None, keepdims=False):
+    def mean(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """Return the mean of all elements, or over an axis; NaN of nothing, as in NumPy."""
+        check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
     def reshape(self, *shape):
@@ -253,21 +268,37 @@ class Variable:
     def __array__(self, dtype=None, copy=None):
         return np.array(self.value, dtype, copy=copy)
 
-    def __iter__(self):
-        if not self.shape:
-            raise DTypeError("iteration", expected="rows", got="a single number")
-        if self.shape[0] < 0:
-            raise ProgramError(
-                f"iteration over {self.name!r}", expected="a known size", got="one that only a run tells"
-            )
-        return (self[index] for index in range(self.shape[0]))
-
     def __len__(self):
-        return len(self.value)
+        if not self.shape:
+            raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
+        if self.shape[0] < 0:
+            raise ProgramError(f"rows of {self.name!r}", expected="a known number", got="one that only a run tells")
+        return self.shape[0]
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+    # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
+    def __eq__(self, other):
+        if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor)):
+            hint = "np.asarray(x) == ... compares the values"
+            raise DTypeError("== of a Variable", expected="another Variable", got=type(other).__name__, hint=hint)
+        return NotImplemented
+
+    __hash__ = object.__hash__
 
     def __repr__(self):
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
+
+
+def _no_variables(value):
+    """Return a value, or raise if it is a list of Variables: as an array it would have no gradient."""
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Variable):
+        got = f"a {type(value).__name__} that begins with a Variable"
+        hint = "a recurrent layer returns (y, states): pass y; concat joins Variables"
+        raise DTypeError("value", expected="a Variable or an array", got=got, hint=hint)
+    return value
 
 
 def _results(values, record):
@@ -360,7 +391,7 @@ def operand(value, like):
         return value
     if isinstance(value, UnknownSize):
         return value + 0  # which raises
-    array = np.asarray(value)
+    array = np.asarray(_no_variables(value))
     is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
     if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
         array = array.astype(like.dtype)

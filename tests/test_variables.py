@@ -1,0 +1,116 @@
+"""A Variable as Python and NumPy see it: rows, their number, single numbers, comparisons; and what it refuses."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+
+def rows():
+    return vr.Variable(vr.create_lod_tensor(np.arange(10.0).reshape(5, 2), [[2, 3]]), requires_grad=True)
+
+
+def test_length_items_and_iteration_are_of_rows():
+    y = rows()
+    assert len(y) == len(list(y)) == len(np.asarray(y)) == 5
+    assert np.array_equal(y[0], [0, 1])
+    assert np.array_equal(list(y)[-1], y[-1])
+    assert len(y.value) == 2  # of a LoDTensor, sequences
+    with pytest.raises(TypeError, match="got a single number"):
+        len(y.sum())
+    with pytest.raises(TypeError, match="got a single number"):
+        iter(y.sum())
+
+
+def test_the_rows_of_a_program_are_counted_where_they_are_known():
+    with vr.program_guard():
+        assert len(vr.data("known", [3, 2], "float32")) == 3
+        unknown = vr.data("unknown", [-1, 2], "float32")
+        for count in (len, iter, bool, float):
+            with pytest.raises(vr.ProgramError, match="'unknown'"):
+                count(unknown)
+
+
+def test_a_single_number_is_a_number():
+    loss = (rows() * 0.5).sum()
+    assert (float(loss), int(loss), bool(loss), bool(loss * 0.0)) == (22.5, 22, True, False)
+    assert float(vr.Variable([[1.5]])) == 1.5
+    for convert in (float, int, bool):
+        with pytest.raises(ValueError, match=r"single number|size 1"):
+            convert(rows())
+    with pytest.raises(vr.ShapeError, match="is not None"):
+        assert not rows()
+
+
+@pytest.mark.parametrize("number", [vr.Variable(2.0), rows()])
+def test_a_variable_is_no_constant_of_an_operator(number):
+    with pytest.raises(vr.DTypeError, match="expected a number, "):
+        vr.Variable([1.0]) ** number
+
+
+@pytest.mark.parametrize("other", [3, 3.0, True, np.float32(3), np.zeros((5, 2)), [1, 2], vr.LoDTensor(np.zeros(5))])
+def test_values_are_not_compared_silently(other):
+    y = rows()
+    for compare in (lambda: y == other, lambda: y != other):
+        with pytest.raises(vr.DTypeError, match="compares the values"):
+            compare()
+
+
+def test_variables_are_keys_and_members_of_lists():
+    x, y = rows(), rows()
+    assert y in [x, y]
+    assert [x, y].index(y) == 1
+    assert {x: 1, y: 2}[y] == 2
+    assert y not in (None, x)
+    assert x != y
+    assert np.zeros(3) is not y
+
+
+def test_numpys_sum_and_mean_are_those_of_the_variable():
+    y = rows()
+    assert (np.sum(y).item(), np.mean(y).item()) == (45, 4.5)
+    assert np.array_equal(np.mean(y, axis=0, keepdims=True), [[4, 5]])
+    np.sum(y).backward()
+    assert (y.grad.data == 1).all()
+    with pytest.raises(vr.DTypeError, match="mean, dtype: expected None, got float32"):
+        np.mean(y, dtype="float32")
+
+
+X = vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda y: vr.nn.Linear(4, 2)(y),
+        lambda y: vr.sequence_pool(y, "max"),
+        lambda y: y[0] + y,
+        lambda y: vr.Variable(y),
+        lambda y: vr.Variable(list(y)),
+        lambda y: vr.nn.LSTM(4, 2)(y),
+        lambda y: vr.nn.functional.tanh(y),
+    ],
+)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_what_a_recurrent_layer_returns_is_a_pair(use, kind):
+    with pytest.raises(vr.DTypeError, match=r"begins with a Variable \(a recurrent layer returns \(y, states\): pass"):
+        use(getattr(vr.nn, kind)(3, 4)(X))
+
+
+def test_sequential_unpacks_nothing():
+    with pytest.raises(vr.DTypeError, match=r"returns \(y, states\): pass y"):
+        vr.nn.Sequential(vr.nn.LSTM(3, 4), vr.nn.Linear(4, 2))(X)
+
+
+def test_a_second_pass_through_states_carried_over_names_detach():
+    layer = vr.nn.GRU(3, 4)
+    y, h = layer(X)
+    y.sum().backward()
+    with pytest.raises(vr.ProgramError, match=r"detach\(\)"):
+        layer(X, h)[0].sum().backward()
+    layer(X, layer(X)[1].detach())[0].sum().backward()
+
+
+def test_parameters_of_integers_are_told_so():
+    with pytest.raises(vr.DTypeError, match=r"Parameter .*expected float32 or float64, got int64 \(write 1\.0"):
+        vr.nn.Parameter([1, 2])
