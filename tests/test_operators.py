@@ -131,7 +131,9 @@ CASES = {
     "dynamic_rnn zeros": (lambda x: vr.nn.DynamicRNN(lambda x_t, h: (h, h + x_t))(x, [(2,)])[0], [rows(2)]),
     "dynamic_rnn arguments": (gated, [rows(2), dense(4, 2)]),
     "dynamic_rnn nested": (nested, [rows(2), dense(4, 2)]),
-    "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
+    "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 0])), [dense(4, 2)]),
+    "take_rows repeated": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
+    "take_rows all": (lambda x: apply("take_rows", x, np.array([0, 1, 2])), [dense(3, 2)]),
 }
 
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
@@ -26,26 +27,39 @@ def _infer(x, index):
 
 def _places(index, height):
     """Return the index as int64; kernels use it unchecked."""
-    places = index.data.astype(np.int64, copy=False)
+    places = np.ascontiguousarray(index.data, np.int64)
     if places.size and not (-1 <= places.min() and places.max() < height):
         raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
     return places
 
 
+def _stay(places, height):
+    """Return whether all rows are taken in their order: then the result is a view, as that of `reshape`."""
+    return len(places) == height and np.array_equal(places, np.arange(height))
+
+
 def _take_rows(x, index):
     places = _places(index, len(x.data))
-    out = np.zeros((len(places), x.shape[1]), x.dtype)
-    if len(x.data):
-        gather_rows(np.ascontiguousarray(x.data), np.maximum(places, 0), out)
-        out[places < 0] = 0
+    if _stay(places, len(x.data)):
+        return [tensor_like(x.data, index)]
+    out = empty((len(places), x.shape[1]), x.data)
+    gather_rows(np.ascontiguousarray(x.data), places, out)
     return [tensor_like(out, index)]
 
 
 def _take_rows_grad(x, index, d_out):
     places = _places(index, len(x.data))
-    d_x = np.zeros(x.shape, x.dtype)
-    taken = places >= 0
-    scatter_add_rows(np.ascontiguousarray(d_out.data[taken]), places[taken], d_x)
+    if _stay(places, len(x.data)):
+        return [tensor_like(d_out.data, x)]
+    d_x, d_rows = empty(x.shape, x.data), np.ascontiguousarray(d_out.data)
+    taken = np.flatnonzero(places >= 0)
+    origin = np.full(len(d_x), -1)
+    origin[places[taken]] = taken
+    if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
+        gather_rows(d_rows, origin, d_x)
+    else:
+        d_x[...] = 0
+        scatter_add_rows(d_rows[taken], places[taken], d_x)
     return [tensor_like(d_x, x)]
 
 
