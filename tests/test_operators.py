@@ -262,6 +262,7 @@ HANDED_ON = {
     "chain": lambda x, y: (x + 1.0) + (y - 1.0),
     "reshape": lambda x, y: (x.reshape(4) + y.reshape(4)).sum(),
     "concat": lambda x, y: F.concat([x, y], axis=0).sum(),
+    "take_rows": lambda x, y: apply("take_rows", x, np.arange(2)) + apply("take_rows", y, np.arange(2)),
     "mean of one": lambda x, y: (x * y).sum(axis=0, keepdims=True).mean(axis=0),
     "alone": lambda x, y: x,
     "nothing done": lambda x, y: x + y,
