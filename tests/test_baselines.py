@@ -77,6 +77,27 @@ def test_without_bias_and_below_an_upper_level():
     np.testing.assert_allclose(padded_h_n, h_n, rtol=1e-12, atol=1e-12)
 
 
+def test_where_nothing_is_padded_no_row_moves():
+    x = vr.Variable(vr.create_lod_tensor(np.arange(12.0).reshape(6, 2), [[1, 1], [3, 3]]), requires_grad=True)
+    there, back, *_ = apply("rectangle", x, reverse=False)
+    padded = apply("take_rows", x, there)
+    y = apply("take_rows", padded, back)
+    assert padded.lod() == [[0, 3, 6]]
+    assert y.lod() == x.lod()
+    assert np.shares_memory(y.value.data, x.value.data)
+    given = np.ones((6, 2))
+    y.backward(given)
+    assert x.grad.lod() == x.lod()
+    np.testing.assert_array_equal(x.grad, given)
+    assert not np.shares_memory(x.grad.data, given)  # the leaf may change what it holds
+
+
+def test_equal_sequences_are_reversed():
+    x = vr.create_lod_tensor(np.arange(4.0)[:, None], [[2, 2]])
+    there, *_ = apply("rectangle", x, reverse=True)
+    assert np.asarray(apply("take_rows", x, there)).ravel().tolist() == [1, 0, 3, 2]
+
+
 def test_only_recurrent_layers_have_a_twin():
     with pytest.raises(vr.DTypeError, match=r"nn\.LSTM"):
         vr.baselines.Padded(vr.nn.Linear(2, 3))

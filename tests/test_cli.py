@@ -18,7 +18,7 @@ import varlen_rnn as vr
 from varlen_rnn.cli import main
 from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
-from varlen_rnn.cli.measure import Measured
+from varlen_rnn.cli.measure import Measured, Subject, random_rows
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import print_times, verdict
 
@@ -55,6 +55,16 @@ def test_the_console_script_is_this_function():
 
 
 # compare
+
+
+def test_the_peak_of_a_step_counts_memory_that_earlier_steps_let_go():
+    batch, layer = np.full(16, 40), vr.nn.LSTM(64, 256)
+    subject = Subject(layer, [batch], random_rows([batch], 64))
+    for _ in range(2):
+        subject.step(batch)
+    first, second = subject.peak(), subject.peak()
+    assert first >= batch.sum() * layer.cell.num_kept * 256 * 4
+    assert abs(second - first) <= first / 20
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])

@@ -41,12 +41,19 @@ def part_of(path):
 
 def imports(path):
     """Return the full names of all modules that a file imports, wherever in it."""
+    return imported(path.read_text(), path.relative_to(ROOT).parent.parts)
+
+
+def imported(source, package):
+    """Return the full names of all that the source of a module imports, whose package has a name of these parts."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found += [f"{base}.{alias.name}" for alias in node.names]
     return found
 
 
@@ -73,6 +80,22 @@ def test_imports_go_down_the_floors(path):
             assert path.name in ("tile.py", "counters.py", "environment.py"), "LLVM IR lives in two files of kernels"
         if top == "pickle":
             assert path.parts[-2:] == ("cache", "disk.py"), "no pickle"
+
+
+def test_relative_imports_have_full_names():
+    source = "from .. import kernels\nfrom ..kernels import tile\nfrom . import block\nfrom .block import apply"
+    wanted = ["kernels", "kernels.tile", "program.block", "program.block.apply"]
+    assert imported(source, ("varlen_rnn", "program")) == [f"varlen_rnn.{name}" for name in wanted]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_operators_stand_under_ops(path):
+    """Those of a program's edges, which have no kernels, stand with the program."""
+    calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    if part_of(path) != "ops" and path.parts[-2:] != ("program", "feed.py"):
+        assert not [call for call in calls if call.rpartition(".")[2] == "register"]
+        floors = {name.split(".")[1] for name in imports(path) if name.startswith("varlen_rnn.")}
+        assert not {"kernels", "program"} <= floors, "program meets kernels"
 
 
 def test_oracles_import_nothing_of_ours():

@@ -86,6 +86,9 @@ def test_rows_are_gathered_and_added(device, dtype, features):
         out = values((len(ids), features), dtype, 1)
         check(device, rows.gather_rows, oracle.gather_rows, table, ids, out)
         check(device, rows.scatter_add_rows, oracle.scatter_add_rows, out, ids, table, exact=False)
+    ids = np.array([-1, 3, -1])
+    check(device, rows.gather_rows, oracle.gather_rows, table, ids, values((3, features), dtype, 1))
+    check(device, rows.gather_rows, oracle.gather_rows, table[:0], ids[:1], values((1, features), dtype, 1))
 
 
 def test_repeated_rows_add_in_the_order_of_appearance(device):

@@ -131,7 +131,9 @@ CASES = {
     "dynamic_rnn zeros": (lambda x: vr.nn.DynamicRNN(lambda x_t, h: (h, h + x_t))(x, [(2,)])[0], [rows(2)]),
     "dynamic_rnn arguments": (gated, [rows(2), dense(4, 2)]),
     "dynamic_rnn nested": (nested, [rows(2), dense(4, 2)]),
-    "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
+    "take_rows": (lambda x: apply("take_rows", x, np.array([2, -1, 0])), [dense(4, 2)]),
+    "take_rows repeated": (lambda x: apply("take_rows", x, np.array([2, -1, 2, 0])), [dense(3, 2)]),
+    "take_rows all": (lambda x: apply("take_rows", x, np.array([0, 1, 2])), [dense(3, 2)]),
 }
 
 
@@ -260,6 +262,7 @@ HANDED_ON = {
     "chain": lambda x, y: (x + 1.0) + (y - 1.0),
     "reshape": lambda x, y: (x.reshape(4) + y.reshape(4)).sum(),
     "concat": lambda x, y: F.concat([x, y], axis=0).sum(),
+    "take_rows": lambda x, y: apply("take_rows", x, np.arange(2)) + apply("take_rows", y, np.arange(2)),
     "mean of one": lambda x, y: (x * y).sum(axis=0, keepdims=True).mean(axis=0),
     "alone": lambda x, y: x,
     "nothing done": lambda x, y: x + y,

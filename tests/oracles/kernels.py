@@ -25,7 +25,7 @@ def init_memories_grad(d_out, sorted_indices, d_boot):
 
 def gather_rows(table, ids, out):
     for k, row in enumerate(ids):
-        out[k] = table[row]
+        out[k] = table[row] if row >= 0 else 0
 
 
 def scatter_add_rows(values, ids, out):

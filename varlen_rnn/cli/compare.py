@@ -83,7 +83,8 @@ def _measure(cell, batches, options):
         measured, note = measure(layer, batches, bucketed), f"Packed sequences are not measured. {error}"
     print_times(measured)
     print(note)
-    print(f"Outputs unpadded and padded differ by {largest_difference(layer, batches[0]):.0e} at most.")
+    difference = largest_difference(layer, batches[0])
+    print(f"In the first batch, outputs unpadded and padded differ by {difference:.0e} at most.")
     print(verdict(measured))
 
 

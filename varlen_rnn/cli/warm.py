@@ -60,6 +60,7 @@ def _train_and_infer(layer, dtype, ids, labels):
 
     for pool, run in (("mean", recurrent), ("max", recurrent), ("last", recurrent), ("mean", Padded(recurrent))):
         nn.functional.cross_entropy(logits(run, pool), labels).backward()
+    nn.Embedding(4, _SIZE, sparse=False, dtype=dtype)(ids).sum().backward()
     for optimizer in optimizers:
         optimizer.step()
     with no_grad():

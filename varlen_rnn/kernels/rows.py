@@ -1,6 +1,6 @@
 """Rows by index: gathering, and its gradient, which adds where rows repeat.  An embedding is nothing else.
 
-Kernels trust their indices: callers check that `0 <= ids < height` once, where they come from.
+Kernels trust their indices: callers check once, where they come from, that they are rows of the table.
 """
 
 from numba import cuda
@@ -41,11 +41,15 @@ def negative_log_likelihood(log_probabilities, classes, out):
 
 @cpu_kernel
 def gather_rows_cpu(table, ids, out):
-    """`out[k] = table[ids[k]]`."""
+    """`out[k] = table[ids[k]]`, 0 where the id is -1."""
     for k in range(out.shape[0]):
         row = ids[k]
-        for j in range(out.shape[1]):
-            out[k, j] = table[row, j]
+        if row >= 0:
+            for j in range(out.shape[1]):
+                out[k, j] = table[row, j]
+        else:
+            for j in range(out.shape[1]):
+                out[k, j] = 0
 
 
 @cuda_kernel
@@ -54,24 +58,27 @@ def gather_rows_cuda(table, ids, out):
     i = cuda.grid(1)
     if i < out.size:
         k, j = i // out.shape[1], i % out.shape[1]
-        out[k, j] = table[ids[k], j]
+        row = ids[k]
+        out[k, j] = table[row, j] if row >= 0 else out.dtype.type(0)
 
 
 def gather_rows(table, ids, out):
-    """Compute `out[k] = table[ids[k]]`; the gradient of `table` is `scatter_add_rows`.
+    """Compute `out[k] = table[ids[k]]`, and 0 where the id is -1.
+
+    The gradient of `table` is `scatter_add_rows`, of the ids that are not -1.
 
     Parameters
     ----------
     table : (height, features) C-contiguous, any data type
-    ids : (n,) int64, `0 <= ids < height`; may repeat
+    ids : (n,) int64, `-1 <= ids < height`; may repeat
     out : (n, features) C-contiguous, the data type of `table`; written
 
     Examples
     --------
     >>> import numpy as np
-    >>> out = np.empty((3, 2)); gather_rows(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]), out); out
+    >>> out = np.empty((3, 2)); gather_rows(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1, 1]), out); out
     array([[3., 4.],
-           [1., 2.],
+           [0., 0.],
            [3., 4.]])
     """
     if on_device(out):

@@ -1,0 +1,114 @@
+"""Into a padded batch and back: where rows go, and rows by index, some of them zeros.  For `baselines.Padded`."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.device import empty
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_lod_level, check_rank
+from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.program.block import Variable, apply
+from varlen_rnn.program.registry import Op, register
+from varlen_rnn.program.spec import TensorSpec
+
+# The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
+
+
+def _infer(x, index):
+    check_float("take_rows", x=x)
+    check_integer("take_rows", index=index)
+    check_rank("take_rows", "x", x, 2)
+    check_rank("take_rows", "index", index, 1)
+    return [x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)]
+
+
+def _places(index, height):
+    """Return the index as int64; kernels use it unchecked."""
+    places = np.ascontiguousarray(index.data, np.int64)
+    if places.size and not (-1 <= places.min() and places.max() < height):
+        raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
+    return places
+
+
+def _stay(places, height):
+    """Return whether all rows are taken in their order: then the result is a view, as that of `reshape`."""
+    return len(places) == height and np.array_equal(places, np.arange(height))
+
+
+def _take_rows(x, index):
+    places = _places(index, len(x.data))
+    if _stay(places, len(x.data)):
+        return [tensor_like(x.data, index)]
+    out = empty((len(places), x.shape[1]), x.data)
+    gather_rows(np.ascontiguousarray(x.data), places, out)
+    return [tensor_like(out, index)]
+
+
+def _take_rows_grad(x, index, d_out):
+    places = _places(index, len(x.data))
+    if _stay(places, len(x.data)):
+        return [tensor_like(d_out.data, x)]
+    d_x, d_rows = empty(x.shape, x.data), np.ascontiguousarray(d_out.data)
+    taken = np.flatnonzero(places >= 0)
+    origin = np.full(len(d_x), -1)
+    origin[places[taken]] = taken
+    if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
+        gather_rows(d_rows, origin, d_x)
+    else:
+        d_x[...] = 0
+        scatter_add_rows(d_rows[taken], places[taken], d_x)
+    return [tensor_like(d_x, x)]
+
+
+def _grad(inputs, outputs, d_outputs):
+    return [apply("take_rows_grad", *inputs, d_outputs[0]), None]
+
+
+def _infer_grad(x, index, d_out):
+    check_like("take_rows_grad", "d_out", d_out, *_infer(x, index))
+    return [x]
+
+
+register(Op("take_rows", ("x", "index"), _infer, _take_rows, _grad))
+register(Op("take_rows_grad", ("x", "index", "d_out"), _infer_grad, _take_rows_grad))
+
+
+# The operator that finds where rows go in a padded batch and where they come back from, for one direction.
+
+
+class Rectangle(NamedTuple):
+    """The outputs of the operator `rectangle`: rows to take for the padded batch, to take back, and of last steps."""
+
+    pad: Variable
+    unpad: Variable
+    last: Variable
+    is_empty: Variable
+
+
+def _infer_rectangle(x, reverse):
+    check_float("rectangle", x=x)
+    check_lod_level("rectangle", "x", x)
+    rows = TensorSpec((-1,), np.dtype(np.int64))
+    return [rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)]
+
+
+def _rectangle(x, reverse):
+    offsets = x.structure.levels[-1]
+    lengths = np.diff(offsets)
+    num_sequences, steps = len(lengths), int(lengths.max(initial=0))
+    grid = np.arange(steps)[None, :]
+    inside = grid < lengths[:, None]
+    rows = offsets[:-1, None] + (lengths[:, None] - 1 - grid if reverse else grid)
+    places = np.flatnonzero(inside)
+    back = np.empty(int(offsets[-1]), np.int64)
+    back[rows[inside]] = places
+    pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), LoD([np.arange(num_sequences + 1) * steps]))
+    last = np.arange(num_sequences) * steps + lengths - 1
+    is_empty = (lengths == 0)[:, None].astype(x.dtype)
+    return [pad, tensor_like(back, x), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)]
+
+
+register(Op("rectangle", ("x",), _infer_rectangle, _rectangle, outputs=Rectangle._fields, attrs={"reverse": "bool"}))
