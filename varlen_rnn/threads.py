@@ -152,12 +152,21 @@ class _Job:
 def _wake_helpers():
     """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
     wanted = sum(job.num_helpers for job in list(_jobs))
-    while len(_helpers) < wanted:
-        # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  Such a thread is a daemon.
-        _thread.start_new_thread(_help_for_ever, ())
-        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+    _has_helpers(wanted)
     while _wakes.qsize() < wanted:
         _wakes.put(None)
+
+
+def _has_helpers(count):
+    """Return whether there are so many helpers; start those missing, as far as the system gives threads."""
+    while len(_helpers) < count:
+        try:
+            # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  These are daemons.
+            _thread.start_new_thread(_help_for_ever, ())
+        except RuntimeError:  # a limit of the user's, or the interpreter ends
+            return False
+        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+    return True
 
 
 def _help_for_ever():
@@ -173,14 +182,15 @@ def _help_all():  # a function of its own, so that a helper that waits holds no 
 
 @contextlib.contextmanager
 def team():
-    """Yield whether shards may wait for each other: all of them then run at once.
+    """Yield whether shards, as many as there are threads, may wait for each other: all of them then run at once.
 
-    There is one team at a time: the members of two would spin on the cores that the others need.
+    There is one team at a time: the members of two would spin on the cores that the others need.  There is none where
+    the system refuses a thread, for the others would wait for that member for ever.
     """
     mine = object()
     try:
         _teams.append(mine)
-        if _teams[0] is not mine:
+        if _teams[0] is not mine or not _has_helpers(get_num_threads() - 1):
             _teams.remove(mine)
         yield mine in _teams
     finally:
