@@ -25,6 +25,15 @@ def collect(seen):
     return lambda shard, num_shards: seen.append((shard, num_shards, threading.current_thread().name))
 
 
+def test_the_number_of_threads_is_the_one_that_calls_run_on(monkeypatch):
+    monkeypatch.setattr(threads, "_available_cores", lambda: 1000)
+    assert vr.get_num_threads() == 64
+    vr.set_num_threads(128)
+    assert vr.get_num_threads() == threads.count_shards(10**12, 1000) == 64
+    vr.set_num_threads(64)
+    assert vr.get_num_threads() == 64
+
+
 def test_small_work_stays_on_the_calling_thread():
     seen = []
     threads.for_each_shard(collect(seen), num_shards=threads.count_shards(10, 8))
