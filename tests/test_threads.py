@@ -25,6 +25,15 @@ def collect(seen):
     return lambda shard, num_shards: seen.append((shard, num_shards, threading.current_thread().name))
 
 
+def test_the_number_of_threads_is_the_one_that_calls_run_on(monkeypatch):
+    monkeypatch.setattr(threads, "_available_cores", lambda: 1000)
+    assert vr.get_num_threads() == 64
+    vr.set_num_threads(128)
+    assert vr.get_num_threads() == threads.count_shards(10**12, 1000) == 64
+    vr.set_num_threads(64)
+    assert vr.get_num_threads() == 64
+
+
 def test_small_work_stays_on_the_calling_thread():
     seen = []
     threads.for_each_shard(collect(seen), num_shards=threads.count_shards(10, 8))
@@ -111,6 +120,86 @@ def test_helpers_that_do_not_come_are_not_waited_for(monkeypatch):
     seen, here = [], threading.current_thread().name
     threads.for_each_shard(collect(seen), num_shards=3)
     assert seen == [(shard, 3, here) for shard in range(3)]
+
+
+def refuse_threads(monkeypatch, after):
+    """Let the system refuse to start a thread, after some, to a process that has no helpers yet."""
+    start, started = threads._thread.start_new_thread, []
+
+    def start_or_refuse(*arguments):
+        if len(started) == after:
+            raise RuntimeError("can't start new thread")
+        started.append(start(*arguments))
+
+    threads._forget_threads()
+    monkeypatch.setattr(threads._thread, "start_new_thread", start_or_refuse)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_shards_run_on_the_threads_that_the_system_gives(monkeypatch, after):
+    refuse_threads(monkeypatch, after)
+    seen, began = [], threading.Barrier(1 + after)
+
+    def kernel(shard, num_shards):
+        if shard <= after:
+            began.wait(10)
+        seen.append(shard)
+
+    for _ in range(2):
+        threads.for_each_shard(kernel, num_shards=4)
+        assert sorted(seen) == [0, 1, 2, 3]
+        seen.clear()
+
+
+def test_there_is_no_team_where_a_member_might_not_come(monkeypatch):
+    vr.set_num_threads(4)
+    refuse_threads(monkeypatch, 2)
+    with threads.team() as refused:
+        assert not refused
+    vr.set_num_threads(3)
+    with threads.team() as allowed:
+        assert allowed
+
+
+REFUSED = """
+import _thread, faulthandler
+import numpy as np, varlen_rnn as vr
+from varlen_rnn import threads
+from varlen_rnn.recurrence import sharing
+
+def forward():
+    with vr.no_grad():
+        return np.asarray(layer(x)[0])
+
+def refuse(*arguments):
+    raise RuntimeError("can't start new thread")
+
+def split(*arguments, may_meet):
+    asked.append(may_meet)
+    return chosen(*arguments, may_meet)
+
+faulthandler.dump_traceback_later(60, exit=True)
+threads.SMALL_WORK, sharing._BARRIER = 0, 0
+layer = vr.nn.LSTM(4, 64)
+x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
+vr.set_num_threads(1)
+expected = forward()
+vr.set_num_threads(4)
+asked, chosen, start = [], sharing._split, _thread.start_new_thread
+_thread.start_new_thread, sharing._split = refuse, split
+assert np.array_equal(forward(), expected)
+assert asked == [True, False], "it would have been a team"
+_thread.start_new_thread = start
+assert np.array_equal(forward(), expected)
+assert asked == [True, False, True], "and is one, when there are threads"
+assert len(threads._helpers) == 3
+"""
+
+
+def test_a_layer_runs_without_a_team_where_a_member_might_not_come():
+    """In a process of its own, for a team that waits for a member waits for ever."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("while_waiting", [False, True])

@@ -31,6 +31,14 @@ def to_host(array):
     return array.copy_to_host() if on_device(array) else array
 
 
+def operand(array):
+    """Return a host array as kernels are compiled for, C-contiguous and writeable: itself, or a copy.
+
+    For one that is read-only, as memory maps are, Numba would compile a kernel again: seconds, in mid-run.
+    """
+    return array if array.flags.carray else np.array(array, order="C")
+
+
 def empty(shape, like):
     """Return an uninitialised array of `shape`, a tuple, with the data type and the place of `like`.
 

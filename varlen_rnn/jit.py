@@ -22,7 +22,10 @@ def body(function):
 
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk."""
-    return _cached(numba.njit(**_OPTIONS)(function))
+    kernel = numba.njit(**_OPTIONS)(function)
+    if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
+        kernel._cache = DiskCache(kernel.py_func)
+    return kernel
 
 
 def cpu_inlined(function):
@@ -30,17 +33,6 @@ def cpu_inlined(function):
     return numba.njit(forceinline=True, **_OPTIONS)(function)
 
 
-def cpu_reduction(function):
-    """Compile a CPU loop whose sums may be reordered so that they vectorise; the order is fixed at compile time."""
-    return _cached(numba.njit(**_OPTIONS | {"fastmath": {"contract", "reassoc"}})(function))
-
-
 def cuda_kernel(function):
     """Compile a CUDA loop: one thread an element of the last argument, unless its docstring says otherwise."""
     return cuda.jit(function)
-
-
-def _cached(kernel):
-    if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
-        kernel._cache = DiskCache(kernel.py_func)
-    return kernel

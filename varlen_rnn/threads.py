@@ -19,7 +19,7 @@ from varlen_rnn.errors import check_int
 
 # Multiply-adds below which work stays on the calling thread: a helper comes after 30 to 60 us.
 SMALL_WORK = 4_000_000
-MAX_TEAM = 64  # threads of a call
+MAX_THREADS = 64  # of a call, the calling one among them
 
 _num_threads = contextvars.ContextVar("num_threads", default=None)
 _jobs = []  # those that have not ended
@@ -34,14 +34,14 @@ def _available_cores():
 
 
 def get_num_threads():
-    """Return the number of threads that kernels of this context run on.
+    """Return the number of threads that kernels of this context run on, 64 at most.
 
     Examples
     --------
     >>> get_num_threads() >= 1
     True
     """
-    return _num_threads.get() or _available_cores()
+    return min(_num_threads.get() or _available_cores(), MAX_THREADS)
 
 
 def set_num_threads(num_threads):
@@ -50,7 +50,20 @@ def set_num_threads(num_threads):
     Parameters
     ----------
     num_threads : int
-        At least 1; by default, the cores that this process may use.
+        At least 1; by default, the cores that this process may use.  More than 64 are no error: kernels then run on 64,
+        and `get_num_threads` says so.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        `num_threads` is no integer, or less than 1.
+
+    Examples
+    --------
+    >>> before = get_num_threads()
+    >>> set_num_threads(1000); get_num_threads()
+    64
+    >>> set_num_threads(before)
     """
     _num_threads.set(check_int(num_threads, "num_threads", 1))
 
@@ -100,7 +113,7 @@ class _Job:
         self.kernel, self.arguments, self.num_shards = kernel, arguments, num_shards
         self.give_up = give_up or (lambda: None)
         self.shards = iter(range(num_shards))
-        self.num_helpers = min(num_shards, MAX_TEAM) - 1
+        self.num_helpers = min(num_shards, MAX_THREADS) - 1
         self.errors = []  # of helpers
         self.has_run, self.is_closed = False, False
         self.came, self.went, self.news = [], [], SimpleQueue()
@@ -152,12 +165,21 @@ class _Job:
 def _wake_helpers():
     """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
     wanted = sum(job.num_helpers for job in list(_jobs))
-    while len(_helpers) < wanted:
-        # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  Such a thread is a daemon.
-        _thread.start_new_thread(_help_for_ever, ())
-        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+    _has_helpers(wanted)
     while _wakes.qsize() < wanted:
         _wakes.put(None)
+
+
+def _has_helpers(count):
+    """Return whether there are so many helpers; start those missing, as far as the system gives threads."""
+    while len(_helpers) < count:
+        try:
+            # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  These are daemons.
+            _thread.start_new_thread(_help_for_ever, ())
+        except RuntimeError:  # a limit of the user's, or the interpreter ends
+            return False
+        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+    return True
 
 
 def _help_for_ever():
@@ -173,14 +195,15 @@ def _help_all():  # a function of its own, so that a helper that waits holds no 
 
 @contextlib.contextmanager
 def team():
-    """Yield whether shards may wait for each other: all of them then run at once.
+    """Yield whether shards, as many as there are threads, may wait for each other: all of them then run at once.
 
-    There is one team at a time: the members of two would spin on the cores that the others need.
+    There is one team at a time: the members of two would spin on the cores that the others need.  There is none where
+    the system refuses a thread, for the others would wait for that member for ever.
     """
     mine = object()
     try:
         _teams.append(mine)
-        if _teams[0] is not mine:
+        if _teams[0] is not mine or not _has_helpers(get_num_threads() - 1):
             _teams.remove(mine)
         yield mine in _teams
     finally:

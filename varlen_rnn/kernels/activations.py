@@ -1,7 +1,7 @@
 """sigmoid, tanh and relu as bodies: they inline into CPU loops, where they vectorise, and into CUDA kernels.
 
-float32 takes a polynomial exponential and a rational tangent, 10 to 45 times faster than the C library's and within
-a few units in the last place; float64 takes the C library's, for there accuracy is the point.
+float32 takes a polynomial exponential and a rational tangent, which vectorise and are right to a few units in the last
+place; float64 takes the C library's, for there accuracy is the point.
 
 Sources: the exponential splits -x = n ln 2 - r and evaluates a minimax polynomial in r (Cephes, `expf`); the
 hyperbolic tangent is the rational minimax approximation on [-7.9, 7.9] that Eigen uses (`generic_fast_tanh_float`).
@@ -33,7 +33,7 @@ _Q2, _Q3 = np.float32(2.26843463243900e-03), np.float32(4.89352518554385e-03)
 
 @body
 def sigmoid_float32(x):
-    """Return 1 / (1 + e**-x) of a float32, within 3 units in the last place, or 0 below -88; NaN stays NaN."""
+    """Return 1 / (1 + e**-x) of a float32, within 4 units in the last place, or 0 below -88.376; NaN stays NaN."""
     x = _HIGHEST if x > _HIGHEST else x
     x = _LOWEST if x < _LOWEST else x
     rounded = np.float32(x * _MINUS_LOG2_E + _ROUND)
@@ -47,7 +47,10 @@ def sigmoid_float32(x):
 
 @body
 def tanh_float32(x):
-    """Return tanh of a float32, within 6 units in the last place; NaN stays NaN."""
+    """Return tanh of a float32, within 6 units in the last place; NaN stays NaN.
+
+    Of numbers below 2.4e-36 it is right to 4e-43 instead, and from 8 on it is 0.999999 or more, but never 1.
+    """
     x = _TANH_EDGE if x > _TANH_EDGE else x
     x = -_TANH_EDGE if x < -_TANH_EDGE else x
     s = x * x
@@ -57,12 +60,15 @@ def tanh_float32(x):
 
 
 def sigmoid(x):
-    """Return 1 / (1 + e**-x): not through tanh, which loses all relative accuracy below -5."""
+    """Return 1 / (1 + e**-x): not through tanh, which loses all relative accuracy below -5.
+
+    float64 is right to 3 units in the last place, or 0 below -709.78, where the power overflows.
+    """
     return sigmoid_float32(x) if isinstance(x, np.float32) else 1 / (1 + math.exp(-x))
 
 
 def tanh(x):
-    """Return the hyperbolic tangent of x; compiled code takes the rational approximation for float32."""
+    """Return the hyperbolic tangent of x; float32 takes the rational approximation."""
     return tanh_float32(x) if isinstance(x, np.float32) else math.tanh(x)
 
 
@@ -78,6 +84,6 @@ def _tanh(x):
 
 @body
 def relu(x):
-    """Return x where it is positive, else 0; NaN stays NaN."""
+    """Return x where it is positive, else 0; NaN and -0 stay what they are."""
     zero = type(x)(0)
     return zero if x < zero else x

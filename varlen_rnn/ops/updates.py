@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from varlen_rnn.device import operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
 from varlen_rnn.ops.checks import check_float, check_like
@@ -48,16 +49,12 @@ def _operands(gradient, listed_only, *tensors):
             return gradient.rows, [np.empty((0, 0), gradient.dtype)] * (1 + len(tensors))
         if listed_only:
             shape = (gradient.height, -1)
-            value = np.ascontiguousarray(gradient.value).reshape(len(gradient.rows), -1)
+            value = operand(gradient.value).reshape(len(gradient.rows), -1)
             return gradient.rows, [value, *(tensor.data.reshape(shape) for tensor in tensors)]
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
-    return _ONE_ROW, [np.ascontiguousarray(array).reshape(1, -1) for array in (gradient, *_data(tensors))]
-
-
-def _data(tensors):
-    return [tensor.data for tensor in tensors]
+    return _ONE_ROW, [operand(gradient).reshape(1, -1), *(tensor.data.reshape(1, -1) for tensor in tensors)]
 
 
 def _sgd(parameter, gradient, lr):

@@ -1,0 +1,158 @@
+"""Activations keep what their docstrings promise: bounds in units in the last place, and NaN, infinities and zeros."""
+
+import numpy as np
+import pytest
+
+from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.kernels import activations
+
+INF, NAN = float("inf"), float("nan")
+TINY = np.float32(2.4e-36)  # below it, tanh computes with subnormal numbers
+LOWEST = {np.float32: -88.376, np.float64: -709.78}  # below it, sigmoid is 0
+WORST = [-16.639687, -0.0020418763, 0.061353914, 0.12366718, 7.3906393, 9.010913]  # found among all float32 numbers
+EDGES = [*WORST, 7.9053111, 7.905312, 40, 80, -40, -80, -87.33654, -87.3366, -88.3762, 104, 1e-38, 1e-45, 3e38]
+
+
+def loop_of(function):
+    """Return the function of arrays, as a loop that vectorises."""
+
+    @cpu_kernel
+    def loop(x, out):
+        for i in range(x.shape[0]):
+            out[i] = function(x[i])
+
+    def run(x):
+        out = np.empty_like(x)
+        loop(x, out)
+        return out
+
+    return run
+
+
+def calls_of(function):
+    """Return the function of arrays, a call for each number."""
+
+    @cpu_kernel
+    def call(x):
+        return function(x)
+
+    return lambda x: np.array([call(value) for value in x], x.dtype)
+
+
+def exact_sigmoid(x):
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def units(got, exact):
+    """Return the errors in units in the last place of what is right, rounded; `exact` has more digits."""
+    with np.errstate(under="ignore"):
+        unit = np.spacing(np.abs(exact.astype(got.dtype)))
+    return np.abs(got - exact) / unit.astype(exact.dtype)
+
+
+def float32_numbers():
+    """Return every 997th float32 number, and the neighbours of edges."""
+    bits = np.arange(0, np.float32(INF).view(np.int32), 997, dtype=np.int32)
+    near = np.abs(np.array(EDGES, np.float32)).view(np.int32)[:, None] + np.arange(-300, 300, dtype=np.int32)
+    x = np.concatenate([bits, near.ravel()[near.ravel() >= 0]]).view(np.float32)
+    x = x[np.isfinite(x)]
+    return np.concatenate([x, -x])
+
+
+def float64_numbers():
+    rng = np.random.default_rng(0)
+    wide = 10.0 ** rng.uniform(-320, 3, 100_000) * rng.choice([-1, 1], 100_000)
+    return np.concatenate([wide, *(rng.uniform(-width, width, 100_000) for width in (1, 10, 700))])
+
+
+both_ways = pytest.mark.parametrize("way", [loop_of, calls_of])
+both_types = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+# What has more digits than float64.
+exact_float64 = pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer numbers here")
+
+
+def test_sigmoid_of_float32():
+    x = float32_numbers()
+    got, exact = loop_of(activations.sigmoid)(x), exact_sigmoid(x.astype(np.float64))
+    assert units(got, exact)[x > LOWEST[np.float32]].max() < 4
+    assert not got[x < LOWEST[np.float32] - 0.001].any()
+    assert got.max() == 1
+
+
+def test_tanh_of_float32():
+    x = float32_numbers()
+    got, exact = loop_of(activations.tanh)(x), np.tanh(x.astype(np.float64))
+    small = np.abs(x) < TINY
+    assert units(got, exact)[~small].max() < 6
+    assert np.abs(got - exact)[small].max() < 4e-43
+    assert np.abs(got).max() < 1
+    assert got[x > 8].min() > 0.999999
+
+
+@exact_float64
+def test_sigmoid_of_float64():
+    x = float64_numbers()
+    got, exact = loop_of(activations.sigmoid)(x), exact_sigmoid(x.astype(np.longdouble))
+    assert units(got, exact)[x > LOWEST[np.float64]].max() < 3
+    assert not got[x < LOWEST[np.float64] - 0.01].any()
+
+
+@exact_float64
+def test_tanh_of_float64():
+    x = float64_numbers()
+    assert units(loop_of(activations.tanh)(x), np.tanh(x.astype(np.longdouble))).max() < 3
+
+
+@both_types
+def test_relu_is_exact(dtype):
+    x = float32_numbers().astype(dtype)
+    np.testing.assert_array_equal(loop_of(activations.relu)(x), np.maximum(x, 0))
+
+
+# Sixteen times, so that loops run their vectors, too.
+
+
+@both_ways
+@both_types
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu"])
+def test_nan_stays_nan(way, dtype, name):
+    x = np.array([NAN, -NAN, 1.0, NAN] * 16, dtype)
+    got = way(getattr(activations, name))(x)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
+
+
+@both_ways
+@both_types
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("sigmoid", 0, 1), ("tanh", -1, 1), ("relu", 0, None)], ids=lambda value: str(value)
+)
+def test_infinities_and_the_largest_numbers(way, dtype, name, low, high):
+    largest = np.finfo(dtype).max
+    x = np.array([INF, largest, -INF, -largest] * 16, dtype)
+    wanted = x if high is None else np.full_like(x, high)
+    wanted = np.where(x > 0, wanted, dtype(low))
+    got = way(getattr(activations, name))(x)
+    # tanh of float32 stops 2.4e-7 below 1.
+    np.testing.assert_allclose(got, wanted, rtol=3e-7 if (name, dtype) == ("tanh", np.float32) else 0)
+
+
+@both_ways
+@both_types
+def test_zeros_keep_their_sign(way, dtype):
+    x = np.array([0.0, -0.0] * 16, dtype)
+    for function in (activations.tanh, activations.relu):
+        got = way(function)(x)
+        assert not got.any()
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(x))
+    assert (way(activations.sigmoid)(x) == 0.5).all()
+
+
+@both_ways
+@both_types
+def test_the_smallest_numbers(way, dtype):
+    x = np.array([np.finfo(dtype).smallest_subnormal, np.finfo(dtype).tiny] * 16, dtype)
+    x = np.concatenate([x, -x])
+    assert (way(activations.sigmoid)(x) == 0.5).all()
+    np.testing.assert_array_equal(way(activations.relu)(x), np.maximum(x, 0))
+    np.testing.assert_allclose(way(activations.tanh)(x), x, rtol=0, atol=4e-43)
