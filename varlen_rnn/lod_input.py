@@ -69,7 +69,11 @@ def offsets_of(level, number):
 
 
 def as_rows(data):
-    """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none."""
+    """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
+
+    It is an array of our own, plain and perhaps a view: its number of rows stays when the caller's gets another shape.
+    """
+    check_unmasked(data, "data")
     try:
         array = np.asarray(data)
     except (ValueError, TypeError) as error:
@@ -77,7 +81,15 @@ def as_rows(data):
         raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
         raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.view() if array is data else array
+
+
+def check_unmasked(data, name):
+    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask."""
+    if isinstance(data, np.ndarray) and type(data) is not np.ndarray and np.ma.is_masked(data):
+        raise DTypeError(name, expected="an array without masked entries", got="masked entries", hint="use filled()")
 
 
 def read_only(array):

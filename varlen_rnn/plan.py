@@ -81,6 +81,9 @@ class SortedSeqs:
         for name in ("sorted_indices", "starts", "seq_lens"):
             getattr(self, name).flags.writeable = False
 
+    def __reduce__(self):
+        return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
+
     @property
     def batch_sizes(self):
         """Sequences still alive at each step."""

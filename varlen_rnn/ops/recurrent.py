@@ -148,7 +148,7 @@ def _shortcut(inputs, cell, keep):
         rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
     except AttributeError:  # what has no rows
         return None
-    if not (lod.levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh)):
+    if not (lod.levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
     contiguous = np.ascontiguousarray
     weights = contiguous(w_ih), contiguous(w_hh), contiguous(b_ih), contiguous(b_hh)
