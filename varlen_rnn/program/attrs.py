@@ -8,6 +8,8 @@ the index of a block.
 import operator
 import re
 
+import numpy as np
+
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.desc import Attr
 
@@ -100,6 +102,22 @@ def _from_plain(kind, value, block_of_index):
     if kind == "index":
         return _index_of_text(value)
     return block_of_index(value) if kind == "block" else value
+
+
+def own_index(index):
+    """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
+    return tuple(map(_own_item, index)) if isinstance(index, tuple) else _own_item(index)
+
+
+def _own_item(item):
+    if item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)):
+        return item
+    try:
+        array = np.array(item)
+    except (ValueError, TypeError):  # no index: the operator says so
+        return item
+    # NumPy takes an empty list for indices, whatever the data type of nothing.
+    return array if array.size or isinstance(item, np.ndarray) else array.astype(np.intp)
 
 
 def _index_to_text(index):
