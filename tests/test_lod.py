@@ -162,3 +162,15 @@ def test_the_rows_of_a_tensor_cannot_be_replaced():
     x = articles()
     with pytest.raises(AttributeError):
         x.data = np.zeros((1, 2))
+
+
+@pytest.mark.parametrize("name", ["levels", "num_rows", "offsets", "starts", "seq_lens", "total_len"])
+def test_lods_and_plans_cannot_be_changed(name):
+    x = articles()
+    whole = x.structure if name in ("levels", "num_rows") else vr.sort_by_seq_len(x)
+    before = getattr(whole, name)
+    with pytest.raises(AttributeError, match="stays as it was made"):
+        setattr(whole, name, before)
+    with pytest.raises(AttributeError, match="stays as it was made"):
+        delattr(whole, name)
+    assert getattr(whole, name) is before

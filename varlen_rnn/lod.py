@@ -15,6 +15,7 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, check_int
 from varlen_rnn.lod_input import (
+    Frozen,
     as_levels,
     as_rows,
     as_sequence,
@@ -32,7 +33,7 @@ _new = object.__new__  # every operator wraps what it computed
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
 
 
-class LoD:
+class LoD(Frozen):
     """Offsets of every level, from coarse to fine; immutable and shared by reference.
 
     Parameters
@@ -72,9 +73,9 @@ class LoD:
         self._set(levels)
 
     def _set(self, levels):
-        self.levels = levels
-        self.num_rows = int(levels[-1][-1]) if levels else 0  # an int of Python: every operator compares it
-        self._cache = {}
+        self._put("levels", levels)
+        self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
+        self._put("_cache", {})
 
     def __reduce__(self):
         return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
@@ -188,8 +189,7 @@ class LoDTensor:
         data = as_rows(data.data if isinstance(data, LoDTensor) else data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)
         check_cover(lod, data)
-        self._data = data
-        self._lod = lod
+        self._data, self._lod = data, lod
 
     @classmethod
     def wrap(cls, data, lod=NO_LOD):

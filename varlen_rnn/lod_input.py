@@ -8,6 +8,18 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 
 
+class Frozen:
+    """The base of what stays as it was made: kernels trust its arrays, so no others can be put in their places."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{type(self).__name__}.{name} stays as it was made: tensors share it, kernels trust it")
+
+    __delattr__ = lambda self, name: self.__setattr__(name, None)
+    _put = object.__setattr__
+
+
 def as_levels(levels):
     """Return the levels as a list, or raise: each is a flat list or array."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
@@ -71,7 +83,7 @@ def offsets_of(level, number):
 def as_rows(data):
     """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
 
-    It is an array of our own, plain and perhaps a view: its number of rows stays when the caller's gets another shape.
+    It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
     """
     check_unmasked(data, "data")
     try:
@@ -83,7 +95,7 @@ def as_rows(data):
         raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
-    return array.view() if array is data else array
+    return array.view()
 
 
 def check_unmasked(data, name):

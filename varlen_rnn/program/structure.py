@@ -41,9 +41,9 @@ _FIELDS = {
 }
 
 
-def check_fields(desc):
+def check_fields(desc, of=ProgramDesc):
     """Raise unless every field of a description, and of those that it is made of, has its type."""
-    for name, kind in _FIELDS[type(desc)].items():
+    for name, kind in _FIELDS[of].items():
         content = getattr(desc, name)
         kind, entries = (kind[0], content) if isinstance(kind, list) else (kind, (content,))
         for entry in entries:
@@ -51,9 +51,9 @@ def check_fields(desc):
                 continue
             if not isinstance(entry, kind):
                 got = repr(entry)[:80]
-                raise ProgramError(f"{type(desc).__name__}, {name}", expected=f"type {kind.__name__}", got=got)
+                raise ProgramError(f"{of.__name__}, {name}", expected=f"type {kind.__name__}", got=got)
             if kind in _FIELDS:
-                check_fields(entry)
+                check_fields(entry, kind)
 
 
 def is_name(name):
