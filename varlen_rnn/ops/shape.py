@@ -11,6 +11,7 @@ from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_tensor, shared_lod
 from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.program.attrs import BASIC_INDEX
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
@@ -185,9 +186,10 @@ def _keeps_rows_first(shape, index, indexed):
     items = index if isinstance(index, tuple) else (index,)
     if not items or not isinstance(items[0], slice) or items[0] != slice(None):
         return False
-    kinds = [type(item) for item in items if not (item is None or item is Ellipsis or isinstance(item, slice))]
-    if len(kinds) < 2 or set(kinds) == {int}:  # one stands apart from nothing, and numbers alone move nothing
+    if BASIC_INDEX.issuperset(map(type, items)):
         return True
+    if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
+        return True  # one stands apart from nothing
     # What NumPy does, not its rules: of all axes, the one that grows with the number of rows is theirs.
     more = _indexed((shape[0] + 1, *shape[1:]), index)
     return (indexed[0], more[0]) == (shape[0], shape[0] + 1)

@@ -14,6 +14,8 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.desc import Attr
 
 _INT64 = 2**63
+# The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
+BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})
 
 
 def _is_int(value):
@@ -106,11 +108,15 @@ def _from_plain(kind, value, block_of_index):
 
 def own_index(index):
     """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
-    return tuple(map(_own_item, index)) if isinstance(index, tuple) else _own_item(index)
+    if type(index) in BASIC_INDEX:
+        return index
+    if not isinstance(index, tuple):
+        return _own_item(index)
+    return index if BASIC_INDEX.issuperset(map(type, index)) else tuple(map(_own_item, index))
 
 
 def _own_item(item):
-    if item is None or item is Ellipsis or isinstance(item, (slice, int, np.integer)):
+    if type(item) in BASIC_INDEX or isinstance(item, (int, np.integer)):
         return item
     try:
         array = np.array(item)
