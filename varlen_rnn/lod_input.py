@@ -85,7 +85,8 @@ def as_rows(data):
 
     It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
     """
-    check_unmasked(data, "data")
+    if type(data) is not np.ndarray:
+        check_unmasked(data, "data")
     try:
         array = np.asarray(data)
     except (ValueError, TypeError) as error:
@@ -100,7 +101,7 @@ def as_rows(data):
 
 def check_unmasked(data, name):
     """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask."""
-    if isinstance(data, np.ndarray) and type(data) is not np.ndarray and np.ma.is_masked(data):
+    if isinstance(data, np.ndarray) and np.ma.is_masked(data):
         raise DTypeError(name, expected="an array without masked entries", got="masked entries", hint="use filled()")
 
 

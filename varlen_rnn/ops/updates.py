@@ -60,7 +60,8 @@ def _in_place(tensors):
     """Return the arrays of a parameter and its states, or raise: of a strided one, a copy would be updated."""
     arrays = [tensor.data for tensor in tensors]
     for array in arrays:
-        if not (array.flags.c_contiguous and array.flags.writeable):
+        flags = array.flags
+        if not (flags.c_contiguous and flags.writeable):
             expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
             got = "one that is read-only, or not C-contiguous"
             raise ShapeError("update of a parameter, or of its states", expected=expected, got=got, hint=hint)
