@@ -165,3 +165,22 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, name):
     assert len(set(first + rest)) == 10
     for key, value in model.state_dict().items():
         assert np.array_equal(value, again.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("content", [{1: "a", "1": "b"}, [{"deep": {2: 3}}], {None: 1}])
+def test_names_that_json_would_confuse_are_an_error(tmp_path, content):
+    with pytest.raises(vr.CheckpointError, match="no str"):
+        vr.save(tmp_path / "file", group=content)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_saved_as_pythons(tmp_path):
+    vr.save(tmp_path / "file", loss=np.float32(0.5), history=[np.int64(2), np.bool_(True), np.float64(1.5)])
+    assert vr.load(tmp_path / "file") == {"loss": 0.5, "history": [2, True, 1.5]}
+
+
+def test_a_missing_folder_is_named_as_it_was_given(tmp_path):
+    path = tmp_path / "none" / "model.safetensors"
+    with pytest.raises(FileNotFoundError) as error:
+        vr.save(path, epoch=1)
+    assert error.value.filename == str(path)

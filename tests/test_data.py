@@ -348,3 +348,53 @@ def test_numbers_have_no_vocabulary():
     data = from_texts([[1, 2], [3]])
     with pytest.raises(InputError, match="expected a data set with a vocabulary"):
         data.encode("a")
+
+
+def test_batches_keep_what_they_were_given():
+    lists, tensor = np.arange(12.0).reshape(6, 2), LoDTensor(np.arange(12.0).reshape(6, 2), [[0, 2, 6]])
+    labels = np.arange(2)
+    of_lists, of_tensor = batches([lists], batch_size=1), batches(tensor, labels, batch_size=2)
+    lists.shape, labels.shape = (1, 12), (1, 2)
+    tensor.set_lod([[0, 6]])
+    tensor.data.shape = (1, 12)
+    assert (of_lists[0].lod(), of_lists[0].shape) == ([[0, 6]], (6, 2))
+    x, numbers = of_tensor[0]
+    assert (x.lod(), x.shape, numbers.tolist()) == ([[0, 2, 6]], (6, 2), [0, 1])
+
+
+def test_labels_of_rows_keep_their_levels():
+    targets = LoDTensor(np.arange(6), [[0, 2, 6]])
+    made = batches(LoDTensor(np.zeros(6), [[0, 2, 6]]), targets, batch_size=2)
+    targets.set_lod([[0, 6]])
+    x, y = made[0]
+    assert (y.lod(), y.structure is x.structure) == ([[0, 2, 6]], True)
+
+
+def test_matrices_are_arrays_and_masked_entries_an_error():
+    matrix = np.asarray([[1.0, 2.0], [3.0, 4.0]]).view(np.matrix)
+    assert type(batches([matrix, matrix], batch_size=2)[0].data) is np.ndarray
+    whole, masked = (np.ma.masked_array(np.ones(3), mask) for mask in ([False] * 3, [False, True, False]))
+    assert type(batches([whole], batch_size=1)[0].data) is np.ndarray
+    for arguments in ({"sequences": [masked]}, {"sequences": [[1]] * 3, "labels": masked}):
+        with pytest.raises(DTypeError, match="without masked entries"):
+            batches(batch_size=1, **arguments)
+    with pytest.raises(DTypeError, match="without masked entries"):
+        LoDTensor(masked)
+
+
+@pytest.mark.parametrize(
+    ("indices", "taken"),
+    [([2, -1], [2, 3]), (np.array([False, True, True, False]), [1, 2]), ([True, False, False, False], [0]), ([], []),
+     (np.array([3, 0], np.uint8), [3, 0])],
+)  # fmt: skip
+def test_a_data_set_takes_indices_or_a_mask(indices, taken):
+    data = Dataset("four", [np.array([k]) for k in range(4)], np.arange(4), [], [])
+    assert [int(ids[0]) for ids in data.take(indices).sequences] == taken
+    assert data.take(indices).labels.tolist() == taken
+
+
+@pytest.mark.parametrize("indices", [[2.7], [True], [4], [-5], [[0]], 0, ["a"], [2**70], None, [[0], [1, 2]]])
+def test_a_data_set_refuses_other_indices(indices):
+    data = Dataset("four", [np.array([k]) for k in range(4)], None, [], [])
+    with pytest.raises(InputError, match="take, indices"):
+        data.take(indices)

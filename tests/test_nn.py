@@ -238,3 +238,10 @@ def test_a_copy_of_a_parameter_forgets_when_it_was_updated(monkeypatch):
     (other * other).sum().backward()
     assert other.grad.tolist() == [4]
     assert other.note == "kept"
+
+
+def test_sizes_may_be_small_integers_of_numpy():
+    n = np.uint8(200)
+    assert vr.nn.LSTM(3, n, np.uint8(2), bidirectional=True).weight_ih_l1.shape == (800, 400)
+    assert vr.nn.Linear(n, n).weight.shape == (200, 200)
+    assert vr.nn.Embedding(n, n, padding_idx=np.int8(-1)).padding_idx == 199

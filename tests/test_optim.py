@@ -124,3 +124,27 @@ def test_a_sparse_step_costs_the_ids_not_the_table(name):
     assert peak < 16 * 2**20
     assert np.array_equal(table.weight.data[untouched], before[0])
     assert not np.array_equal(table.weight.data[ids[0]], before[1])
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_that_would_be_lost_is_an_error(name, sparse):
+    frozen = np.zeros((3, 2))
+    frozen.flags.writeable = False
+    for value in (np.zeros((2, 3)).T, frozen):
+        p = vr.nn.Parameter(np.zeros((3, 2)))
+        optimizer = OPTIMIZERS[name][0]([p])
+        p.value = vr.LoDTensor(value)
+        p.grad = vr.SelectedRows([1], np.ones((1, 2)), 3) if sparse else np.ones((3, 2))
+        with pytest.raises(vr.ShapeError, match="updated in place"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("lr", [None, float("nan"), "nan", -1.0, float("inf"), np.ones(2), True])
+def test_a_learning_rate_is_checked_when_it_is_set(lr):
+    optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=0.5)
+    with pytest.raises(vr.InputError, match="lr: expected"):
+        optimizer.lr = lr
+    assert optimizer.lr == 0.5
+    optimizer.lr = np.float32(0.25)
+    assert optimizer.lr == 0.25

@@ -49,6 +49,8 @@ def test_damaged_values_are_errors():
         vr.values_from_bytes(b"")
     with pytest.raises(vr.DTypeError, match="value 'x': expected a LoDTensor"):
         vr.values_to_bytes({"x": [1, 2]})
+    with pytest.raises(vr.DTypeError, match="values, names"):
+        vr.values_to_bytes({1: np.ones(1), "1": np.ones(1)})  # JSON would write one name, and lose a value
 
 
 def program():

@@ -27,12 +27,14 @@ def save(path, **groups):
     path : str or path
         An existing file is replaced.
     **groups
-        A dict of str to array (a `state_dict()`), or any value that JSON can hold.
+        A dict of str to array (a `state_dict()`), or any value that JSON can hold; numbers of NumPy become Python's.
 
     Raises
     ------
     CheckpointError
         Two arrays of one name, a name that is not a str, or content that neither form can hold.
+    OSError
+        A path that cannot be written.
 
     Examples
     --------
@@ -54,11 +56,31 @@ def save(path, **groups):
         else:
             values[group] = {"value": content}
     try:
-        payload = safetensors.numpy.save(arrays, {"format": _FORMAT, "groups": json.dumps(values)})
+        _check_names(values)
+        payload = safetensors.numpy.save(arrays, {"format": _FORMAT, "groups": json.dumps(values, default=_number)})
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
     write_file(Path(path), payload)
+
+
+def _check_names(value):
+    """Raise unless all names are str, at any depth: JSON would write 1 and "1" as one name, and lose a value."""
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the name {name!r}, which is no str")
+            _check_names(inside)
+    elif isinstance(value, (list, tuple)):
+        for inside in value:
+            _check_names(inside)
+
+
+def _number(value):
+    """Return a number of NumPy as Python's, for JSON: metrics mostly are NumPy's."""
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+        return value.item()
+    raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
 
 
 def write_file(path, payload):
@@ -69,6 +91,11 @@ def write_file(path, payload):
     path : Path
     payload : bytes
 
+    Raises
+    ------
+    OSError
+        A path that cannot be written: the path given, not the file beside it.
+
     Examples
     --------
     >>> path = Path(tempfile.mkdtemp()) / "file"
@@ -76,7 +103,10 @@ def write_file(path, payload):
     >>> path.read_bytes()
     b'whole'
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(payload)

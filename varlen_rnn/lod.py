@@ -15,6 +15,7 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, check_int
 from varlen_rnn.lod_input import (
+    Frozen,
     as_levels,
     as_rows,
     as_sequence,
@@ -32,13 +33,18 @@ _new = object.__new__  # every operator wraps what it computed
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
 
 
-class LoD:
+class LoD(Frozen):
     """Offsets of every level, from coarse to fine; immutable and shared by reference.
 
     Parameters
     ----------
     offsets : sequence of sequences of int
         One a level; each starts at 0 and never falls.  None at all for an ordinary tensor.
+
+    Attributes
+    ----------
+    levels : tuple of arrays, int64 and read-only
+    num_rows : int, the rows that the last level covers; 0 when there is no level
 
     Raises
     ------
@@ -51,7 +57,7 @@ class LoD:
     15
     """
 
-    __slots__ = ("_cache", "levels")
+    __slots__ = ("_cache", "levels", "num_rows")
 
     def __init__(self, offsets=()):
         given = offsets.levels if isinstance(offsets, LoD) else as_levels(offsets)
@@ -64,8 +70,15 @@ class LoD:
                     got=int(upper[-1]),
                     hint="upper levels index the entries of the next lower level, not rows",
                 )
-        self.levels = levels
-        self._cache = {}
+        self._set(levels)
+
+    def _set(self, levels):
+        self._put("levels", levels)
+        self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
+        self._put("_cache", {})
+
+    def __reduce__(self):
+        return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
 
     @classmethod
     def from_lengths(cls, lengths):
@@ -82,14 +95,8 @@ class LoD:
     def _trusted(cls, levels):
         """Return a LoD of levels that are known to be valid: int64, read-only."""
         lod = cls.__new__(cls)
-        lod.levels = tuple(levels)
-        lod._cache = {}
+        lod._set(tuple(levels))
         return lod
-
-    @property
-    def num_rows(self):
-        """Rows that the last level covers; 0 when there is no level."""
-        return int(self.levels[-1][-1]) if self.levels else 0
 
     def offsets(self):
         """Return the offset form as lists."""
@@ -157,7 +164,7 @@ class LoDTensor:
     Parameters
     ----------
     data : array_like
-        Shape `(rows, ...)`, any numeric data type; kept without a copy where NumPy can.
+        Shape `(rows, ...)`, any numeric data type; a view of it is kept, without a copy where NumPy can.
     lod : LoD or sequence of offset lists
         The offset form; `create_lod_tensor` takes the length form.
 
@@ -179,11 +186,10 @@ class LoDTensor:
     __slots__ = ("_data", "_lod")
 
     def __init__(self, data, lod=NO_LOD):
-        data = data.data if isinstance(data, LoDTensor) else as_rows(data)
+        data = as_rows(data.data if isinstance(data, LoDTensor) else data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)
         check_cover(lod, data)
-        self._data = data
-        self._lod = lod
+        self._data, self._lod = data, lod
 
     @classmethod
     def wrap(cls, data, lod=NO_LOD):
@@ -192,6 +198,9 @@ class LoDTensor:
         tensor._data = data
         tensor._lod = lod
         return tensor
+
+    def __reduce__(self):
+        return type(self), (self._data, self._lod)  # through the checks
 
     @classmethod
     def from_sequences(cls, sequences, *, num_levels=None, dtype=None):
@@ -233,7 +242,7 @@ class LoDTensor:
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
 
     # Every operator asks for these: getters in C take half the time.
-    data = property(attrgetter("_data"), doc="The rows; their values may be changed in place, their number cannot.")
+    data = property(attrgetter("_data"), doc="The rows; their values may be changed in place, their number may not.")
     shape = property(attrgetter("_data.shape"), doc="The shape of the rows: `(rows, ...)`.")
     dtype = property(attrgetter("_data.dtype"), doc="The data type of the rows.")
     structure = property(attrgetter("_lod"), doc="The `LoD` object itself, which tensors share.")
@@ -262,8 +271,8 @@ class LoDTensor:
         self.set_lod(LoD.from_lengths(lengths))
 
     def has_valid_recursive_sequence_lengths(self):
-        """Return whether the LoD covers the rows, which constructors guarantee."""
-        return not len(self._lod) or self._lod.num_rows == len(self.data)
+        """Return whether the LoD covers the rows: yes, unless the shape of `data` was changed in place."""
+        return not len(self._lod) or self.shape[:1] == (self._lod.num_rows,)
 
     def absolute_lod(self):
         """Return the offset form with every level counted in rows."""

@@ -8,6 +8,18 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 
 
+class Frozen:
+    """The base of what stays as it was made: kernels trust its arrays, so no others can be put in their places."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{type(self).__name__}.{name} stays as it was made: tensors share it, kernels trust it")
+
+    __delattr__ = lambda self, name: self.__setattr__(name, None)
+    _put = object.__setattr__
+
+
 def as_levels(levels):
     """Return the levels as a list, or raise."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
@@ -67,7 +79,12 @@ def offsets_of(level, number):
 
 
 def as_rows(data):
-    """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none."""
+    """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
+
+    It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
+    """
+    if type(data) is not np.ndarray:
+        check_unmasked(data, "data")
     try:
         array = np.asarray(data)
     except (ValueError, TypeError) as error:
@@ -75,7 +92,15 @@ def as_rows(data):
         raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
         raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.view()
+
+
+def check_unmasked(data, name):
+    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask."""
+    if isinstance(data, np.ndarray) and np.ma.is_masked(data):
+        raise DTypeError(name, expected="an array without masked entries", got="masked entries", hint="use filled()")
 
 
 def read_only(array):

@@ -11,6 +11,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.lod_input import Frozen, read_only
 
 
 class SortedSeqItem(NamedTuple):
@@ -48,7 +49,7 @@ class PaddingReport(NamedTuple):
         return self.bucketed_rows / self.rows if self.rows else 1.0
 
 
-class SortedSeqs:
+class SortedSeqs(Frozen):
     """The plan of one LoD level: its sequences, longest first, and how many of them each step has.
 
     Made by `sort_by_seq_len`.  All arrays are int64 and read-only.
@@ -72,14 +73,17 @@ class SortedSeqs:
     def __init__(self, offsets):
         (offsets,) = LoD([offsets]).levels
         lengths = np.diff(offsets)
-        self.offsets = offsets
-        self.sorted_indices = np.argsort(-lengths, kind="stable")
-        self.starts = offsets[:-1][self.sorted_indices]
-        self.seq_lens = lengths[self.sorted_indices]
-        self._batch_sizes, self._previous_rows = None, {}
-        self.total_len = int(offsets[-1])
-        for name in ("sorted_indices", "starts", "seq_lens"):
-            getattr(self, name).flags.writeable = False
+        order = np.argsort(-lengths, kind="stable")
+        self._put("offsets", offsets)
+        self._put("sorted_indices", read_only(order))
+        self._put("starts", read_only(offsets[:-1][order]))
+        self._put("seq_lens", read_only(lengths[order]))
+        self._put("total_len", int(offsets[-1]))
+        self._put("_batch_sizes", None)
+        self._put("_previous_rows", {})
+
+    def __reduce__(self):
+        return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
 
     @property
     def batch_sizes(self):
@@ -88,8 +92,7 @@ class SortedSeqs:
         if self._batch_sizes is None:
             # The count of lengths above t, by bisection in the lengths, which fall.
             sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
-            sizes.flags.writeable = False
-            self._batch_sizes = sizes
+            self._put("_batch_sizes", read_only(sizes))
         return self._batch_sizes
 
     @property

@@ -50,9 +50,14 @@ class SelectedRows:
         self._set(rows.copy(), value, height)
 
     def _set(self, rows, value, height):
-        # Kernels write at these rows without a check, so nobody else may change them.
+        # Kernels write at these rows without a check, so nobody else may change them; nor how many rows `value` has,
+        # whose shape anyone who holds an array can change: nobody holds this view.
         rows.flags.writeable = False
-        self._rows, self._value, self._height = rows, value, height
+        self._rows, self._value, self._height = rows, value.view(), height
+
+    def __reduce__(self):
+        # Through the checks: NumPy's copies of read-only arrays can be written to.
+        return SelectedRows, (self._rows, self._value, self._height)
 
     @property
     def rows(self):
@@ -61,8 +66,8 @@ class SelectedRows:
 
     @property
     def value(self):
-        """What is added to each listed row, (n, ...)."""
-        return self._value
+        """What is added to each listed row, (n, ...): a view, whose entries may be changed in place."""
+        return self._value.view()
 
     @property
     def height(self):
@@ -87,17 +92,17 @@ class SelectedRows:
     @property
     def shape(self):
         """The shape of the dense array."""
-        return (self.height, *self.value.shape[1:])
+        return (self._height, *self._value.shape[1:])
 
     @property
     def ndim(self):
         """The number of dimensions of the dense array."""
-        return self.value.ndim
+        return self._value.ndim
 
     @property
     def dtype(self):
         """The data type of `value`."""
-        return self.value.dtype
+        return self._value.dtype
 
     def merge(self):
         """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.

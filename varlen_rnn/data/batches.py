@@ -11,6 +11,7 @@ import numpy as np
 from varlen_rnn.data.gather import store_of
 from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import check_unmasked
 
 # Batches a pool: large enough that neighbours in length are near, small enough that the order stays random.
 POOL = 50
@@ -72,7 +73,7 @@ class Batches:
         if isinstance(self._labels, np.ndarray):
             return x, self._labels[indices]
         # Labels of rows share the LoD object, and with it the plan.
-        return x, LoDTensor.wrap(self._labels.gather(indices).data, x.structure)
+        return x, LoDTensor(self._labels.gather(indices).data, x.structure)
 
     def __len__(self):
         return len(self._indices)
@@ -189,8 +190,9 @@ def _check_labels(labels, store):
         return None
     if _are_of_rows(labels):
         return _check_row_labels(labels, store)
+    check_unmasked(labels, "labels")
     try:
-        array = np.asarray(labels)
+        array = np.asarray(labels).view()  # of our own: the caller's may take another shape
     except (ValueError, TypeError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=repr(labels)[:80]) from error
     expected = f"{len(store.lengths)} entries, one a sequence"

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from varlen_rnn.data.vocabulary import encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, check_int
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -83,19 +83,48 @@ class Dataset:
     def take(self, indices, name=None):
         """Return the data set of these sequences, in this order, with the same vocabulary and classes.
 
+        Parameters
+        ----------
+        indices : array_like of int or of bool
+            Negative ones count from the end; of bool, one a sequence, it takes those where it is true.
+        name : str, optional
+
+        Raises
+        ------
+        DTypeError, ShapeError, OutOfRangeError
+            Indices that are neither, or that no sequence has.
+
         Examples
         --------
         >>> data = Dataset("three", [np.array([k]) for k in range(3)], np.array([0, 1, 0]), ["<unk>"], ["x", "y"])
         >>> data.take([2, 1]).labels
         array([0, 1])
         """
-        indices = np.asarray(indices, np.int64)
+        indices = self._as_indices(indices)
         return dataclasses.replace(
             self,
             name=self.name if name is None else name,
             sequences=[self.sequences[index] for index in indices],
             labels=None if self.labels is None else self.labels[indices],
         )
+
+    def _as_indices(self, indices):
+        try:
+            array = np.asarray(indices)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ShapeError("take, indices", expected="a flat list of integers", got=repr(indices)[:80]) from error
+        expected = f"a flat list of integers, or of {len(self)} bools"
+        if array.ndim != 1 or (array.dtype.kind == "b" and len(array) != len(self)):
+            raise ShapeError("take, indices", expected=expected, got=f"shape {array.shape} {array.dtype}")
+        if array.dtype.kind == "b":
+            return np.flatnonzero(array)
+        if array.dtype.kind not in "iu" and array.size:
+            raise DTypeError("take, indices", expected=expected, got=f"data type {array.dtype}")
+        outside = np.flatnonzero((array < -len(self)) | (array >= len(self)))
+        if len(outside):
+            entry, expected = int(outside[0]), f"less than {len(self)}, the number of sequences"
+            raise OutOfRangeError(f"take, indices, entry {entry}", expected=expected, got=int(array[entry]))
+        return array.astype(np.int64)
 
     def split(self, test_fraction=0.1, seed=0):
         """Return a training and a test set, both in random order; every sequence is in exactly one of them.

@@ -7,6 +7,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.lod_input import check_unmasked
 
 
 class TensorStore:
@@ -22,7 +23,7 @@ class TensorStore:
     def __init__(self, tensor, name="sequences"):
         if tensor.num_levels == 0:
             raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
-        self.tensor = tensor
+        self.tensor = LoDTensor(tensor.data, tensor.structure)  # what the caller does to his, this one does not follow
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
     def gather(self, indices):
@@ -34,7 +35,7 @@ class TensorStore:
             # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
             indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
             levels.append(joined)
-        return LoDTensor.wrap(self.tensor.data.take(indices, axis=0), LoD(levels))
+        return LoDTensor(self.tensor.data.take(indices, axis=0), LoD(levels))
 
 
 class ListStore:
@@ -63,7 +64,7 @@ class ListStore:
     def gather(self, indices):
         """Return the LoDTensor of these sequences, in this order: one concatenation."""
         rows = np.concatenate([self.arrays[index] for index in indices])
-        return LoDTensor.wrap(rows, LoD([_offsets(self.lengths[indices])]))
+        return LoDTensor(rows, LoD([_offsets(self.lengths[indices])]))
 
 
 def store_of(sequences, name="sequences"):
@@ -96,8 +97,10 @@ def _offsets(lengths):
 
 
 def _as_rows(item, where):
+    """Return the rows of a sequence as a plain view of our own, of a memory map too: its length cannot change."""
+    check_unmasked(item, where)
     try:
-        rows = item.data if isinstance(item, LoDTensor) else np.asanyarray(item)
+        rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)
     except (ValueError, TypeError) as error:
         hint = "LoDTensor.from_sequences reads sequences of sequences"
         raise ShapeError(where, expected="rows of one shape", got=repr(item)[:80], hint=hint) from error
@@ -105,7 +108,7 @@ def _as_rows(item, where):
         raise ShapeError(where, expected="an array of rows", got=repr(item)[:80])
     if rows.dtype.kind not in "fiub":
         raise DTypeError(where, expected="numbers", got=f"data type {rows.dtype}")
-    return rows
+    return rows.view()
 
 
 def _check_alike(rows, first, where):

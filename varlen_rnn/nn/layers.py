@@ -38,8 +38,9 @@ class Linear(Module):
     """
 
     def __init__(self, in_features, out_features, bias=True, dtype=np.float32):
-        self.in_features = check_int(in_features, "in_features", 1)
-        self.out_features = check_int(out_features, "out_features", 1)
+        # The ints of Python from here on: NumPy's small ones overflow.
+        self.in_features = in_features = check_int(in_features, "in_features", 1)
+        self.out_features = out_features = check_int(out_features, "out_features", 1)
         bound, dtype = 1 / np.sqrt(in_features), check_dtype(dtype)
         self.weight = uniform((out_features, in_features), bound, dtype)
         self.bias = uniform((out_features,), bound, dtype) if bias else None
@@ -82,8 +83,8 @@ class Embedding(Module):
     """
 
     def __init__(self, num_embeddings, embedding_dim, padding_idx=None, sparse=True, dtype=np.float32):
-        self.num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
-        self.embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
+        self.num_embeddings = num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
+        self.embedding_dim = embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
         if padding_idx is not None:
             padding_idx = check_int(padding_idx, "padding_idx")
             if not -num_embeddings <= padding_idx < num_embeddings:

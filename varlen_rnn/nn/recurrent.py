@@ -37,9 +37,10 @@ class Recurrent(Module):
 
     def __init__(self, cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype):
         self.cell = CELLS[cell]
-        self.input_size = check_int(input_size, "input_size", 1)
-        self.hidden_size = check_int(hidden_size, "hidden_size", 1)
-        self.num_layers = check_int(num_layers, "num_layers", 1)
+        # The ints of Python from here on: NumPy's small ones overflow.
+        self.input_size = input_size = check_int(input_size, "input_size", 1)
+        self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
+        self.num_layers = num_layers = check_int(num_layers, "num_layers", 1)
         check_probability(dropout)
         self.dropout, self.bidirectional = dropout, bool(bidirectional)
         self._dtype = check_dtype(dtype)

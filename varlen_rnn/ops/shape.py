@@ -11,6 +11,7 @@ from varlen_rnn.errors import ShapeError, check_int
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_tensor, shared_lod
 from varlen_rnn.ops.math import tensor_like
+from varlen_rnn.program.attrs import BASIC_INDEX
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_TENSOR, TensorSpec, sizes_fit
@@ -143,7 +144,8 @@ def _infer_getitem(x, index):
         shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:
         raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
-    return [TensorSpec(shape, x.dtype, x.lod_level if _keeps_all_rows(index) else 0)]
+    keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
+    return [TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)]
 
 
 def _indexed(shape, index):
@@ -176,13 +178,27 @@ def _size_of_slice(size, part):
     return -1 if size == -1 else len(range(*part.indices(size)))
 
 
-def _keeps_all_rows(index):
-    of_rows = index[0] if isinstance(index, tuple) and index else index
-    return isinstance(of_rows, slice) and of_rows == slice(None)
+def _keeps_rows_first(shape, index, indexed):
+    """Return whether `array[index]`, of shape `indexed`, has all rows, in front.
+
+    Arrays of indices that stand apart, between slices, move before the rows.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not items or not isinstance(items[0], slice) or items[0] != slice(None):
+        return False
+    if BASIC_INDEX.issuperset(map(type, items)):
+        return True
+    if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
+        return True  # one stands apart from nothing
+    # What NumPy does, not its rules: of all axes, the one that grows with the number of rows is theirs.
+    more = _indexed((shape[0] + 1, *shape[1:]), index)
+    return (indexed[0], more[0]) == (shape[0], shape[0] + 1)
 
 
 def _getitem(x, index):
-    return [LoDTensor.wrap(np.asarray(x.data[index]), x.structure if _keeps_all_rows(index) else NO_LOD)]
+    data = np.asarray(x.data[index])
+    keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
+    return [LoDTensor.wrap(data, x.structure if keeps else NO_LOD)]
 
 
 def _infer_getitem_grad(x, d, index):

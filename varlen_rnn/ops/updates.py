@@ -50,11 +50,22 @@ def _operands(gradient, listed_only, *tensors):
         if listed_only:
             shape = (gradient.height, -1)
             value = operand(gradient.value).reshape(len(gradient.rows), -1)
-            return gradient.rows, [value, *(tensor.data.reshape(shape) for tensor in tensors)]
+            return gradient.rows, [value, *(array.reshape(shape) for array in _in_place(tensors))]
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
-    return _ONE_ROW, [operand(gradient).reshape(1, -1), *(tensor.data.reshape(1, -1) for tensor in tensors)]
+    return _ONE_ROW, [array.reshape(1, -1) for array in (operand(gradient), *_in_place(tensors))]
+
+
+def _in_place(tensors):
+    """Return the arrays of a parameter and its states, or raise: of a strided one, a copy would be updated."""
+    arrays = [tensor.data for tensor in tensors]
+    for array in arrays:
+        if not array.flags.carray:
+            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
+            got = "one that is read-only, not aligned, or not C-contiguous"
+            raise ShapeError("update of a parameter, or of its states", expected=expected, got=got, hint=hint)
+    return arrays
 
 
 def _sgd(parameter, gradient, lr):
@@ -83,7 +94,7 @@ def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if len(rows):
         t = int(step.data) + 1
-        step.data[...] = t
+        _in_place([step])[0][...] = t
         rate = lr.data.item() * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return [parameter, step, moment1, moment2]

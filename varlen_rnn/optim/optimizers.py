@@ -40,7 +40,7 @@ class Optimizer:
             hint = "it would be updated twice a step"
             raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
         self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
-        self.lr = _check_positive("lr", lr)
+        self.lr = lr
         self.attrs = attrs
         self._states = [None] * len(self.parameters)
 
@@ -51,7 +51,7 @@ class Optimizer:
 
     @lr.setter
     def lr(self, lr):
-        self._lr.value.data[...] = lr
+        self._lr.value.data[...] = _check_positive("lr", lr)
 
     def minimize(self, loss):
         """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it."""

@@ -8,10 +8,14 @@ the index of a block.
 import operator
 import re
 
+import numpy as np
+
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.desc import Attr
 
 _INT64 = 2**63
+# The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
+BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})
 
 
 def _is_int(value):
@@ -100,6 +104,26 @@ def _from_plain(kind, value, block_of_index):
     if kind == "index":
         return _index_of_text(value)
     return block_of_index(value) if kind == "block" else value
+
+
+def own_index(index):
+    """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
+    if type(index) in BASIC_INDEX:
+        return index
+    if not isinstance(index, tuple):
+        return _own_item(index)
+    return index if BASIC_INDEX.issuperset(map(type, index)) else tuple(map(_own_item, index))
+
+
+def _own_item(item):
+    if type(item) in BASIC_INDEX or isinstance(item, (int, np.integer)):
+        return item
+    try:
+        array = np.array(item)
+    except (ValueError, TypeError):  # no index: the operator says so
+        return item
+    # NumPy takes an empty list for indices, whatever the data type of nothing.
+    return array if array.size or isinstance(item, np.ndarray) else array.astype(np.intp)
 
 
 def _index_to_text(index):

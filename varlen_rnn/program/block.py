@@ -13,6 +13,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.program.attrs import own_index
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import Scopes, Symbol, UnknownSize, describe
 from varlen_rnn.selected_rows import SelectedRows
@@ -263,7 +264,7 @@ class Variable:
         return apply("matmul", self, operand(weight, self), None, transposed=False)
 
     def __getitem__(self, index):
-        return apply("getitem", self, index=index)
+        return apply("getitem", self, index=own_index(index))
 
     def __array__(self, dtype=None, copy=None):
         return np.array(self.value, dtype, copy=copy)

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
 
 VERSION = 1  # of the description; a reader refuses a newer one
@@ -51,6 +52,16 @@ DTYPES = {kind: np.dtype(name) for kind, name in _DTYPES.items()}
 TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
+def _freeze(desc, *names):
+    """Make tuples of lists, for nobody may change a description after it was checked."""
+    for name in names:
+        given = getattr(desc, name)
+        if type(given) is not tuple:
+            if not isinstance(given, (list, tuple)):
+                raise DTypeError(f"{type(desc).__name__}, {name}", expected="a tuple", got=type(given).__name__)
+            object.__setattr__(desc, name, tuple(given))
+
+
 @dataclass(frozen=True, slots=True)
 class TensorDesc:
     """A data type and sizes; -1 is a size that only the values tell.
@@ -63,6 +74,9 @@ class TensorDesc:
 
     data_type: Type
     dims: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        _freeze(self, "dims")
 
     def __str__(self):
         return f"{DTYPES[self.data_type]} {list(self.dims)}"
@@ -142,6 +156,9 @@ class Slot:
     parameter: str
     arguments: tuple[str, ...]
 
+    def __post_init__(self):
+        _freeze(self, "arguments")
+
 
 @dataclass(frozen=True, slots=True)
 class Attr:
@@ -171,6 +188,9 @@ class OpDesc:
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
     attrs: tuple[Attr, ...] = ()
+
+    def __post_init__(self):
+        _freeze(self, "inputs", "outputs", "attrs")
 
     def input_names(self):
         """Return the names of all inputs, in order; an empty one is missing."""
@@ -221,6 +241,9 @@ class BlockDesc:
     ops: tuple[OpDesc, ...] = ()
     forward_block_idx: int = -1
 
+    def __post_init__(self):
+        _freeze(self, "vars", "ops")
+
     def var(self, name):
         """Return the description of a variable of this block, or None."""
         return next((var for var in self.vars if var.name == name), None)
@@ -239,6 +262,9 @@ class ProgramDesc:
 
     blocks: tuple[BlockDesc, ...] = (BlockDesc(),)
     version: int = VERSION
+
+    def __post_init__(self):
+        _freeze(self, "blocks")
 
     def __str__(self):
         return "\n".join([f"program, version {self.version}", *map(str, self.blocks)])

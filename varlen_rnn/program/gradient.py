@@ -128,6 +128,14 @@ def own(value, owned):
 
 def _pass(record, arrived, owned):
     """Turn the gradients that arrived at a record's outputs into those of its inputs."""
+    try:
+        _pass_on(record, arrived, owned)
+    finally:
+        # After an error too: the operator may have written over what it kept, and a second pass would read that.
+        record.release()
+
+
+def _pass_on(record, arrived, owned):
     gradients = [arrived.pop((record.number, slot), None) for slot in range(len(record.values))]
     if any(gradients):
         outputs = record.outputs()
@@ -139,4 +147,3 @@ def _pass(record, arrived, owned):
         for variable, gradient in zip(record.inputs, given, strict=True):
             if gradient is not None and variable is not None and variable.requires_grad:
                 _send(arrived, variable, gradient, owned)
-    record.release()

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, LoDError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.desc import DTYPES, TYPES, LoDTensorDesc, TensorDesc, Type, VarDesc, VarType
@@ -135,15 +135,23 @@ class Scopes(list):
 def describe(value):
     """Return what is known of a value.
 
+    Raises
+    ------
+    LoDError
+        Rows that their LoD does not cover: the shape of the array was changed after it became a LoDTensor.
+
     Examples
     --------
     >>> describe(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])).lod_level
     1
     """
     if isinstance(value, LoDTensor):
-        data = value.data
-        # As `spec_of_tensor`, without its call: every input of every operator comes here.
-        return _new_tuple(TensorSpec, (data.shape, data.dtype, len(value.structure.levels), LOD_TENSOR))
+        # Every input of every operator comes here, so kernels may trust the rows; no call of `spec_of_tensor`.
+        data, lod = value.data, value.structure
+        shape, levels = data.shape, lod.levels
+        if levels and (not shape or shape[0] != lod.num_rows):
+            _refuse_rows(shape, lod)
+        return _new_tuple(TensorSpec, (shape, data.dtype, len(levels), LOD_TENSOR))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
     if isinstance(value, SortedSeqs):
@@ -151,6 +159,11 @@ def describe(value):
     if isinstance(value, Scopes):
         return SCOPES
     return value.spec
+
+
+def _refuse_rows(shape, lod):
+    hint = "its array got another shape in place; reshape() returns a new one"
+    raise LoDError("rows of a LoDTensor", expected=f"{lod.num_rows}, as its LoD has", got=f"shape {shape}", hint=hint)
 
 
 def to_var(name, spec, persistable=False):

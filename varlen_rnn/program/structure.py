@@ -1,11 +1,23 @@
 """Checks of a description that need no operator: names, types of variables, the order of feeds and fetches."""
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import DTYPES, Type
+from varlen_rnn.program.desc import (
+    DTYPES,
+    Attr,
+    BlockDesc,
+    LoDTensorDesc,
+    OpDesc,
+    ProgramDesc,
+    Slot,
+    TensorDesc,
+    Type,
+    VarDesc,
+    VarType,
+)
 from varlen_rnn.program.feed import EDGES
 
 _MOST_DIMS = 64  # NumPy's
-_SIZES = range(-1, 2**63)
+_MOST_SIZE = 2**63 - 1
 _LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
 
 # The field of a VarType that describes a kind; the other kinds have no description.
@@ -14,6 +26,34 @@ _CONTENT = {
     Type.SELECTED_ROWS: "selected_rows",
     Type.LOD_TENSOR_ARRAY: "tensor_array",
 }
+
+# The types of fields; of the entries of a field, where they stand in a list.
+_FIELDS = {
+    ProgramDesc: {"blocks": [BlockDesc], "version": int},
+    BlockDesc: {"idx": int, "parent_idx": int, "vars": [VarDesc], "ops": [OpDesc], "forward_block_idx": int},
+    VarDesc: {"type": VarType},
+    VarType: {"type": Type, "selected_rows": TensorDesc, "lod_tensor": LoDTensorDesc, "tensor_array": LoDTensorDesc},
+    LoDTensorDesc: {"tensor": TensorDesc, "lod_level": int},
+    TensorDesc: {"data_type": Type, "dims": [int]},
+    OpDesc: {"type": str, "inputs": [Slot], "outputs": [Slot], "attrs": [Attr]},
+    Slot: {"parameter": str, "arguments": [str]},
+    Attr: {"name": str},
+}
+
+
+def check_fields(desc, of=ProgramDesc):
+    """Raise unless every field of a description, and of those that it is made of, has its type."""
+    for name, kind in _FIELDS[of].items():
+        content = getattr(desc, name)
+        kind, entries = (kind[0], content) if isinstance(kind, list) else (kind, (content,))
+        for entry in entries:
+            if entry is None and name in _CONTENT.values():
+                continue
+            if not isinstance(entry, kind):
+                got = repr(entry)[:80]
+                raise ProgramError(f"{of.__name__}, {name}", expected=f"type {kind.__name__}", got=got)
+            if kind in _FIELDS:
+                check_fields(entry, kind)
 
 
 def is_name(name):
@@ -51,7 +91,7 @@ def _check_type(var):
     tensor, levels = (content, 0) if wanted == "selected_rows" else (content.tensor, content.lod_level)
     if tensor.data_type not in DTYPES:
         raise ProgramError(f"variable {var.name!r}", expected="a data type", got=tensor.data_type.name)
-    if len(tensor.dims) > _MOST_DIMS or any(size not in _SIZES for size in tensor.dims):
+    if len(tensor.dims) > _MOST_DIMS or any(not -1 <= size <= _MOST_SIZE for size in tensor.dims):
         expected = f"at most {_MOST_DIMS} sizes, each at least -1"
         raise ProgramError(f"variable {var.name!r}, dims", expected=expected, got=str(tensor.dims)[:80])
     has_rows = len(tensor.dims) > 0

@@ -7,7 +7,7 @@ from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.registry import find
 from varlen_rnn.program.spec import describe, of_var
 from varlen_rnn.program.steps import Nested
-from varlen_rnn.program.structure import check_structure
+from varlen_rnn.program.structure import check_fields, check_structure
 
 _MOST_BLOCKS = 1000
 _MOST_DEPTH = 32  # of blocks inside of blocks: each takes frames of Python's stack
@@ -20,6 +20,7 @@ def check_program(desc):
     ------
     ProgramError
     """
+    check_fields(desc)
     if not 0 < desc.version <= VERSION:
         hint = "a newer varlen_rnn wrote it" if desc.version > VERSION else None
         raise ProgramError("program, version", expected=f"1 to {VERSION}", got=desc.version, hint=hint)

@@ -27,6 +27,11 @@ def values_to_bytes(values):
     ----------
     values : dict of str to LoDTensor, array, SelectedRows or SortedSeqs
 
+    Raises
+    ------
+    DTypeError
+        A name that is not a str, or a value that is none of these.
+
     Examples
     --------
     >>> values = {"x": LoDTensor(np.ones((3, 2)), [[0, 1, 3]]), "y": np.arange(2)}
@@ -36,6 +41,8 @@ def values_to_bytes(values):
     """
     arrays, kinds = {}, {}
     for name, value in values.items():
+        if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
+            raise DTypeError("values, names", expected="str", got=repr(name)[:80])
         kinds[name], parts = _parts(name, value)
         # safetensors writes strided arrays wrongly, so every array is made contiguous.
         arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
