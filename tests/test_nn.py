@@ -240,6 +240,14 @@ def test_a_copy_of_a_parameter_forgets_when_it_was_updated(monkeypatch):
     assert other.note == "kept"
 
 
+@pytest.mark.parametrize("values", [None, "1.0", [1j]])
+def test_a_parameter_is_assigned_numbers(values):
+    p = vr.nn.Parameter([1.0])
+    with pytest.raises(vr.DTypeError, match="assign"):
+        p.assign(values)
+    assert p.data.tolist() == [1]
+
+
 def test_sizes_may_be_small_integers_of_numpy():
     n = np.uint8(200)
     assert vr.nn.LSTM(3, n, np.uint8(2), bidirectional=True).weight_ih_l1.shape == (800, 400)

@@ -392,12 +392,3 @@ def test_steps_written_by_hand_equal_the_layer(lengths):
             parameter.grad = None
     for a, b in zip(*gradients, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
-
-
-def test_a_single_number_is_written_as_one():
-    loss = vr.Variable(np.array(1.5))
-    assert (f"{loss:.2f}", f"{loss}") == ("1.50", str(loss))
-    with pytest.raises(ValueError, match="size 1"):
-        format(vr.Variable(np.ones(3)), ".2f")
-    with vr.program_guard(), pytest.raises(vr.ProgramError, match="expected a value"):
-        format(vr.data("x", [1], "float32"), ".2f")

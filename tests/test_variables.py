@@ -114,3 +114,12 @@ def test_a_second_pass_through_states_carried_over_names_detach():
 def test_parameters_of_integers_are_told_so():
     with pytest.raises(vr.DTypeError, match=r"Parameter .*expected float32 or float64, got int64 \(write 1\.0"):
         vr.nn.Parameter([1, 2])
+
+
+def test_a_single_number_is_written_as_one():
+    loss = vr.Variable(np.array(1.5))
+    assert (f"{loss:.2f}", f"{loss}") == ("1.50", str(loss))
+    with pytest.raises(ValueError, match="size 1"):
+        format(vr.Variable(np.ones(3)), ".2f")
+    with vr.program_guard(), pytest.raises(vr.ProgramError, match="expected a value"):
+        format(vr.data("x", [1], "float32"), ".2f")

@@ -29,7 +29,10 @@ class Parameter(Variable):
         return self.value.data
 
     def assign(self, array):
-        """Overwrite the values, in place; the shape and the data type stay."""
+        """Overwrite the values, in place, by numbers that fit or broadcast; the shape and the data type stay."""
+        array = np.asarray(array)
+        if array.dtype.kind not in "fiub":  # of None, NumPy would make NaN
+            raise DTypeError("assign", expected="numbers", got=f"data type {array.dtype}")
         self.value.data[...] = array
         was_updated(self)
 
