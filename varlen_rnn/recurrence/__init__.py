@@ -69,6 +69,7 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
     -------
     d_x : (rows, input), or None
     d_directions : list of Direction
+        The gradients of both biases may be views of one memory.
     d_initial : (states, directions, sequences, hidden)
     """
     hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)

@@ -195,10 +195,20 @@ def run(loop, plan, reverse, products, unit_blocks, panel_rows, like, *arguments
 
     Parameters
     ----------
+    loop : Loop
+    plan : SortedSeqs
+    reverse : bool
+        Whether each sequence runs from its last row to its first.
     products : int
         Multiply-adds in all.
+    unit_blocks : int
+        Panels of hidden units, which the members of a team share.
     panel_rows : int
         Rows of a panel's width that the packed weights take.
+    like : (rows, ...)
+        An array of as many rows, of the data type of the memory that the loop gets.
+    *arguments
+        Of the kernel, after the batch.
     """
     num_groups, parts = _split(plan.seq_lens, products, unit_blocks, may_meet=True)
     with threads.team() if parts > 1 else _ALONE as may_meet:
