@@ -11,9 +11,8 @@ class Unpadded:
 
     def __init__(self, case, threads):
         vr.set_num_threads(threads)
-        getattr(
-            vr, "release_memory", lambda: None
-        )()  # what an engine before this one left; older checkouts keep nothing
+        if hasattr(vr, "release_memory"):  # older checkouts keep nothing
+            vr.release_memory()  # what an engine before this one left
         inputs = Inputs(case)
         self.layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
         self.layer.load_state_dict(inputs.weights)

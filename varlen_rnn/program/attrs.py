@@ -108,11 +108,7 @@ def _from_plain(kind, value, block_of_index):
 
 def own_index(index):
     """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
-    if type(index) in BASIC_INDEX:
-        return index
-    if not isinstance(index, tuple):
-        return _own_item(index)
-    return index if BASIC_INDEX.issuperset(map(type, index)) else tuple(map(_own_item, index))
+    return tuple(map(_own_item, index)) if isinstance(index, tuple) else _own_item(index)
 
 
 def _own_item(item):

@@ -1,19 +1,11 @@
 """Checks of a description that need no operator: names, types of variables, the order of feeds and fetches."""
 
+import dataclasses
+import functools
+import typing
+
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import (
-    DTYPES,
-    Attr,
-    BlockDesc,
-    LoDTensorDesc,
-    OpDesc,
-    ProgramDesc,
-    Slot,
-    TensorDesc,
-    Type,
-    VarDesc,
-    VarType,
-)
+from varlen_rnn.program.desc import DTYPES, Type
 from varlen_rnn.program.feed import EDGES
 
 _MOST_DIMS = 64  # NumPy's
@@ -27,33 +19,20 @@ _CONTENT = {
     Type.LOD_TENSOR_ARRAY: "tensor_array",
 }
 
-# The types of fields; of the entries of a field, where they stand in a list.
-_FIELDS = {
-    ProgramDesc: {"blocks": [BlockDesc], "version": int},
-    BlockDesc: {"idx": int, "parent_idx": int, "vars": [VarDesc], "ops": [OpDesc], "forward_block_idx": int},
-    VarDesc: {"type": VarType},
-    VarType: {"type": Type, "selected_rows": TensorDesc, "lod_tensor": LoDTensorDesc, "tensor_array": LoDTensorDesc},
-    LoDTensorDesc: {"tensor": TensorDesc, "lod_level": int},
-    TensorDesc: {"data_type": Type, "dims": [int]},
-    OpDesc: {"type": str, "inputs": [Slot], "outputs": [Slot], "attrs": [Attr]},
-    Slot: {"parameter": str, "arguments": [str]},
-    Attr: {"name": str},
-}
+_declared = functools.cache(typing.get_type_hints)  # the types of a class's fields, by name
 
 
-def check_fields(desc, of=ProgramDesc):
-    """Raise unless every field of a description, and of those that it is made of, has its type."""
-    for name, kind in _FIELDS[of].items():
-        content = getattr(desc, name)
-        kind, entries = (kind[0], content) if isinstance(kind, list) else (kind, (content,))
-        for entry in entries:
-            if entry is None and name in _CONTENT.values():
-                continue
+def check_fields(desc):
+    """Raise unless every field of a description, and of those that it is made of, has the type that it declares."""
+    for name, declared in _declared(type(desc)).items():
+        content, is_tuple = getattr(desc, name), typing.get_origin(declared) is tuple
+        kind = typing.get_args(declared)[0] if is_tuple else declared
+        for entry in content if is_tuple else (content,):
             if not isinstance(entry, kind):
-                got = repr(entry)[:80]
-                raise ProgramError(f"{of.__name__}, {name}", expected=f"type {kind.__name__}", got=got)
-            if kind in _FIELDS:
-                check_fields(entry, kind)
+                expected = f"type {getattr(kind, '__name__', kind)}"
+                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=repr(entry)[:80])
+            if dataclasses.is_dataclass(entry):
+                check_fields(entry)
 
 
 def is_name(name):

@@ -291,9 +291,9 @@ def _split(seq_lens, products, unit_blocks, may_meet):
             best = (max(longest, mean) * work_of_row, num_groups, 1)
         if longest <= mean:
             break  # smaller groups would only have more steps
-    in_teams, parts = num_threads, 2
-    while may_meet and parts <= min(in_teams, unit_blocks):
-        num_groups = max(1, min(in_teams // parts, count))
+    parts = 2
+    while may_meet and parts <= min(num_threads, unit_blocks):
+        num_groups = max(1, min(num_threads // parts, count))
         of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
         units = -(-unit_blocks // parts) / unit_blocks
         time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER
