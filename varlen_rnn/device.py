@@ -31,7 +31,7 @@ def to_host(array):
     return array.copy_to_host() if on_device(array) else array
 
 
-def operand(array):
+def as_operand(array):
     """Return a host array as kernels are compiled for, C-contiguous and writeable: itself, or a copy.
 
     For one that is read-only, as memory maps are, Numba would compile a kernel again: seconds, in mid-run.

@@ -165,13 +165,13 @@ class _Job:
 def _wake_helpers():
     """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
     wanted = sum(job.num_helpers for job in list(_jobs))
-    _has_helpers(wanted)
+    _ensure_helpers(wanted)
     while _wakes.qsize() < wanted:
         _wakes.put(None)
 
 
-def _has_helpers(count):
-    """Return whether there are so many helpers; start those missing, as far as the system gives threads."""
+def _ensure_helpers(count):
+    """Start the helpers missing from so many, as far as the system gives threads; return whether all are there."""
     while len(_helpers) < count:
         try:
             # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  These are daemons.
@@ -203,7 +203,7 @@ def team():
     mine = object()
     try:
         _teams.append(mine)
-        if _teams[0] is not mine or not _has_helpers(get_num_threads() - 1):
+        if _teams[0] is not mine or not _ensure_helpers(get_num_threads() - 1):
             _teams.remove(mine)
         yield mine in _teams
     finally:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import operand
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
@@ -112,7 +112,7 @@ def _rows_of(value, count, what, like=None):
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
         expected, got = f"rows of {like.shape[1:]} {like.dtype}", f"{value.shape[1:]} {value.dtype}"
         raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=got)
-    return operand(value.data)
+    return as_operand(value.data)
 
 
 def _step_of(rows, plan, t):
@@ -155,7 +155,7 @@ def _forward(*inputs, block, keep, **names):
     # Of an output whose sizes only the steps tell, a batch without steps has none of them.
     y = np.empty((plan.total_len, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
     fixed, scopes = dict(zip(names.captured, others, strict=True)), Scopes()
-    sequences = [operand(x.data) for x in xs]
+    sequences = [as_operand(x.data) for x in xs]
     for t, alive in enumerate(plan.batch_sizes):
         steps = (LoDTensor.wrap(_step_of(rows, plan, t)) for rows in sequences)
         given = dict(zip(names.step_inputs, steps, strict=True))
@@ -222,7 +222,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     of_x = _check_batch("dynamic_rnn_grad", xs, boots)
     if not np.array_equal(of_x.offsets, plan.offsets) or len(scopes) != plan.max_seq_len:
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
-    d_y = np.zeros(y.shape, y.dtype) if d_y is None else operand(d_y.data)
+    d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
     # By rank: what reaches the memories after step t, first from the end of the sequences that end there.
     d_states = [
         np.zeros(boot.shape, boot.dtype) if d is None else _to_ranks(d.data, plan)

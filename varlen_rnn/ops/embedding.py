@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.device import empty, operand
+from varlen_rnn.device import as_operand, empty
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, indices
@@ -45,7 +45,7 @@ def _infer_grad(ids, table, d_out, padding_idx, sparse):
 
 def _forward_grad(ids, table, d_out, padding_idx, sparse):
     flat = _checked_ids(ids, len(table.data))  # again: the caller may have changed them since
-    values = operand(d_out.data).reshape(len(flat), table.shape[1])
+    values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
     if padding_idx is not None:  # the padding row never learns, in either form
         kept = flat != padding_idx
         flat, values = flat[kept], values[kept]

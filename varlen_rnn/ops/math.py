@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from varlen_rnn.device import empty, operand
+from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels.gemm import product
 from varlen_rnn.kernels.row_sums import row_product, row_sum
@@ -259,8 +259,8 @@ def _matmul(x, weight, bias, transposed):
     columns = weight.shape[0 if transposed else 1]
     rows = _rows(x.data)
     out = empty((len(rows), columns), rows)
-    bias = None if bias is None else operand(bias.data)
-    product(rows, operand(weight.data), out, transposed=transposed, bias=bias)
+    bias = None if bias is None else as_operand(bias.data)
+    product(rows, as_operand(weight.data), out, transposed=transposed, bias=bias)
     lod = x.structure if x.data.ndim > 1 else NO_LOD
     return [LoDTensor.wrap(out.reshape(*x.shape[:-1], columns), lod)]
 
@@ -276,7 +276,7 @@ def _matmul_grad(inputs, outputs, d_outputs, transposed):
 
 
 def _rows(data):
-    return operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
+    return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
 
 
 def _row_product(a, b):

@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
-from varlen_rnn.device import operand
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
 from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
@@ -107,12 +107,14 @@ def _arrays(cell, x, states, directions, plan):
                 hint = "one row of initial states for each sequence"
                 check_shape("recurrent", f"{name}_0", state, shape, hint)
         initial = np.stack([np.zeros(shape, x.dtype) if state is None else state.data for state in states])
-    return operand(x.data), [_direction(weights) for weights in directions], initial
+    return as_operand(x.data), [_direction(weights) for weights in directions], initial
 
 
 def _direction(weights):
     rows = weights[1].shape[:1]
-    return recurrence.Direction(*[np.zeros(rows, weights[1].dtype) if w is None else operand(w.data) for w in weights])
+    return recurrence.Direction(
+        *[np.zeros(rows, weights[1].dtype) if w is None else as_operand(w.data) for w in weights]
+    )
 
 
 def _forward(*inputs, cell, keep):
@@ -151,7 +153,7 @@ def _shortcut(inputs, cell, keep):
         return None
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
-        rows, w_ih, w_hh, b_ih, b_hh = map(operand, (rows, w_ih, w_hh, b_ih, b_hh))
+        rows, w_ih, w_hh, b_ih, b_hh = map(as_operand, (rows, w_ih, w_hh, b_ih, b_hh))
     direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh))
     return _run(kind, lod, rows, [direction], None, plan_of_rows(lod), keep)
 
@@ -211,7 +213,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
     _check_kept(x, plan, kept, cell.num_kept * directions[0][1].shape[1])
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
     shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
-    d_y = np.zeros(y.shape, x.dtype) if d_y is None else operand(d_y.data)
+    d_y = np.zeros(y.shape, x.dtype) if d_y is None else as_operand(d_y.data)
     d_states = np.zeros((len(d_last), *shape), x.dtype)
     for name, d_state, d in zip(cell.states, d_states, d_last, strict=True):
         if d is not None:
@@ -219,7 +221,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
             d_state[...] = d.data
     slots = [tensor.data for tensor in kept]
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, operand(y.data), slots, d_y, d_states, need_x
+        cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x
     )
     d_x = tensor_like(d_x, x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from varlen_rnn import plan
-from varlen_rnn.device import empty, operand
+from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
@@ -22,7 +22,7 @@ POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 
 def flat(data):
     """Return rows of one dimension each, an operand of kernels: a view of `data`, where that is one."""
-    return operand(data).reshape(len(data), math.prod(data.shape[1:]))
+    return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
 # Pooling: the last level becomes one row a sequence; the level above it, if any, then counts those rows.
@@ -101,7 +101,7 @@ def _pool_grad_forward(x, index, d_out, pool_type):
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
     if pool_type in ("max", "first", "last"):
         _check_picked(index.data, d_rows, len(d_x))
-        pool.pick_rows_grad(d_rows, operand(index.data), d_x)
+        pool.pick_rows_grad(d_rows, as_operand(index.data), d_x)
     else:
         pool.pool_sum_grad(d_rows, offsets, _scale(x, pool_type), d_x)
     return [tensor_like(d_x.reshape(x.shape), x)]

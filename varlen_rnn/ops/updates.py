@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import operand
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
 from varlen_rnn.ops.checks import check_float, check_like
@@ -49,12 +49,12 @@ def _operands(gradient, listed_only, *tensors):
             return gradient.rows, [np.empty((0, 0), gradient.dtype)] * (1 + len(tensors))
         if listed_only:
             shape = (gradient.height, -1)
-            value = operand(gradient.value).reshape(len(gradient.rows), -1)
+            value = as_operand(gradient.value).reshape(len(gradient.rows), -1)
             return gradient.rows, [value, *(array.reshape(shape) for array in _in_place(tensors))]
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
-    return _ONE_ROW, [array.reshape(1, -1) for array in (operand(gradient), *_in_place(tensors))]
+    return _ONE_ROW, [array.reshape(1, -1) for array in (as_operand(gradient), *_in_place(tensors))]
 
 
 def _in_place(tensors):
