@@ -230,7 +230,7 @@ import numpy as np, varlen_rnn as vr
 from varlen_rnn import threads
 from varlen_rnn.recurrence import sharing
 
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)  # it hangs
 threads.SMALL_WORK, sharing._BARRIER = 0, BARRIER
 vr.set_num_threads(4)
 layer = vr.nn.LSTM(4, 64)
@@ -241,29 +241,36 @@ def forward():
     with vr.no_grad():
         return np.asarray(layer(x)[0])
 
+def set_timer():  # for one signal: on a slow host the next one would come before this one is handled
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-3))
+
 def interrupt(signum, frame):  # nowhere but within a call of shards
     global count
     while armed and frame:
         if frame.f_code is threads.for_each_shard.__code__:
             count += 1
+            if count % 2:
+                set_timer()  # again, perhaps while that call ends
             raise KeyboardInterrupt
         frame = frame.f_back
+    if armed:
+        set_timer()
 
 expected = forward()
 signal.signal(signal.SIGALRM, interrupt)
 end = time.monotonic() + 3
-while time.monotonic() < end:
+while count < 100 or time.monotonic() < end:
     armed = True
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-3), 1e-4)
     try:
+        set_timer()
         while True:
             forward()
     except KeyboardInterrupt:
-        armed = False  # the timer stops at once, but a helper may still hold a signal that it has not passed on
+        armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert np.array_equal(forward(), expected)
-assert count > 100, count
-assert len(threads._helpers) < 3 + count // 10
+assert (len(threads._jobs), len(threads._teams)) == (0, 0)
+assert 1 <= len(threads._helpers) <= 3
 """
 
 
@@ -271,7 +278,7 @@ assert len(threads._helpers) < 3 + count // 10
 @pytest.mark.parametrize("barrier", [0, 10**9], ids=["teams", "groups"])
 def test_interrupts_leave_nothing_behind(barrier):
     program = INTERRUPTS.replace("BARRIER = 0, BARRIER", f"BARRIER = 0, {barrier}")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
 
