@@ -11,7 +11,8 @@ import pytest
 from numba import config, types
 
 from varlen_rnn.cells import CELLS
-from varlen_rnn.kernels import gemm, pool, row_sums, rows, segment, updates
+from varlen_rnn.kernels import pool, rows, segment, updates
+from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
 
 if config.ENABLE_CUDASIM:

@@ -6,7 +6,8 @@ import pytest
 from oracles import kernels as oracle
 
 from varlen_rnn import threads
-from varlen_rnn.kernels import gemm, pool, row_sums, rows, segment, updates
+from varlen_rnn.kernels import pool, rows, segment, updates
+from varlen_rnn.products import gemm, row_sums
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 NUMBERS = [np.float64, np.float32]

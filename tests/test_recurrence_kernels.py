@@ -12,8 +12,8 @@ from oracles.recurrence import layer
 
 from varlen_rnn import recurrence, threads
 from varlen_rnn.cells import CELLS
-from varlen_rnn.kernels.tile import panel_width
 from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.products.tile import panel_width
 from varlen_rnn.recurrence import cpu, sharing
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)

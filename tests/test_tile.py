@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from varlen_rnn.kernels import tile
+from varlen_rnn.products import tile
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 
@@ -18,7 +18,7 @@ import numpy as np
 host = llvm.get_host_cpu_features()
 narrow = llvm.targets.FeatureMap({name: host[name] and not name.startswith(("avx", "fma")) for name in host})
 llvm.get_host_cpu_features = lambda: narrow
-from varlen_rnn.kernels import gemm, row_sums, tile
+from varlen_rnn.products import gemm, row_sums, tile
 a, b, c = np.random.rand(50, 40), np.random.rand(50, 21), np.empty((50, 21))
 assert tile.panel_width(a.dtype) <= 8
 np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=1e-12)
@@ -40,9 +40,9 @@ import llvmlite.binding as llvm
 import numpy as np
 host, features = llvm.get_host_cpu_features, llvm.targets.FeatureMap(dict.fromkeys(sys.argv[1].split(), True))
 llvm.get_host_cpu_features = lambda: features
-from varlen_rnn.kernels import tile
+from varlen_rnn.products import tile
 llvm.get_host_cpu_features = host  # the compiler makes what the host can do of any vectors
-from varlen_rnn.kernels import gemm, row_sums
+from varlen_rnn.products import gemm, row_sums
 assert (tile.TILE_ROWS, tile.panel_width(np.float32)) == (int(sys.argv[2]), int(sys.argv[3]))
 rng = np.random.default_rng(3)
 for rows in (*range(15), 25, 300):

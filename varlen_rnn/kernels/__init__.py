@@ -1,6 +1,5 @@
-"""Kernels that know no cell: movement of rows, products on tiles, pooling, updates.
+"""Kernels for other code, too: movement of rows, pooling, updates, activations.
 
-Those of `segment`, `rows`, `pool` and `updates` take arrays and numbers only and document them, so other `@njit` code
-may call them; products also take counters that threads share, and addresses.  `<name>_cpu` is the CPU loop,
+They take arrays and numbers only and document them, so other `@njit` code may call them.  `<name>_cpu` is the CPU loop,
 `<name>_cuda` its CUDA twin, and both run the same body; the name without a suffix chooses by where its arrays live.
 """

@@ -11,10 +11,10 @@ import numpy as np
 
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.kernels.gemm import product
-from varlen_rnn.kernels.row_sums import row_product, row_sum
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import broadcast, check_float, check_like, check_rank, check_shape, shared_lod
+from varlen_rnn.products.gemm import product
+from varlen_rnn.products.row_sums import row_product, row_sum
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_TENSOR, SELECTED_ROWS, Symbol, TensorSpec

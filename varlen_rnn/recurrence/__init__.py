@@ -9,8 +9,8 @@ import functools
 import numpy as np
 
 from varlen_rnn.device import empty, on_device, to_device, zeros
-from varlen_rnn.kernels.gemm import product
-from varlen_rnn.kernels.row_sums import ALL_ROWS, Factor, row_products
+from varlen_rnn.products.gemm import product
+from varlen_rnn.products.row_sums import ALL_ROWS, Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.direction import Direction
 

@@ -10,9 +10,10 @@ gives neighbours of a row sooner than other rows.
 import functools
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
-from varlen_rnn.kernels.counters import wait
-from varlen_rnn.kernels.gemm import pack_rows, tiles
-from varlen_rnn.kernels.tile import (
+from varlen_rnn.memory import CACHE_LINE
+from varlen_rnn.products.gemm import pack_rows, tiles
+from varlen_rnn.products.sync import wait
+from varlen_rnn.products.tile import (
     BLOCK_BYTES,
     FAR,
     add_units,
@@ -23,7 +24,6 @@ from varlen_rnn.kernels.tile import (
     prefetch_to_write,
     vectorise_widely,
 )
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Loop,

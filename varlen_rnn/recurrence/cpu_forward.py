@@ -12,9 +12,9 @@ the rows of a step are neighbours.
 import functools
 
 from varlen_rnn.jit import cpu_inlined, cpu_kernel
-from varlen_rnn.kernels.counters import wait
-from varlen_rnn.kernels.gemm import pack_columns, tiles
-from varlen_rnn.kernels.tile import copy_run, panel_width, pointer, stream_panel, vectorise_widely
+from varlen_rnn.products.gemm import pack_columns, tiles
+from varlen_rnn.products.sync import wait
+from varlen_rnn.products.tile import copy_run, panel_width, pointer, stream_panel, vectorise_widely
 from varlen_rnn.recurrence.direction import Direction
 from varlen_rnn.recurrence.sharing import (
     MOST_ROWS,

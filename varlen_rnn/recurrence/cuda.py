@@ -10,7 +10,7 @@ from numba import cuda
 
 from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
-from varlen_rnn.kernels.gemm import product
+from varlen_rnn.products.gemm import product
 from varlen_rnn.recurrence.tuples import put, take
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from varlen_rnn import threads
 from varlen_rnn.device import empty
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.kernels.counters import COUNTER, arrive, publish, read, swap, take_or_wait
-from varlen_rnn.kernels.tile import FAR, WIDE, pointer
+from varlen_rnn.products.sync import COUNTER, arrive, publish, read, swap, take_or_wait
+from varlen_rnn.products.tile import FAR, WIDE, pointer
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
 MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that no near cache holds, rather than that they pass twice a step

@@ -11,8 +11,8 @@ from numba import cuda
 
 from varlen_rnn.device import empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.counters import COUNTER, arrive, take_or_wait
-from varlen_rnn.kernels.tile import (
+from varlen_rnn.products.sync import COUNTER, arrive, take_or_wait
+from varlen_rnn.products.tile import (
     FAR,
     FEW_ROWS,
     TILE_ROWS,

@@ -11,9 +11,10 @@ from numba import cuda
 
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
-from varlen_rnn.kernels.counters import COUNTER, arrive, wait_until
-from varlen_rnn.kernels.gemm import ALL_ROWS, size_of_piece
-from varlen_rnn.kernels.tile import (
+from varlen_rnn.memory import CACHE_LINE
+from varlen_rnn.products.gemm import ALL_ROWS, size_of_piece
+from varlen_rnn.products.sync import COUNTER, arrive, wait_until
+from varlen_rnn.products.tile import (
     TILE_ROWS,
     copy_run,
     copy_tile_row,
@@ -24,7 +25,6 @@ from varlen_rnn.kernels.tile import (
     prefetch_to_write,
     tile,
 )
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
