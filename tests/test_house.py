@@ -103,11 +103,6 @@ def test_oracles_import_nothing_of_ours():
         assert not [name for name in imports(path) if name.startswith("varlen_rnn")], path
 
 
-def test_modules_stay_short():
-    files = [*FILES, *(ROOT / "benchmarks").rglob("*.py")]
-    assert not [path for path in files if len(path.read_text().splitlines()) > 400]
-
-
 def test_names_of_the_contract():
     names = """create_lod_tensor LoDTensor sort_by_seq_len segment_inputs init_memories concat_outputs SelectedRows
     Variable no_grad grad_enabled set_num_threads manual_seed LoDError nn.LSTM nn.GRU nn.RNN nn.Module nn.Embedding

@@ -31,6 +31,7 @@ from varlen_rnn.lod_input import (
 
 _new = object.__new__  # every operator wraps what it computed
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
+levels_of = attrgetter("_levels")  # of a LoD, the very arrays: never handed out
 
 
 class LoD(Frozen):
@@ -44,6 +45,7 @@ class LoD(Frozen):
     Attributes
     ----------
     levels : tuple of arrays, int64 and read-only
+    num_levels : int
     num_rows : int, the rows that the last level covers; 0 when there is no level
 
     Raises
@@ -57,11 +59,13 @@ class LoD(Frozen):
     15
     """
 
-    __slots__ = ("_cache", "levels", "num_rows")
+    __slots__ = ("_cache", "_levels", "num_levels", "num_rows")
 
     def __init__(self, offsets=()):
-        given = offsets.levels if isinstance(offsets, LoD) else as_levels(offsets)
-        levels = tuple(check_offsets(level, number) for number, level in enumerate(given))
+        if isinstance(offsets, LoD):
+            self._set(offsets._levels)
+            return
+        levels = tuple(check_offsets(level, number) for number, level in enumerate(as_levels(offsets)))
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
             if upper[-1] != len(lower) - 1:
                 raise LoDError(
@@ -73,12 +77,18 @@ class LoD(Frozen):
         self._set(levels)
 
     def _set(self, levels):
-        self._put("levels", levels)
+        self._put("_levels", levels)
+        self._put("num_levels", len(levels))  # every operator asks
         self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
         self._put("_cache", {})
 
     def __reduce__(self):
         return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
+
+    @property
+    def levels(self):
+        """The offsets of each level: views that nobody else holds."""
+        return tuple([level.view() for level in self._levels])
 
     @classmethod
     def from_lengths(cls, lengths):
@@ -100,11 +110,11 @@ class LoD(Frozen):
 
     def offsets(self):
         """Return the offset form as lists."""
-        return [level.tolist() for level in self.levels]
+        return [level.tolist() for level in self._levels]
 
     def lengths(self):
         """Return the length form as lists."""
-        return [np.diff(level).tolist() for level in self.levels]
+        return [np.diff(level).tolist() for level in self._levels]
 
     def absolute(self):
         """Return the offset form with every level counted in rows.
@@ -114,48 +124,49 @@ class LoD(Frozen):
         >>> LoD([[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]).absolute()
         [[0, 9, 10, 15], [0, 3, 5, 9, 10, 12, 15]]
         """
-        return [self.rows_of_level(level).tolist() for level in range(len(self.levels))]
+        return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
 
     def rows_of_level(self, level):
         """Return the offsets of `level` counted in rows."""
-        rows = self.levels[level]
-        for lower in self.levels[level + 1 :]:
+        rows = self._levels[level].view()
+        for lower in self._levels[level + 1 :]:
             rows = lower[rows]
         return rows
 
     def slice(self, level, begin, end):
         """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
         first, last, levels = begin, end, []
-        for offsets in self.levels[level:]:
+        for offsets in self._levels[level:]:
             part = offsets[first : last + 1]
             levels.append(read_only(part - part[0]))
             first, last = int(part[0]), int(part[-1])
         return LoD._trusted(levels), first, last
 
-    def remember(self, key, make, *arguments):
-        """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept here."""
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = make(*arguments)
-        return found
-
     def __len__(self):
-        return len(self.levels)
+        return self.num_levels
 
     def __eq__(self, other):
         if not isinstance(other, LoD):
             return NotImplemented
         same_depth = len(self) == len(other)
-        return self is other or (same_depth and all(map(np.array_equal, self.levels, other.levels)))
+        return self is other or (same_depth and all(map(np.array_equal, self._levels, other._levels)))
 
     def __hash__(self):
-        return hash(tuple(level.tobytes() for level in self.levels))
+        return hash(tuple(level.tobytes() for level in self._levels))
 
     def __repr__(self):
         return f"LoD({self.offsets()})"
 
 
 NO_LOD = LoD._trusted(())
+
+
+def remember(lod, key, make, *arguments):
+    """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept with their LoD."""
+    found = lod._cache.get(key)
+    if found is None:
+        found = lod._cache[key] = make(*arguments)
+    return found
 
 
 class LoDTensor:
@@ -195,7 +206,7 @@ class LoDTensor:
     def wrap(cls, data, lod=NO_LOD):
         """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
         tensor = _new(cls)
-        tensor._data = data
+        tensor._data = data.view()  # whoever holds an array that owns its memory can resize it under all views
         tensor._lod = lod
         return tensor
 
@@ -250,7 +261,7 @@ class LoDTensor:
     @property
     def num_levels(self):
         """The number of levels; 0 for an ordinary tensor."""
-        return len(self._lod)
+        return self._lod.num_levels
 
     def lod(self):
         """Return the offset form: a list of offsets a level."""
@@ -286,7 +297,7 @@ class LoDTensor:
         >>> create_lod_tensor(np.zeros((5, 2)), [[2, 1], [2, 0, 3]]).num_elements(1)
         3
         """
-        return len(self._lod.levels[self._check_level(level)]) - 1
+        return len(self._lod._levels[self._check_level(level)]) - 1
 
     def slice(self, level, begin, end):
         """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
@@ -318,8 +329,8 @@ class LoDTensor:
         """
         if not len(self._lod):
             raise LoDError("to_sequences", expected="at least one level", got=f"a tensor of shape {self.shape}")
-        items = [self.data[a:b] for a, b in itertools.pairwise(self._lod.levels[-1].tolist())]
-        for offsets in reversed(self._lod.levels[:-1]):
+        items = [self.data[a:b] for a, b in itertools.pairwise(self._lod._levels[-1].tolist())]
+        for offsets in reversed(self._lod._levels[:-1]):
             items = [items[a:b] for a, b in itertools.pairwise(offsets.tolist())]
         return items
 
@@ -335,7 +346,7 @@ class LoDTensor:
                 raise OutOfRangeError(f"branch, level {level}", expected=f"less than {end - begin}", got=index)
             entry = begin + index if index >= 0 else end + index
             if level < len(branch) - 1:
-                begin, end = self._lod.levels[level][entry : entry + 2].tolist()
+                begin, end = self._lod._levels[level][entry : entry + 2].tolist()
         return self.slice(len(branch) - 1, entry, entry + 1)
 
     def __len__(self):
@@ -354,7 +365,7 @@ class LoDTensor:
             return f"LoDTensor: {self.data!r}"
         head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
         lines = [f"{head}, {count(self.num_levels, 'level')}"]
-        for number, offsets in enumerate(self._lod.levels):
+        for number, offsets in enumerate(self._lod._levels):
             unit = "row" if number == self.num_levels - 1 else "sequence"
             lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
         return "\n".join(lines)

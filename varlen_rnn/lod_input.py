@@ -41,12 +41,13 @@ def _as_integers(level, number, example):
         return array.astype(np.int64)
     if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max):
         raise LoDError(f"level {number}", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def check_offsets(level, number):
     """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
-    offsets = _as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3")
+    # Before the checks: the caller's own array may change between them and here.
+    offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3"))
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
     if offsets[0] != 0:
@@ -61,7 +62,7 @@ def check_offsets(level, number):
             got=int(offsets[entry]),
             hint="offsets never fall; did you pass lengths?",
         )
-    return read_only(offsets)
+    return offsets
 
 
 def offsets_of(level, number):
@@ -104,9 +105,12 @@ def check_unmasked(data, name):
 
 
 def read_only(array):
-    """Return the array, which nobody can write to any more."""
-    array.flags.writeable = False
-    return array
+    """Return a copy of a flat array that nobody can write to or resize, nor what stands behind it: it lies in bytes.
+
+    Kernels trust such an array, so it is never handed out itself but as a view of its own: of any array that somebody
+    holds, shape and data type can be changed in place.
+    """
+    return np.frombuffer(array.tobytes(), array.dtype)
 
 
 def depth_of(item):

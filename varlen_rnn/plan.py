@@ -5,13 +5,17 @@ LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`;
 t are the first `batch_sizes[t]` ranks.
 """
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember
 from varlen_rnn.lod_input import Frozen, read_only
+
+# Of a plan, for kernels, the very arrays: never handed out.
+ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
 
 
 class SortedSeqItem(NamedTuple):
@@ -52,10 +56,12 @@ class PaddingReport(NamedTuple):
 class SortedSeqs(Frozen):
     """The plan of one LoD level: its sequences, longest first, and how many of them each step has.
 
-    Made by `sort_by_seq_len`.  All arrays are int64 and read-only.
+    Made by `sort_by_seq_len`.  All arrays are int64 and read-only: views that nobody else holds.
 
     Attributes
     ----------
+    offsets : (num_sequences + 1,)
+        Those of the level.
     sorted_indices : (num_sequences,)
         The caller's index of each rank; equal lengths keep the caller's order.
     starts, seq_lens : (num_sequences,)
@@ -68,16 +74,28 @@ class SortedSeqs(Frozen):
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = ("_batch_sizes", "_previous_rows", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+    __slots__ = (
+        "_batch_sizes", "_offsets", "_previous_rows", "_seq_lens", "_sorted_indices", "_starts", "total_len",
+    )  # fmt: skip
 
     def __init__(self, offsets):
-        (offsets,) = LoD([offsets]).levels
+        self._sort(LoD([offsets]), 0)
+
+    @classmethod
+    def of_level(cls, lod, level):
+        """Return the plan of a level of a LoD."""
+        plan = cls.__new__(cls)
+        plan._sort(lod, level)
+        return plan
+
+    def _sort(self, lod, level):
+        offsets = levels_of(lod)[level]
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
-        self._put("offsets", offsets)
-        self._put("sorted_indices", read_only(order))
-        self._put("starts", read_only(offsets[:-1][order]))
-        self._put("seq_lens", read_only(lengths[order]))
+        self._put("_offsets", offsets)
+        self._put("_sorted_indices", read_only(order))
+        self._put("_starts", read_only(offsets[:-1][order]))
+        self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
         self._put("_batch_sizes", None)
         self._put("_previous_rows", {})
@@ -85,25 +103,30 @@ class SortedSeqs(Frozen):
     def __reduce__(self):
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
 
+    offsets = property(lambda self: self._offsets.view(), doc="The offsets of the level.")
+    sorted_indices = property(lambda self: self._sorted_indices.view(), doc="The caller's index of each rank.")
+    starts = property(lambda self: self._starts.view(), doc="The first entry of each rank.")
+    seq_lens = property(lambda self: self._seq_lens.view(), doc="The length of each rank, in steps.")
+
     @property
     def batch_sizes(self):
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
         if self._batch_sizes is None:
             # The count of lengths above t, by bisection in the lengths, which fall.
-            sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
+            sizes = np.searchsorted(-self._seq_lens, -np.arange(self.max_seq_len), side="left")
             self._put("_batch_sizes", read_only(sizes))
-        return self._batch_sizes
+        return self._batch_sizes.view()
 
     @property
     def num_sequences(self):
         """The number of sequences, empty ones too."""
-        return len(self.seq_lens)
+        return len(self._seq_lens)
 
     @property
     def max_seq_len(self):
         """Steps of the longest sequence; 0 when there is none."""
-        return int(self.seq_lens[0]) if len(self.seq_lens) else 0
+        return int(self._seq_lens[0]) if len(self._seq_lens) else 0
 
     @property
     def padding_ratio(self):
@@ -120,7 +143,7 @@ class SortedSeqs(Frozen):
         (13, 30, 21)
         """
         step = check_int(bucket_size, "bucket_size", 1)
-        longest = self.seq_lens[::step]
+        longest = self._seq_lens[::step]
         sizes = np.minimum(step, self.num_sequences - np.arange(len(longest)) * step)
         padded = self.num_sequences * self.max_seq_len
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
@@ -142,23 +165,22 @@ class SortedSeqs(Frozen):
         if reverse not in self._previous_rows:  # layers share a plan
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)
-            filled = np.flatnonzero(np.diff(self.offsets))
-            first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
+            filled = np.flatnonzero(np.diff(self._offsets))
+            first = self._offsets[1:][filled] - 1 if reverse else self._offsets[:-1][filled]
             rows[first] = -1 - filled
-            rows.flags.writeable = False
-            self._previous_rows[reverse] = rows
-        return self._previous_rows[reverse]
+            self._previous_rows[reverse] = read_only(rows)
+        return self._previous_rows[reverse].view()
 
     def __getitem__(self, rank):
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
         rank = check_int(rank, "rank")
         if not -len(self) <= rank < len(self):
             raise OutOfRangeError("rank", expected=f"less than {len(self)}, the number of sequences", got=rank)
-        start = int(self.starts[rank])
-        return SortedSeqItem(start, start + int(self.seq_lens[rank]), int(self.sorted_indices[rank]))
+        start = int(self._starts[rank])
+        return SortedSeqItem(start, start + int(self._seq_lens[rank]), int(self._sorted_indices[rank]))
 
     def __len__(self):
-        return len(self.seq_lens)
+        return len(self._seq_lens)
 
     def __iter__(self):
         return (self[rank] for rank in range(len(self)))
@@ -207,12 +229,12 @@ def sort_by_seq_len(x, level=-1):
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
     level = level % num_levels - num_levels  # from the end, as `plan_of_rows` counts
-    return x.remember(("plan", level), SortedSeqs, x.levels[level])
+    return remember(x, ("plan", level), SortedSeqs.of_level, x, level)
 
 
 def plan_of_rows(lod):
     """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
-    return lod.remember(("plan", -1), SortedSeqs, lod.levels[-1])
+    return remember(lod, ("plan", -1), SortedSeqs.of_level, lod, -1)
 
 
 def check_is_plan(sorted_seqs):

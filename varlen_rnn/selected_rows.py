@@ -9,6 +9,7 @@ Source: PaddlePaddle's design document "Selected Rows".
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.lod_input import read_only
 
 
 class SelectedRows:
@@ -39,7 +40,8 @@ class SelectedRows:
     __slots__ = ("_height", "_rows", "_value")
 
     def __init__(self, rows, value, height):
-        height, value, rows = check_int(height, "height", 0), _as_value(value), _as_rows(rows)
+        # A copy of the rows before they are checked: the caller's may change at any time.
+        height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
             raise ShapeError("rows", expected=f"{len(value)}, one a row of value", got=len(rows))
         outside = np.flatnonzero((rows < 0) | (rows >= height))
@@ -47,12 +49,10 @@ class SelectedRows:
             entry = int(outside[0])
             expected = f"at least 0 and less than {height}, the height"
             raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(rows[entry]))
-        self._set(rows.copy(), value, height)
+        self._set(rows, value, height)
 
     def _set(self, rows, value, height):
-        # Kernels write at these rows without a check, so nobody else may change them; nor how many rows `value` has,
-        # whose shape anyone who holds an array can change: nobody holds this view.
-        rows.flags.writeable = False
+        # Kernels write at these rows, and read as many rows of `value`, without a check: nobody holds these two views.
         self._rows, self._value, self._height = rows, value.view(), height
 
     def __reduce__(self):
@@ -61,8 +61,8 @@ class SelectedRows:
 
     @property
     def rows(self):
-        """The listed rows, (n,) int64, read-only."""
-        return self._rows
+        """The listed rows, (n,) int64, read-only: a view that nobody else holds."""
+        return self._rows.view()
 
     @property
     def value(self):
@@ -78,7 +78,7 @@ class SelectedRows:
     def wrap(cls, rows, value, height):
         """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
 
-        `rows` becomes read-only, so it must be the caller's own.
+        `rows`, int64, are copied.
 
         Examples
         --------
@@ -86,7 +86,7 @@ class SelectedRows:
         (3, 2)
         """
         self = cls.__new__(cls)
-        self._set(rows, value, height)
+        self._set(read_only(rows), value, height)
         return self
 
     @property

@@ -105,7 +105,7 @@ class Dataset:
             self,
             name=self.name if name is None else name,
             sequences=[self.sequences[index] for index in indices],
-            labels=None if self.labels is None else self.labels[indices],
+            labels=None if self.labels is None else self.labels[indices].view(),
         )
 
     def _as_indices(self, indices):

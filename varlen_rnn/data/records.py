@@ -111,7 +111,7 @@ def _float32(rows, width, where):
     # NaN compares as false; JSON has no name for either, but Python reads both.
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise InputError(where, expected="finite numbers that fit float32", got="NaN, infinity or a larger number")
-    return array.astype(np.float32)
+    return array.astype(np.float32).view()  # nobody can resize it under batches, which have views of it
 
 
 def _labels(records, classes):
@@ -135,4 +135,4 @@ def _labels(records, classes):
         if name not in ids:
             expected = f"one of the {len(classes)} classes"
             raise InputError(item.label_where, expected=expected, got=repr(name)[:80])
-    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)), classes
+    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)).view(), classes

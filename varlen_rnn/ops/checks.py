@@ -114,7 +114,7 @@ def shared_lod(op, *tensors, names=None):
     shared = NO_LOD
     for tensor in tensors:
         lod = tensor.structure
-        if lod is shared or not lod.levels:
+        if lod is shared or not lod.num_levels:
             continue
         if shared is NO_LOD:
             shared = lod

@@ -149,7 +149,7 @@ def _shortcut(inputs, cell, keep):
         rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
     except AttributeError:  # what has no rows
         return None
-    if not (lod.levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
+    if not (lod.num_levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):

@@ -8,7 +8,7 @@ from varlen_rnn import plan
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels import pool, segment
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.checks import check_float, check_kind, check_like, check_lod_level, check_shape, check_tensor
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.plan import check_is_plan
@@ -41,7 +41,7 @@ _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element 
 
 def _scale(x, pool_type):
     """Return the factor of each sum; kept with the LoD, for the gradient."""
-    return x.structure.remember(("scale", pool_type, x.dtype), _scale_of, x, pool_type)
+    return remember(x.structure, ("scale", pool_type, x.dtype), _scale_of, x, pool_type)
 
 
 def _scale_of(x, pool_type):
@@ -60,7 +60,7 @@ def _ends(offsets, pool_type, width):
 
 
 def _pool(x, pool_type):
-    offsets, rows = x.structure.levels[-1], flat(x.data)
+    offsets, rows = levels_of(x.structure)[-1], flat(x.data)
     out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
     index = np.empty((0, rows.shape[1]), np.int64)
     if pool_type == "max":
@@ -71,8 +71,7 @@ def _pool(x, pool_type):
         pool.pick_rows(rows, index, out)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
-    upper = x.structure.levels[:-1]
-    lod = LoD(upper) if upper else NO_LOD
+    lod = LoD(levels_of(x.structure)[:-1]) if x.num_levels > 1 else NO_LOD
     return [LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)]
 
 
