@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.errors import CheckpointError
+from varlen_rnn.errors import CheckpointError, shown
 
 _FORMAT = "varlen_rnn checkpoint 1"
 
@@ -50,7 +50,7 @@ def save(path, **groups):
             shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
             if not all(isinstance(name, str) for name in content) or arrays.keys() & shaped.keys():
                 expected = "names that are str, and that differ as 'group/name'"
-                raise CheckpointError(f"save, {group!r}", expected=expected, got=f"{list(content)}"[:80])
+                raise CheckpointError(f"save, {group!r}", expected=expected, got=shown(list(content)))
             arrays |= shaped
             values[group] = {"arrays": sorted(content)}
         else:
@@ -152,7 +152,7 @@ def load(path):
             for group, entry in groups.items()
         }
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}", expected="the groups that it lists", got=repr(error)[:80]) from error
+        raise CheckpointError(f"{path}", expected="the groups that it lists", got=shown(error)) from error
 
 
 def state_arrays(state, what):
@@ -169,7 +169,7 @@ def state_arrays(state, what):
     {'weight': array([1., 2.])}
     """
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise CheckpointError(what, expected="a dict of str to array", got=str(state)[:80])
+        raise CheckpointError(what, expected="a dict of str to array", got=shown(state))
     arrays = {}
     for name, value in state.items():
         try:

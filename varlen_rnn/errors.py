@@ -3,6 +3,8 @@
 All of them are `ValueError`s, so callers that know only the standard library can catch them.
 """
 
+_LONGEST = 2000  # characters of a part of a message
+
 
 class InputError(ValueError):
     """Bad input: the base of every error that this library raises about its arguments.
@@ -23,14 +25,37 @@ class InputError(ValueError):
     """
 
     def __init__(self, what, *, expected=None, got=None, hint=None):
-        message = str(what)
+        message = _text(what)
         if expected is not None:
-            message += f": expected {expected}"
+            message += f": expected {_text(expected)}"
         if got is not None:
-            message += f"{',' if expected is not None else ':'} got {got}"
+            message += f"{',' if expected is not None else ':'} got {_text(got)}"
         if hint is not None:
-            message += f" ({hint})"
+            message += f" ({_text(hint)})"
         super().__init__(message)
+
+
+def _text(part):
+    """Return a part of a message, of which a list of a million names is none."""
+    try:
+        text = str(part)
+    except Exception:  # an integer of more digits than Python writes; or whatever an object of the caller's raises
+        return f"a {type(part).__name__} that cannot be printed"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def shown(value):
+    """Return the beginning of what `repr` writes of a value, for a message: of any value, and never an error.
+
+    Examples
+    --------
+    >>> shown([1, "a"]), len(shown("a" * 1000))
+    ("[1, 'a']", 80)
+    """
+    try:
+        return repr(value)[:80]
+    except Exception:  # lists one inside the other, too deep for `repr`; or an integer of too many digits
+        return f"a {type(value).__name__} that cannot be printed"
 
 
 class LoDError(InputError):

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, check_int
+from varlen_rnn.errors import LoDError, OutOfRangeError, check_int, shown
 from varlen_rnn.lod_input import (
     Frozen,
     as_levels,
@@ -241,7 +241,7 @@ class LoDTensor:
         if depth is None:
             depth = depth_of(sequences) if sequences else 1
         if check_int(depth, "num_levels") < 1:
-            raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
+            raise LoDError("sequences", expected="a list of sequences", got=shown(sequences))
         level, lengths = [sequences], []
         for number in range(depth):
             lists = [children_of(item, number) for item in level]

@@ -5,7 +5,7 @@ Errors say which level and which entry, what was expected, what came, and what w
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, ShapeError
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
 
 
 class Frozen:
@@ -23,18 +23,18 @@ class Frozen:
 def as_levels(levels):
     """Return the levels as a list, or raise."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
-        raise LoDError("LoD", expected="a list of levels", got=repr(levels)[:80])
+        raise LoDError("LoD", expected="a list of levels", got=shown(levels))
     return list(levels)
 
 
 def _as_integers(level, number, example):
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
         hint = f"a single level is a list in a list: {example}"
-        raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
+        raise LoDError(f"level {number}", expected="a list of integers", got=shown(level), hint=hint)
     try:
         array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
     except (ValueError, TypeError, OverflowError) as error:
-        raise LoDError(f"level {number}", expected="a flat list of integers", got=repr(level)[:80]) from error
+        raise LoDError(f"level {number}", expected="a flat list of integers", got=shown(level)) from error
     if array.ndim != 1:
         raise LoDError(f"level {number}", expected="a flat list of integers", got=f"an array of shape {array.shape}")
     if array.size == 0:
@@ -141,9 +141,9 @@ def as_sequence(item, number, dtype):
     try:
         rows = as_rows(np.asarray(item, dtype))
     except (ValueError, TypeError) as error:
-        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=repr(item)[:80]) from error
+        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=shown(item)) from error
     if rows.ndim == 0:
-        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=repr(item)[:80])
+        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=shown(item))
     return rows
 
 

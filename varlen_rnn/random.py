@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from varlen_rnn.errors import CheckpointError, check_int
+from varlen_rnn.errors import CheckpointError, check_int, shown
 
 _generator = contextvars.ContextVar("generator", default=None)
 
@@ -47,5 +47,5 @@ def set_state(state):
     try:
         fresh.bit_generator.state = json.loads(state)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
-        raise CheckpointError("random state", expected="a text from random.get_state()", got=str(state)[:80]) from error
+        raise CheckpointError("random state", expected="a text from random.get_state()", got=shown(state)) from error
     _generator.set(fresh)

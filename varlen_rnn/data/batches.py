@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from varlen_rnn.data.gather import store_of
-from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 
@@ -194,7 +194,7 @@ def _check_labels(labels, store):
     try:
         array = np.asarray(labels).view()  # of our own: the caller's may take another shape
     except (ValueError, TypeError) as error:
-        raise ShapeError("labels", expected="entries of one shape", got=repr(labels)[:80]) from error
+        raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one a sequence"
     if array.ndim == 0 or len(array) != len(store.lengths):
         raise ShapeError("labels", expected=expected, got=f"shape {array.shape}")

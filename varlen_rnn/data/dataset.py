@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from varlen_rnn.data.vocabulary import encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, check_int, shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,13 +71,13 @@ class Dataset:
         if isinstance(text, str):
             if self.tokens == "list":
                 hint = "the tokens of this data set came as lists"
-                raise DTypeError("encode", expected="a list of tokens", got=repr(text)[:80], hint=hint)
+                raise DTypeError("encode", expected="a list of tokens", got=shown(text), hint=hint)
             text = split_text(text, self.tokens)
         else:
             text = list(text)
             wrong = [token for token in text if not isinstance(token, str)]
             if wrong:
-                raise DTypeError("encode", expected="a text or a list of strings", got=repr(wrong[0])[:80])
+                raise DTypeError("encode", expected="a text or a list of strings", got=shown(wrong[0]))
         return encode_all([text], self.vocabulary)[0]
 
     def take(self, indices, name=None):
@@ -112,7 +112,7 @@ class Dataset:
         try:
             array = np.asarray(indices)
         except (ValueError, TypeError, OverflowError) as error:
-            raise ShapeError("take, indices", expected="a flat list of integers", got=repr(indices)[:80]) from error
+            raise ShapeError("take, indices", expected="a flat list of integers", got=shown(indices)) from error
         expected = f"a flat list of integers, or of {len(self)} bools"
         if array.ndim != 1 or (array.dtype.kind == "b" and len(array) != len(self)):
             raise ShapeError("take, indices", expected=expected, got=f"shape {array.shape} {array.dtype}")

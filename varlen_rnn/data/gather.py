@@ -5,7 +5,7 @@ A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoD
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, ShapeError
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 
@@ -103,9 +103,9 @@ def _as_rows(item, where):
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)
     except (ValueError, TypeError) as error:
         hint = "LoDTensor.from_sequences reads sequences of sequences"
-        raise ShapeError(where, expected="rows of one shape", got=repr(item)[:80], hint=hint) from error
+        raise ShapeError(where, expected="rows of one shape", got=shown(item), hint=hint) from error
     if rows.ndim == 0:
-        raise ShapeError(where, expected="an array of rows", got=repr(item)[:80])
+        raise ShapeError(where, expected="an array of rows", got=shown(item))
     if rows.dtype.kind not in "fiub":
         raise DTypeError(where, expected="numbers", got=f"data type {rows.dtype}")
     return rows.view()

@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 from varlen_rnn.data.records import Record, dataset_of
-from varlen_rnn.errors import DTypeError, InputError
+from varlen_rnn.errors import DTypeError, InputError, shown
 
 _CHOICES = ("characters", "words", "list")
 
@@ -59,7 +59,7 @@ def from_texts(
     """
     options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
     if isinstance(texts, str) or not hasattr(texts, "__iter__"):
-        raise DTypeError("texts", expected="a list of texts", got=repr(texts)[:80])
+        raise DTypeError("texts", expected="a list of texts", got=shown(texts))
     texts = list(texts)
     values = [None] * len(texts)
     if labels is not None:
@@ -229,9 +229,9 @@ def _json_list(record):
     try:
         value = json.loads(record.sequence)
     except (ValueError, RecursionError) as error:
-        raise InputError(record.where, expected="a JSON list", got=repr(record.sequence)[:80]) from error
+        raise InputError(record.where, expected="a JSON list", got=shown(record.sequence)) from error
     if not isinstance(value, list):
-        raise DTypeError(record.where, expected="a JSON list", got=repr(record.sequence)[:80])
+        raise DTypeError(record.where, expected="a JSON list", got=shown(record.sequence))
     return value
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
 
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -56,7 +56,7 @@ def _common_kind(records, tokens):
             continue
         if common is not None and kind != common[0]:
             expected = f"{common[0]}, as in {common[1]}"
-            raise DTypeError(item.where, expected=expected, got=f"{kind}: {repr(item.sequence)[:60]}")
+            raise DTypeError(item.where, expected=expected, got=f"{kind}: {shown(item.sequence)}")
         common = common or (kind, item.where)
     lists = [item for item in records if isinstance(item.sequence, (list, tuple))]
     if common is None:
@@ -74,7 +74,7 @@ def _kind(item):
         return "text"
     expected = "a text, a list of strings, a list of numbers, or a list of equally long lists of numbers"
     if not isinstance(value, (list, tuple)):
-        raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+        raise DTypeError(item.where, expected=expected, got=shown(value))
     types = set(map(type, value))
     if not types:
         return "empty"
@@ -83,7 +83,7 @@ def _kind(item):
     # Booleans are integers to isinstance, but no measurements.
     if types <= {int, float} or types == {list}:
         return "numbers"
-    raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+    raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
 def _rows(records):
@@ -98,7 +98,7 @@ def _rows(records):
                 expected = f"{width[0]} numbers, as in {width[1]}"
                 raise ShapeError(f"{item.where}, row {number}", expected=expected, got=len(row))
             if not set(map(type, row)) <= {int, float}:
-                raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=repr(row)[:80])
+                raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=shown(row))
         found.append((item.where, rows))
     return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
 
@@ -119,10 +119,10 @@ def _labels(records, classes):
     for item in records:
         kind = type(item.label)
         if kind not in (str, int, bool):
-            raise DTypeError(item.label_where, expected="a string or an integer", got=repr(item.label)[:80])
+            raise DTypeError(item.label_where, expected="a string or an integer", got=shown(item.label))
         if common is not None and kind is not common[0]:
             expected = f"type {common[0].__name__}, as in {common[1]}"
-            raise DTypeError(item.label_where, expected=expected, got=repr(item.label)[:80])
+            raise DTypeError(item.label_where, expected=expected, got=shown(item.label))
         common = common or (kind, item.label_where)
         names.append(str(item.label).lower() if kind is bool else str(item.label))
     if classes is None:
@@ -134,5 +134,5 @@ def _labels(records, classes):
     for item, name in zip(records, names, strict=True):
         if name not in ids:
             expected = f"one of the {len(classes)} classes"
-            raise InputError(item.label_where, expected=expected, got=repr(name)[:80])
+            raise InputError(item.label_where, expected=expected, got=shown(name))
     return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)).view(), classes

@@ -14,13 +14,14 @@ Every size that only values tell counts as one: of a program over rows, that is 
 """
 
 import math
+import weakref
 from typing import NamedTuple
 
 from varlen_rnn.cells import CELLS
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.registry import find
-from varlen_rnn.program.steps import Nested
+from varlen_rnn.program.steps import nested_blocks
 
 
 class Cost(NamedTuple):
@@ -43,16 +44,17 @@ def costs(desc):
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]
     [('matmul', (24, 76))]
     """
-    return _costs(Nested(desc, 0))
+    return _costs(nested_blocks(desc)(0))
 
 
 def _costs(nested):
-    return [(op, _cost(op, nested)) for op in nested.block.ops if op.type not in EDGES]
+    inside = nested_blocks(nested.desc)
+    return [(op, _cost(op, nested, inside)) for op in nested.block.ops if op.type not in EDGES]
 
 
-def _cost(op, nested):
+def _cost(op, nested, inside):
     inputs, outputs = ([nested.specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
-    attrs = decode(find(op.type), op.attrs, lambda index: Nested(nested.desc, index))
+    attrs = decode(find(op.type), op.attrs, inside)
     flops = 0 if op.type in _FREE else _FLOPS.get(op.type, _elementwise)(inputs, outputs, **attrs)
     unsaid = _kept_bytes(inputs, **attrs) if op.type in ("recurrent", "recurrent_grad") else 0
     return Cost(flops, sum(map(_bytes, inputs + outputs)) + unsaid)
@@ -93,7 +95,10 @@ def _row_product(inputs, outputs):
 
 
 def _of_block(inputs, outputs, block, grad_block=None, **names):
-    return sum(cost.flops for _, cost in _costs(grad_block or block))
+    nested = grad_block or block
+    if nested not in _flops_of_blocks:
+        _flops_of_blocks[nested] = sum(cost.flops for _, cost in _costs(nested))
+    return _flops_of_blocks[nested]
 
 
 def _recurrent_sizes(inputs, cell):
@@ -120,6 +125,8 @@ def _recurrent_grad(inputs, outputs, cell, num_forward, need_x):
     return directions * 2 * gates * ((features + hidden) + hidden + (features if need_x else 0))
 
 
+# Two operators a block that run the next one would else take a time that doubles with each block.
+_flops_of_blocks = weakref.WeakKeyDictionary()
 _FREE = {
     "assign", "concat", "concat_outputs", "embedding", "fill_constant", "getitem", "getitem_grad", "init_memories",
     "init_memories_grad", "lod_rank_table", "reduce_grad", "reshape", "reshape_grad", "segment_inputs",

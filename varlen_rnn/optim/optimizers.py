@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
+from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number, shown
 from varlen_rnn.program.block import Variable, apply, no_grad, recorded
 from varlen_rnn.program.gradient import backward
 
@@ -200,7 +200,7 @@ class Adam(Optimizer):
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), epsilon=1e-8, lazy=False):
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ShapeError("betas", expected="a pair of numbers", got=repr(betas)[:80])
+            raise ShapeError("betas", expected="a pair of numbers", got=shown(betas))
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
         epsilon = _check_positive("epsilon", epsilon)
         super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))

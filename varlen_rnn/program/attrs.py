@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import Attr
+from varlen_rnn.program.desc import MOST_DIMS, Attr
 
 _INT64 = 2**63
 # The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
@@ -29,7 +29,7 @@ KINDS = {
     "float": lambda value: isinstance(value, float),
     "str": lambda value: isinstance(value, str),
     "strs": lambda value: isinstance(value, tuple) and all(isinstance(text, str) for text in value),
-    "ints": lambda value: isinstance(value, tuple) and all(map(_is_int, value)),
+    "ints": lambda value: isinstance(value, tuple) and len(value) <= MOST_DIMS and all(map(_is_int, value)),
     "index": lambda value: isinstance(value, str) and _INDEX.fullmatch(value) is not None,
     "block": _is_int,
 }
@@ -95,7 +95,8 @@ def decode(op, described, block_of_index):
             continue
         kind = kind.rstrip("?")
         if not KINDS[kind](attr.value) or attr.is_block != (kind == "block"):
-            raise ProgramError(f"{op.type}, {name}", expected=kind, got=repr(attr.value)[:80])
+            expected = f"at most {MOST_DIMS} ints" if kind == "ints" else kind
+            raise ProgramError(f"{op.type}, {name}", expected=expected, got=repr(attr.value)[:80])
         attrs[name] = _from_plain(kind, attr.value, block_of_index)
     return attrs
 

@@ -15,6 +15,7 @@ from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
 
 VERSION = 1  # of the description; a reader refuses a newer one
+MOST_DIMS = 64  # of a tensor: NumPy's
 
 
 class Type(IntEnum):

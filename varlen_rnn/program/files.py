@@ -1,6 +1,6 @@
 """Programs as safetensors: the description as JSON in the metadata, the persistables as tensors; nothing is pickled.
 
-Loading is untrusted input.  It runs nothing, and takes memory in proportion to the file.
+Loading is untrusted input.  It runs nothing, and takes time and memory in proportion to the file.
 """
 
 from pathlib import Path

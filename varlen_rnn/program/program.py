@@ -1,6 +1,7 @@
 """A program: the description of a computation, and the values that outlive its runs."""
 
 import difflib
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,6 +11,9 @@ from varlen_rnn.program import dot, files, prune, validate
 from varlen_rnn.program.block import Variable
 from varlen_rnn.program.desc import ProgramDesc, Type
 from varlen_rnn.program.spec import Symbol
+from varlen_rnn.program.structure import LONGEST_NAME
+
+_MOST_COMPARED = 1000  # names, with one that there is not
 
 
 class Program:
@@ -222,7 +226,7 @@ def names_of(desc, variables, what="fetch_list", recorder=None):
             expected = "a variable of this program"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another")
         if not isinstance(name, str) or name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
+            near = difflib.get_close_matches(str(name)[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
             hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)

@@ -18,7 +18,7 @@ from varlen_rnn.program.feed import FEED, FEED_LIST
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
 from varlen_rnn.program.steps import Nested
-from varlen_rnn.program.structure import is_name
+from varlen_rnn.program.structure import LONGEST_NAME, is_name
 
 
 class Block:
@@ -102,7 +102,8 @@ class Recorder:
     def claim(self, name, symbol):
         """Return `name` for a symbol after checking that nothing else is called so."""
         if not is_name(name):
-            raise ProgramError("name", expected="a printable text without spaces around it", got=repr(name)[:80])
+            expected = f"a printable text of up to {LONGEST_NAME} characters, without spaces around it"
+            raise ProgramError("name", expected=expected, got=repr(name)[:80])
         if self.named.get(name, symbol) is not symbol:
             raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")
         old = symbol.name

@@ -1,5 +1,7 @@
 """The operators of a block, ready to run, and a nested block as its operator runs it: once for each step."""
 
+import functools
+from collections import ChainMap
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,11 +43,12 @@ class Steps:
         self.size = len(names) + 1
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
-        self.steps = [self._step(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+        nested = nested_blocks(desc)
+        self.steps = [self._step(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
-    def _step(self, desc, number, op, last, not_ours, kept):
+    def _step(self, nested, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
-        attrs = decode(kind, op.attrs, lambda index: Nested(desc, index))
+        attrs = decode(kind, op.attrs, nested)
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
         return Step(
@@ -93,6 +96,11 @@ def _shared(ops):
     return shared
 
 
+def nested_blocks(desc):
+    """Return a function that returns the `Nested` of an index: one for all operators that run the block."""
+    return functools.cache(functools.partial(Nested, desc, tables={}))
+
+
 class Nested:
     """A block of a description, and the values that it is given.
 
@@ -103,10 +111,18 @@ class Nested:
     ----------
     desc : ProgramDesc
     index : int
+    tables : dict, optional
+        What is known of the variables of blocks, by index, to be shared with other blocks of the description.
     """
 
-    def __init__(self, desc, index):
+    def __init__(self, desc, index, tables=None):
         self.desc, self.block = desc, desc.blocks[index]
+        self._tables = {} if tables is None else tables
+
+    def _table(self, index):
+        if index not in self._tables:
+            self._tables[index] = {var.name: of_var(var) for var in self.desc.blocks[index].vars}
+        return self._tables[index]
 
     @property
     def nested(self):
@@ -116,9 +132,13 @@ class Nested:
     @cached_property
     def specs(self):
         """What is known of the variables that it may read, by name."""
+        return ChainMap(self._table(self.block.idx), self.of_forward)
+
+    @property
+    def of_forward(self):
+        """What is known of the variables of the block that it differentiates, by name; nothing, where there is none."""
         forward = self.block.forward_block_idx
-        of_forward = self.desc.blocks[forward].vars if forward >= 0 else ()
-        return {var.name: of_var(var) for var in (*of_forward, *self.block.vars)}
+        return self._table(forward) if forward >= 0 else {}
 
     @cached_property
     def arguments(self):
