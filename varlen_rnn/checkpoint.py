@@ -5,16 +5,14 @@ resumed continues bit for bit.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from varlen_rnn.errors import CheckpointError, shown
+from varlen_rnn.whole_file import write_file
 
 _FORMAT = "varlen_rnn checkpoint 1"
 
@@ -25,7 +23,7 @@ def save(path, **groups):
     Parameters
     ----------
     path : str or path
-        An existing file is replaced.
+        An existing file is replaced: it keeps its mode, and a link its target.
     **groups
         A dict of str to array (a `state_dict()`), or any value that JSON can hold; numbers of NumPy become Python's.
 
@@ -38,6 +36,7 @@ def save(path, **groups):
 
     Examples
     --------
+    >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> save(path, model={"weight": np.ones(2)}, epoch=3)
     >>> load(path)
@@ -61,7 +60,7 @@ def save(path, **groups):
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
-    write_file(Path(path), payload)
+    write_file(path, payload)
 
 
 def _check_names(value):
@@ -81,48 +80,6 @@ def _number(value):
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         return value.item()
     raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
-
-
-def write_file(path, payload):
-    """Write a file beside `path` and move it there, so that a crash leaves the old file.
-
-    Parameters
-    ----------
-    path : Path
-    payload : bytes
-
-    Raises
-    ------
-    OSError
-        A path that cannot be written: the path given, not the file beside it.
-
-    Examples
-    --------
-    >>> path = Path(tempfile.mkdtemp()) / "file"
-    >>> write_file(path, b"whole")
-    >>> path.read_bytes()
-    b'whole'
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load(path):

@@ -9,10 +9,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.checkpoint import write_file
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import schema
+from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
 _FORMAT = f"{_NAME}1"  # of the file; the description has a version of its own
@@ -31,7 +31,7 @@ def to_bytes(desc, persistables):
 
 def save(path, desc, persistables):
     """Write what `to_bytes` returns; the file appears whole or not at all."""
-    write_file(Path(path), to_bytes(desc, persistables))
+    write_file(path, to_bytes(desc, persistables))
 
 
 def load(path):

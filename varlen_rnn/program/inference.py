@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from varlen_rnn.checkpoint import write_file
 from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.program import prune
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
 from varlen_rnn.program.spec import Symbol
+from varlen_rnn.whole_file import write_file
 
 _FILE = "model.safetensors"
 
