@@ -10,9 +10,11 @@ from numba import cuda
 from numba.core import dispatcher
 
 from varlen_rnn.cache import DiskCache
+from varlen_rnn.forks import let_forks_wait
 
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+let_forks_wait()
 
 
 def body(function):

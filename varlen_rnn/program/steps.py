@@ -2,7 +2,6 @@
 
 import functools
 from collections import ChainMap
-from functools import cached_property
 from typing import NamedTuple
 
 from varlen_rnn.errors import InputError, ProgramError
@@ -118,6 +117,8 @@ class Nested:
     def __init__(self, desc, index, tables=None):
         self.desc, self.block = desc, desc.blocks[index]
         self._tables = {} if tables is None else tables
+        # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
+        self._arguments = self._steps = None
 
     def _table(self, index):
         if index not in self._tables:
@@ -129,7 +130,7 @@ class Nested:
         """Itself, as a block that is still being recorded has one."""
         return self
 
-    @cached_property
+    @property
     def specs(self):
         """What is known of the variables that it may read, by name."""
         return ChainMap(self._table(self.block.idx), self.of_forward)
@@ -140,11 +141,13 @@ class Nested:
         forward = self.block.forward_block_idx
         return self._table(forward) if forward >= 0 else {}
 
-    @cached_property
+    @property
     def arguments(self):
         """The names of its own variables that it is given."""
-        computed = {name for op in self.block.ops for name in op.output_names()}
-        return [var.name for var in self.block.vars if var.name not in computed]
+        if self._arguments is None:
+            computed = {name for op in self.block.ops for name in op.output_names()}
+            self._arguments = [var.name for var in self.block.vars if var.name not in computed]
+        return self._arguments
 
     def spec(self, name):
         """Return what is known of a variable, or raise if the block has none of this name."""
@@ -152,10 +155,13 @@ class Nested:
             raise ProgramError(f"block {self.block.idx}", expected=f"a variable {name!r}", got="none")
         return self.specs[name]
 
-    @cached_property
+    @property
     def steps(self):
         """Its operators, ready to run."""
-        return Steps(self.desc, self.block, kept=[var.name for var in self.block.vars], given=list(self.specs))
+        if self._steps is None:
+            names = [var.name for var in self.block.vars]
+            self._steps = Steps(self.desc, self.block, kept=names, given=list(self.specs))
+        return self._steps
 
     def run(self, values):
         """Return all values of a run by name: those given, and those computed."""
