@@ -9,7 +9,7 @@ import numba
 from numba import cuda
 from numba.core import dispatcher
 
-from varlen_rnn.cache import DiskCache
+from varlen_rnn.cache import CHECKED, DiskCache
 from varlen_rnn.forks import let_forks_wait
 
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
@@ -23,8 +23,13 @@ def body(function):
 
 
 def cpu_kernel(function):
-    """Compile a CPU loop: without the GIL, without threads of its own, cached on disk."""
-    kernel = numba.njit(**_OPTIONS)(function)
+    """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
+
+    With `VARLEN_RNN_CHECK=1`, those that other code may call check their indices.  Those of the engine do not: they
+    take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
+    """
+    checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
+    kernel = numba.njit(boundscheck=checked or None, **_OPTIONS)(function)
     if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
         kernel._cache = DiskCache(kernel.py_func)
     return kernel

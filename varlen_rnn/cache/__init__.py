@@ -10,5 +10,5 @@ which its digest tells, is compiled again.
 """
 
 from varlen_rnn.cache.disk import DiskCache
-from varlen_rnn.cache.environment import Environment, this_environment
+from varlen_rnn.cache.environment import CHECKED, Environment, this_environment
 from varlen_rnn.cache.folders import KernelFolder, cache_folder, kernel_folders, remove

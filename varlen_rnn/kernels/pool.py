@@ -1,6 +1,7 @@
 """One row from each sequence: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums run in the order of rows on every device.
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Source of the pooling types: Fluid's `sequence_pool`.
 """
@@ -13,7 +14,10 @@ from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
 
 @cpu_kernel
 def pool_sum_cpu(x, offsets, scale, out):
-    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises."""
+    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises.
+
+    No bounds are checked.
+    """
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = 0
@@ -41,6 +45,8 @@ def pool_sum(x, offsets, scale, out):
 
     Its gradient is `pool_sum_grad`.
 
+    No bounds are checked.
+
     Parameters
     ----------
     x : (rows, features) C-contiguous
@@ -64,7 +70,7 @@ def pool_sum(x, offsets, scale, out):
 
 @cpu_kernel
 def pool_sum_grad_cpu(d_out, offsets, scale, d_x):
-    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i."""
+    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i.  No bounds are checked."""
     for i in range(d_out.shape[0]):
         for row in range(offsets[i], offsets[i + 1]):
             for j in range(d_out.shape[1]):
@@ -83,6 +89,8 @@ def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
 
 def pool_sum_grad(d_out, offsets, scale, d_x):
     """Compute `d_x[row] = scale[i] * d_out[i]` for the rows of every sequence i.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -112,7 +120,10 @@ def exceeds(value, best):
 
 @cpu_kernel
 def pool_max_cpu(x, offsets, out, index):
-    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row."""
+    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row.
+
+    No bounds are checked.
+    """
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         for j in range(out.shape[1]):
@@ -149,6 +160,8 @@ def pool_max(x, offsets, out, index):
 
     NaN wins, as in `np.max`.  An empty sequence gives 0 and row -1.  The gradient is `pick_rows_grad` with `index`.
 
+    No bounds are checked.
+
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -171,7 +184,7 @@ def pool_max(x, offsets, out, index):
 
 @cpu_kernel
 def pick_rows_cpu(x, index, out):
-    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1."""
+    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1.  No bounds are checked."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             row = index[i, j]
@@ -190,6 +203,8 @@ def pick_rows_cuda(x, index, out):
 
 def pick_rows(x, index, out):
     """Compute `out[i, j] = x[index[i, j], j]`, and 0 where `index` is -1.  Its gradient is `pick_rows_grad`.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -213,7 +228,10 @@ def pick_rows(x, index, out):
 
 @cpu_kernel
 def pick_rows_grad_cpu(d_out, index, d_x):
-    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i."""
+    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i.
+
+    No bounds are checked.
+    """
     d_x[:] = 0
     for i in range(d_out.shape[0]):
         for j in range(d_out.shape[1]):
@@ -243,6 +261,8 @@ def pick_rows_grad_cuda(d_out, index, d_x):
 
 def pick_rows_grad(d_out, index, d_x):
     """Compute `d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where `index` is not -1, in the order of i.
+
+    No bounds are checked.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Rows by index: gathering, and its gradient, which adds where rows repeat.  An embedding is nothing else.
 
-Kernels trust their indices: callers check once, where they come from, that they are rows of the table.
+Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): callers check once, where they come from,
+that they are rows of the table.
 """
 
 from numba import cuda
@@ -29,6 +30,8 @@ def first_outside(ids, height):
 def negative_log_likelihood(log_probabilities, classes, out):
     """`out[r] = -log_probabilities[r, classes[r]]`, on the host, where NumPy's index takes three times as long.
 
+    No bounds are checked.
+
     Examples
     --------
     >>> import numpy as np
@@ -41,7 +44,7 @@ def negative_log_likelihood(log_probabilities, classes, out):
 
 @cpu_kernel
 def gather_rows_cpu(table, ids, out):
-    """`out[k] = table[ids[k]]`, 0 where the id is -1."""
+    """`out[k] = table[ids[k]]`, 0 where the id is -1.  No bounds are checked."""
     for k in range(out.shape[0]):
         row = ids[k]
         if row >= 0:
@@ -67,6 +70,8 @@ def gather_rows(table, ids, out):
 
     The gradient of `table` is `scatter_add_rows`, of the ids that are not -1.
 
+    No bounds are checked.
+
     Parameters
     ----------
     table : (height, features) C-contiguous, any data type
@@ -89,7 +94,7 @@ def gather_rows(table, ids, out):
 
 @cpu_kernel
 def scatter_add_rows_cpu(values, ids, out):
-    """`out[ids[k]] += values[k]`, in the order of k."""
+    """`out[ids[k]] += values[k]`, in the order of k.  No bounds are checked."""
     for k in range(values.shape[0]):
         row = ids[k]
         for j in range(values.shape[1]):
@@ -107,6 +112,8 @@ def scatter_add_rows_cuda(values, ids, out):
 
 def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
+
+    No bounds are checked.
 
     Parameters
     ----------
