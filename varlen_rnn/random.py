@@ -1,4 +1,4 @@
-"""The random numbers of initialisation and dropout: one generator a context, seeded by `manual_seed`."""
+"""The random numbers of initialisation and dropout: one generator a thread, or context, seeded by `manual_seed`."""
 
 import contextvars
 import json
@@ -21,6 +21,8 @@ def generator():
 
 def manual_seed(seed):
     """Seed the random numbers of this context: initial parameters and dropout.
+
+    A generator is that of one thread: another thread has one of its own, from the system's entropy unless it seeds it.
 
     Parameters
     ----------

@@ -60,7 +60,10 @@ def recording(into):
 
 @contextlib.contextmanager
 def no_grad():
-    """Record nothing in this context: inference keeps nothing for a backward pass."""
+    """Record nothing in this context: inference keeps nothing for a backward pass.
+
+    A mode is that of one thread: threads that are started inside begin without it.
+    """
     token = _grad_enabled.set(False)
     try:
         yield

@@ -278,6 +278,8 @@ def _is_number(variable):
 def program_guard(program=None):
     """Record what is computed inside as a program, in this context only.
 
+    A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
+
     Parameters
     ----------
     program : Program, optional
