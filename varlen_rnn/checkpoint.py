@@ -11,7 +11,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.errors import CheckpointError, shown
+from varlen_rnn.errors import CheckpointError, check_path, shown
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.whole_file import write_file
 
 _FORMAT = "varlen_rnn checkpoint 1"
@@ -45,6 +46,8 @@ def save(path, **groups):
     arrays, values = {}, {}
     for group, content in groups.items():
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
+            for name, value in content.items():
+                check_unmasked(value, f"save, {group!r}, {shown(name)}")
             # safetensors writes strided arrays wrongly, so every array is made contiguous.
             shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
             if not all(isinstance(name, str) for name in content) or arrays.keys() & shaped.keys():
@@ -60,7 +63,7 @@ def save(path, **groups):
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
-    write_file(path, payload)
+    write_file(check_path(path, "save, path"), payload)
 
 
 def _check_names(value):
@@ -90,8 +93,9 @@ def load(path):
     CheckpointError
         The file is damaged, or was not written by `save`.
     """
+    path = check_path(path, "load, path")
     try:
-        with safetensors.safe_open(str(path), "numpy") as file:
+        with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except FileNotFoundError:
@@ -130,7 +134,8 @@ def state_arrays(state, what):
     arrays = {}
     for name, value in state.items():
         try:
+            check_unmasked(value, name)
             arrays[name] = np.asarray(value)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise CheckpointError(f"{what}, {name!r}", expected="an array", got=str(error)[:80]) from error
     return arrays

@@ -3,6 +3,11 @@
 All of them are `ValueError`s, so callers that know only the standard library can catch them.
 """
 
+import math
+import operator
+import os
+from collections.abc import Mapping
+
 _LONGEST = 2000  # characters of a part of a message
 
 
@@ -91,13 +96,18 @@ def check_number(value, name, expected, holds):
     0.5
     """
     # Of what remembers how it was computed, the number alone would lose the gradient.
-    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad")
-    if other or not hasattr(value, "__float__") or getattr(value, "ndim", 0):
+    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", 0)
+    try:
+        number = None if other else float(value)
+    except (TypeError, ValueError):
+        number = None
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if number is None:
         raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
-    value = float(value)
-    if not holds(value):
-        raise ShapeError(name, expected=expected, got=value)
-    return value
+    if not holds(number):
+        raise ShapeError(name, expected=expected, got=number)
+    return number
 
 
 def check_int(value, name, minimum=None):
@@ -108,12 +118,77 @@ def check_int(value, name, minimum=None):
     >>> check_int(3, "num_layers", 1)
     3
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise DTypeError(name, expected="an integer", got=type(value).__name__)
-    value = value.__index__()
-    if minimum is not None and value < minimum:
-        raise ShapeError(name, expected=f"at least {minimum}", got=value)
+    if minimum is not None and number < minimum:
+        raise ShapeError(name, expected=f"at least {minimum}", got=shown(number))
+    return number
+
+
+def check_flag(value, name):
+    """Return whether `value` is true, or raise an error that names it: an array of several is neither.
+
+    Examples
+    --------
+    >>> check_flag(1, "bias")
+    True
+    """
+    try:
+        return bool(value)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(name, expected="True or False", got=shown(value)) from error
+
+
+def check_choice(value, name, *choices):
+    """Return `value`, one of some texts, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_choice("sum", "reduction", "mean", "sum")
+    'sum'
+    """
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ShapeError(name, expected=f"one of {', '.join(others)} or {last}", got=shown(value))
     return value
+
+
+def check_list(value, name, expected="a list"):
+    """Return the entries of anything but a text or a mapping that can be iterated, as a list, or raise.
+
+    Examples
+    --------
+    >>> check_list((1, 2), "shape")
+    [1, 2]
+    """
+    try:
+        entries = None if isinstance(value, (str, bytes, Mapping)) else iter(value)
+    except TypeError:
+        entries = None
+    if entries is None:
+        raise DTypeError(name, expected=expected, got=shown(value))
+    return list(entries)
+
+
+def check_path(value, name):
+    """Return a path as a text, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_path(b"model.safetensors", "path")
+    'model.safetensors'
+    """
+    try:
+        path = os.fsdecode(value)
+        if "\0" not in os.fsencode(path).decode(errors="replace"):
+            return path
+    except (TypeError, UnicodeError):
+        pass
+    raise DTypeError(name, expected="a path", got=shown(value))
 
 
 def check_none(what, **given):

@@ -13,9 +13,10 @@ from operator import attrgetter
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, check_int, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, shown
 from varlen_rnn.lod_input import (
     Frozen,
+    as_indices,
     as_levels,
     as_rows,
     as_sequence,
@@ -126,8 +127,17 @@ class LoD(Frozen):
         """
         return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
 
+    def _check_level(self, level):
+        """Return the number of a level, where negative ones count from the end, or raise."""
+        level = check_int(level, "level")
+        if not -self.num_levels <= level < self.num_levels:
+            expected = f"less than {self.num_levels}, the number of levels"
+            raise OutOfRangeError("level", expected=expected, got=shown(level))
+        return level % self.num_levels
+
     def rows_of_level(self, level):
         """Return the offsets of `level` counted in rows."""
+        level = self._check_level(level)
         rows = self._levels[level].view()
         for lower in self._levels[level + 1 :]:
             rows = lower[rows]
@@ -135,6 +145,10 @@ class LoD(Frozen):
 
     def slice(self, level, begin, end):
         """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
+        level, begin, end = self._check_level(level), check_int(begin, "begin"), check_int(end, "end")
+        if not 0 <= begin <= end < len(self._levels[level]):
+            expected = f"0 <= begin <= end <= {len(self._levels[level]) - 1}"
+            raise OutOfRangeError(f"slice of level {level}", expected=expected, got=shown((begin, end)))
         first, last, levels = begin, end, []
         for offsets in self._levels[level:]:
             part = offsets[first : last + 1]
@@ -167,6 +181,32 @@ def remember(lod, key, make, *arguments):
     if found is None:
         found = lod._cache[key] = make(*arguments)
     return found
+
+
+def take_sequences(lod, indices):
+    """Return the LoD of some sequences of level 0 and below, in this order, and the rows that they cover.
+
+    Parameters
+    ----------
+    lod : LoD
+    indices : array, int64
+        Each a sequence of level 0, as `as_indices` returns them.
+
+    Examples
+    --------
+    >>> lod, rows = take_sequences(LoD([[0, 2, 3], [0, 3, 4, 6]]), np.array([1, 0]))
+    >>> lod.offsets(), rows
+    ([[0, 1, 3], [0, 2, 5, 6]], array([4, 5, 0, 1, 2, 3]))
+    """
+    levels = []
+    for offsets in lod._levels:
+        begins = offsets[indices]
+        joined = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(offsets[indices + 1] - begins, out=joined[1:])
+        # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
+        indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
+        levels.append(joined)
+    return LoD(levels), indices
 
 
 class LoDTensor:
@@ -248,6 +288,10 @@ class LoDTensor:
             if number:
                 lengths.append([len(item) for item in lists])
             level = list(itertools.chain.from_iterable(lists))
+        try:
+            dtype = None if dtype is None else np.dtype(dtype)
+        except Exception as error:  # NumPy asks whatever it is given
+            raise DTypeError("dtype", expected="a data type", got=shown(dtype)) from error
         leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
@@ -297,7 +341,7 @@ class LoDTensor:
         >>> create_lod_tensor(np.zeros((5, 2)), [[2, 1], [2, 0, 3]]).num_elements(1)
         3
         """
-        return len(self._lod._levels[self._check_level(level)]) - 1
+        return len(self._lod._levels[self._lod._check_level(level)]) - 1
 
     def slice(self, level, begin, end):
         """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
@@ -308,10 +352,6 @@ class LoDTensor:
         >>> x.slice(0, 1, 2).lod(), x.slice(1, 1, 3).lod()
         ([[0, 1], [0, 3]], [[0, 0, 3]])
         """
-        level = self._check_level(level)
-        begin, end, count = check_int(begin, "begin"), check_int(end, "end"), self.num_elements(level)
-        if not 0 <= begin <= end <= count:
-            raise OutOfRangeError(f"slice of level {level}", expected=f"0 <= begin <= end <= {count}", got=(begin, end))
         lod, first, last = self._lod.slice(level, begin, end)
         return LoDTensor.wrap(self.data[first:last], lod)
 
@@ -335,7 +375,20 @@ class LoDTensor:
         return items
 
     def __getitem__(self, branch):
-        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views."""
+        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views.
+
+        An array or a list of indices, or a mask, takes these sequences of level 0, in this order: a copy.
+
+        Examples
+        --------
+        >>> x = create_lod_tensor(np.arange(5.0), [[2, 1], [2, 0, 3]])
+        >>> x[1].to_sequences(), x[0, 0].to_sequences()
+        ([[array([2., 3., 4.])]], [array([0., 1.])])
+        >>> x[[1, 0]].to_sequences(), x[np.array([False, True])].lod()
+        ([[array([2., 3., 4.])], [array([0., 1.]), array([], dtype=float64)]], [[0, 1], [0, 3]])
+        """
+        if isinstance(branch, list) or (isinstance(branch, np.ndarray) and branch.ndim):
+            return self._take(branch)
         branch = branch if isinstance(branch, tuple) else (branch,)
         if not 0 < len(branch) <= self.num_levels:
             raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one a level", got=len(branch))
@@ -348,6 +401,12 @@ class LoDTensor:
             if level < len(branch) - 1:
                 begin, end = self._lod._levels[level][entry : entry + 2].tolist()
         return self.slice(len(branch) - 1, entry, entry + 1)
+
+    def _take(self, indices):
+        if not self.num_levels:
+            raise LoDError("indices", expected="at least one level", got=f"a tensor of shape {self.shape}")
+        lod, rows = take_sequences(self._lod, as_indices(indices, len(self), "indices"))
+        return LoDTensor.wrap(self._data.take(rows, axis=0), lod)
 
     def __len__(self):
         """Return the number of sequences of level 0; of rows for an ordinary tensor."""
@@ -369,12 +428,6 @@ class LoDTensor:
             unit = "row" if number == self.num_levels - 1 else "sequence"
             lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
         return "\n".join(lines)
-
-    def _check_level(self, level):
-        level = check_int(level, "level")
-        if not -self.num_levels <= level < self.num_levels:
-            raise OutOfRangeError("level", expected=f"less than {self.num_levels}, the number of levels", got=level)
-        return level % self.num_levels
 
 
 def create_lod_tensor(data, recursive_seq_lens):

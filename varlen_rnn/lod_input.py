@@ -5,7 +5,9 @@ Errors say which level and which entry, what was expected, what came, and what w
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, shown
+
+_MOST_DEPTH = 64  # of lists inside of lists: NumPy's
 
 
 class Frozen:
@@ -28,6 +30,8 @@ def as_levels(levels):
 
 
 def _as_integers(level, number, example):
+    if isinstance(level, np.ndarray):
+        check_unmasked(level, f"level {number}")
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
         hint = f"a single level is a list in a list: {example}"
         raise LoDError(f"level {number}", expected="a list of integers", got=shown(level), hint=hint)
@@ -51,8 +55,11 @@ def check_offsets(level, number):
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
     if offsets[0] != 0:
+        first, last = int(offsets[0]), int(offsets[-1])
         hint = "did you pass lengths? use create_lod_tensor or set_recursive_sequence_lengths"
-        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=int(offsets[0]), hint=hint)
+        if first > 0 and not (offsets[1:] < offsets[:-1]).any():
+            hint += f"; of a slice, as Arrow's, subtract {first} from all offsets, and give rows {first} to {last}"
+        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=first, hint=hint)
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         entry = int(falls[0]) + 1
@@ -79,29 +86,75 @@ def offsets_of(level, number):
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def as_rows(data):
+def as_rows(data, name="data"):
     """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
 
     It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
     """
     if type(data) is not np.ndarray:
-        check_unmasked(data, "data")
+        check_unmasked(data, name)
     try:
         array = np.asarray(data)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         hint = "use LoDTensor.from_sequences for lists of unequal length"
-        raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
+        raise ShapeError(name, expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
-        raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
+        raise DTypeError(name, expected="numbers", got=f"data type {array.dtype}")
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
 
 
-def check_unmasked(data, name):
-    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask."""
-    if isinstance(data, np.ndarray) and np.ma.is_masked(data):
-        raise DTypeError(name, expected="an array without masked entries", got="masked entries", hint="use filled()")
+def check_unmasked(data, name, depth=_MOST_DEPTH):
+    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask.
+
+    So would those of masked arrays in lists, as deep as NumPy makes an array of them.
+    """
+    if isinstance(data, np.ma.MaskedArray):
+        if np.ma.is_masked(data):
+            expected, hint = "an array without masked entries", "use filled()"
+            raise DTypeError(name, expected=expected, got="masked entries", hint=hint)
+    elif isinstance(data, (list, tuple)) and data and depth and isinstance(data[0], (list, tuple, np.ndarray)):
+        for item in data:
+            check_unmasked(item, name, depth - 1)
+
+
+def as_indices(indices, count, what):
+    """Return indices of `count` sequences, or a mask of them, as a new array of int64, each at least 0; or raise.
+
+    Parameters
+    ----------
+    indices : array_like of int or of bool
+        Negative ones count from the end.
+
+    Raises
+    ------
+    DTypeError, ShapeError, OutOfRangeError
+        Indices that are neither, or that no sequence has.
+
+    Examples
+    --------
+    >>> as_indices([2, -1], 3, "take, indices"), as_indices([True, False, True], 3, "take, indices")
+    (array([2, 2]), array([0, 2]))
+    """
+    check_unmasked(indices, what)
+    expected = f"a flat list of integers, or of {count} bools"
+    try:
+        array = np.asarray(indices)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShapeError(what, expected=expected, got=shown(indices)) from error
+    if array.ndim != 1 or (array.dtype.kind == "b" and len(array) != count):
+        raise ShapeError(what, expected=expected, got=f"shape {array.shape} {array.dtype}")
+    if array.dtype.kind == "b":
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu" and array.size:
+        raise DTypeError(what, expected=expected, got=f"data type {array.dtype}")
+    outside = np.flatnonzero((array < -count) | (array >= count))
+    if len(outside):
+        entry, expected = int(outside[0]), f"less than {count}, the number of sequences"
+        raise OutOfRangeError(f"{what}, entry {entry}", expected=expected, got=int(array[entry]))
+    array = array.astype(np.int64)
+    return np.where(array < 0, array + count, array)
 
 
 def read_only(array):
@@ -138,9 +191,10 @@ def children_of(item, number):
 
 def as_sequence(item, number, dtype):
     """Return the rows of one sequence, or raise."""
+    check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError(f"sequence {number}", expected="rows of one shape", got=shown(item)) from error
     if rows.ndim == 0:
         raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=shown(item))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int
 from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember
 from varlen_rnn.lod_input import Frozen, read_only
 
@@ -142,7 +142,7 @@ class SortedSeqs(Frozen):
         >>> report.rows, report.padded_rows, report.bucketed_rows
         (13, 30, 21)
         """
-        step = check_int(bucket_size, "bucket_size", 1)
+        step = min(check_int(bucket_size, "bucket_size", 1), self.num_sequences + 1)
         longest = self._seq_lens[::step]
         sizes = np.minimum(step, self.num_sequences - np.arange(len(longest)) * step)
         padded = self.num_sequences * self.max_seq_len
@@ -161,7 +161,7 @@ class SortedSeqs(Frozen):
         >>> sort_by_seq_len([0, 1, 4]).previous_rows(), sort_by_seq_len([0, 1, 4]).previous_rows(reverse=True)
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
-        reverse = bool(reverse)
+        reverse = check_flag(reverse, "reverse")
         if reverse not in self._previous_rows:  # layers share a plan
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)

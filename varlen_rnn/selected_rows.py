@@ -9,7 +9,7 @@ Source: PaddlePaddle's design document "Selected Rows".
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
-from varlen_rnn.lod_input import read_only
+from varlen_rnn.lod_input import check_unmasked, read_only
 
 
 class SelectedRows:
@@ -189,9 +189,10 @@ def _sum_rows(value, position, count):
 
 
 def _as_value(value):
+    check_unmasked(value, "value")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("value", expected="rows of one shape", got=type(value).__name__) from error
     if array.dtype not in (np.float32, np.float64):
         raise DTypeError("value", expected="float32 or float64", got=f"data type {array.dtype}")
@@ -201,6 +202,7 @@ def _as_value(value):
 
 
 def _as_rows(rows):
+    check_unmasked(rows, "rows")
     try:
         array = np.asarray(rows)
     except (ValueError, TypeError, OverflowError) as error:

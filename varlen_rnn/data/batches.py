@@ -9,12 +9,13 @@ import itertools
 import numpy as np
 
 from varlen_rnn.data.gather import store_of
-from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int, shown
+from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 
 # Batches a pool: large enough that neighbours in length are near, small enough that the order stays random.
 POOL = 50
+_MOST = 2**50  # of a budget: more than any batch has, and pools of it fit 64 bits
 
 
 class Batches:
@@ -143,7 +144,10 @@ def batches(
         raise InputError("batch_size, max_tokens", expected="exactly one of them", got=got)
     by_rows = batch_size is None
     budget = check_int(max_tokens, "max_tokens", 1) if by_rows else check_int(batch_size, "batch_size", 1)
+    budget = min(budget, _MOST)
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
+    shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
+    drop_last = check_flag(drop_last, "drop_last")
     store = store_of(sequences)
     # What a sequence takes from the budget of its batch.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
@@ -193,7 +197,7 @@ def _check_labels(labels, store):
     check_unmasked(labels, "labels")
     try:
         array = np.asarray(labels).view()  # of our own: the caller's may take another shape
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one a sequence"
     if array.ndim == 0 or len(array) != len(store.lengths):
@@ -204,8 +208,9 @@ def _check_labels(labels, store):
 def _are_of_rows(labels):
     if isinstance(labels, LoDTensor):
         return labels.num_levels > 0
-    nested = (list, tuple, np.ndarray, LoDTensor)
-    return isinstance(labels, (list, tuple)) and any(isinstance(item, nested) and np.ndim(item) for item in labels)
+    return isinstance(labels, (list, tuple)) and any(
+        isinstance(item, (list, tuple, LoDTensor)) or (isinstance(item, np.ndarray) and item.ndim) for item in labels
+    )
 
 
 def _check_row_labels(labels, store):

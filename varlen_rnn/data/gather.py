@@ -6,7 +6,7 @@ A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoD
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor, take_sequences
 from varlen_rnn.lod_input import check_unmasked
 
 
@@ -28,14 +28,8 @@ class TensorStore:
 
     def gather(self, indices):
         """Return the LoDTensor of these sequences, in this order: a copy."""
-        levels = []
-        for offsets in self.tensor.structure.levels:
-            begins = offsets[indices]
-            joined = _offsets(offsets[indices + 1] - begins)
-            # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
-            indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
-            levels.append(joined)
-        return LoDTensor(self.tensor.data.take(indices, axis=0), LoD(levels))
+        lod, rows = take_sequences(self.tensor.structure, indices)
+        return LoDTensor(self.tensor.data.take(rows, axis=0), lod)
 
 
 class ListStore:
@@ -64,7 +58,7 @@ class ListStore:
     def gather(self, indices):
         """Return the LoDTensor of these sequences, in this order: one concatenation."""
         rows = np.concatenate([self.arrays[index] for index in indices])
-        return LoDTensor(rows, LoD([_offsets(self.lengths[indices])]))
+        return LoDTensor(rows, LoD.from_lengths([self.lengths[indices]]))
 
 
 def store_of(sequences, name="sequences"):
@@ -90,18 +84,12 @@ def store_of(sequences, name="sequences"):
     return ListStore(sequences, name)
 
 
-def _offsets(lengths):
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 def _as_rows(item, where):
     """Return the rows of a sequence as a plain view of our own, of a memory map too: its length cannot change."""
     check_unmasked(item, where)
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         hint = "LoDTensor.from_sequences reads sequences of sequences"
         raise ShapeError(where, expected="rows of one shape", got=shown(item), hint=hint) from error
     if rows.ndim == 0:

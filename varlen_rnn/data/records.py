@@ -7,7 +7,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
 
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -43,7 +43,7 @@ def dataset_of(records, name, *, labelled, tokens, vocabulary, classes, min_coun
             vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
         vocabulary = check_vocabulary(vocabulary)
         sequences = encode_all(cut, vocabulary)
-    labels, classes = _labels(records, classes) if labelled else (None, list(classes or []))
+    labels, classes = _labels(records, classes) if labelled else (None, check_list(classes or [], "classes"))
     return Dataset(name, sequences, labels, vocabulary, classes, tokens)
 
 
@@ -129,6 +129,10 @@ def _labels(records, classes):
         distinct = set(names)
         by_value = all(map(_INTEGER.fullmatch, distinct))
         classes = sorted(distinct, key=lambda name: (int(name), name)) if by_value else sorted(distinct)
+    classes = check_list(classes, "classes")
+    for number, name in enumerate(classes):
+        if not isinstance(name, (str, int)):
+            raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
     classes = list(map(str, classes))
     ids = {name: number for number, name in enumerate(classes)}
     for item, name in zip(records, names, strict=True):

@@ -1,8 +1,8 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_number
+from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
 from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import Variable, apply, required
+from varlen_rnn.program.block import apply, required
 
 
 def tanh(x):
@@ -56,8 +56,8 @@ def concat(variables, axis=-1):
         At least one; of one LoD where they have any.
     axis : int
     """
-    if isinstance(variables, Variable):  # whose rows would be taken for a list of them
-        raise DTypeError("concat", expected="a list of Variables", got="one Variable")
+    if not isinstance(variables, (list, tuple)):  # of a Variable or an array, the rows would be taken for a list
+        raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
@@ -69,7 +69,7 @@ def dropout(x, p=0.5, training=True):
     The mask comes from the context's generator; see `manual_seed`.
     """
     check_probability(p)
-    x = required(x, "dropout, x")
+    x, training = required(x, "dropout, x"), check_flag(training, "dropout, training")
     return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
 
 
@@ -120,10 +120,8 @@ def mse_loss(x, target, reduction="mean", per="row"):
 
 def reduce_loss(loss, reduction, per):
     """Return the loss of elements reduced over rows or over sequences; 0 when there are none."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ShapeError("reduction", expected="'mean', 'sum' or 'none'", got=repr(reduction))
-    if per not in ("row", "sequence"):
-        raise ShapeError("per", expected="'row' or 'sequence'", got=repr(per))
+    check_choice(reduction, "reduction", "mean", "sum", "none")
+    check_choice(per, "per", "row", "sequence")
     if per == "sequence":
         loss = sequence_pool(loss, "mean")
     if reduction == "none":

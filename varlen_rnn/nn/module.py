@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
+from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
+from varlen_rnn.lod_input import as_rows
 from varlen_rnn.program.block import Variable, recorder, was_updated
 
 
@@ -21,7 +22,7 @@ class Parameter(Variable):
     __slots__ = ()
 
     def __init__(self, array):
-        super().__init__(np.array(array, order="C"), requires_grad=True, persistable=True)
+        super().__init__(np.array(as_rows(array, "Parameter"), order="C"), requires_grad=True, persistable=True)
 
     @property
     def data(self):
@@ -30,10 +31,11 @@ class Parameter(Variable):
 
     def assign(self, array):
         """Overwrite the values, in place, by numbers that fit or broadcast; the shape and the data type stay."""
-        array = np.asarray(array)
-        if array.dtype.kind not in "fiub":  # of None, NumPy would make NaN
-            raise DTypeError("assign", expected="numbers", got=f"data type {array.dtype}")
-        self.value.data[...] = array
+        array = as_rows(array, "assign")
+        try:
+            self.value.data[...] = array
+        except ValueError as error:
+            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
 
 
@@ -76,6 +78,8 @@ class Module:
 
     def named_parameters(self, prefix=""):
         """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
+        if not isinstance(prefix, str):
+            raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
         found = {}
         self._collect(prefix, found)
         pairs = list(found.values())
@@ -98,7 +102,7 @@ class Module:
 
     def train(self, mode=True):
         """Set training mode here and below, or evaluation mode, which leaves dropout out; return the module."""
-        self.training = bool(mode)
+        self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
             child.train(mode)
         return self
@@ -127,7 +131,7 @@ class Module:
         """
         named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
         missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
-        if strict and (missing or unexpected):
+        if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
             raise CheckpointError(
                 "state_dict",
                 expected=f"also {missing}" if missing else "no more names",
@@ -165,8 +169,8 @@ def check_dtype(dtype):
     """Return a parameter's data type, or raise: float32 or float64."""
     try:
         dtype = np.dtype(dtype)
-    except TypeError as error:
-        raise DTypeError("dtype", expected="float32 or float64", got=repr(dtype)) from error
+    except Exception as error:  # NumPy asks whatever it is given
+        raise DTypeError("dtype", expected="float32 or float64", got=shown(dtype)) from error
     if dtype not in (np.float32, np.float64):
         raise DTypeError("dtype", expected="float32 or float64", got=dtype)
     return dtype

@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.cells import CELLS
-from varlen_rnn.errors import DTypeError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
@@ -42,16 +42,16 @@ class Recurrent(Module):
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
         self.num_layers = num_layers = check_int(num_layers, "num_layers", 1)
         check_probability(dropout)
-        self.dropout, self.bidirectional = dropout, bool(bidirectional)
-        self._dtype = check_dtype(dtype)
-        rows, bound = len(self.cell.gates) * hidden_size, 1 / np.sqrt(hidden_size)
+        self.dropout, self.bidirectional = dropout, check_flag(bidirectional, "bidirectional")
+        bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)
+        rows = len(self.cell.gates) * hidden_size
         for layer in range(num_layers):
             width = hidden_size * self.num_directions if layer else input_size
             shapes = [(rows, width), (rows, hidden_size), (rows,), (rows,)]
             for suffix in self.suffixes(layer):
                 for name, shape in zip(WEIGHTS, shapes, strict=True):
                     present = bias or not name.startswith("bias")
-                    setattr(self, name + suffix, uniform(shape, bound, self._dtype) if present else None)
+                    setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
 
     @property
     def num_directions(self):
@@ -135,9 +135,14 @@ class LSTM(Recurrent):
         y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
         h_n, c_n : Variables, shaped as the initial states; of an empty sequence, its initial states
         """
+        return self._run(x, self.pair(states))
+
+    @staticmethod
+    def pair(states):
+        """Return initial states, a pair or None, as a pair, or raise."""
         if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
             raise ShapeError("LSTM, states", expected="a pair (h_0, c_0)", got=type(states).__name__)
-        return self._run(x, (None, None) if states is None else states)
+        return (None, None) if states is None else states
 
 
 class GRU(Recurrent):
@@ -190,9 +195,7 @@ class RNN(Recurrent):
         bidirectional=False,
         dtype=np.float32,
     ):
-        if nonlinearity not in ("tanh", "relu"):
-            raise ShapeError("nonlinearity", expected="'tanh' or 'relu'", got=repr(nonlinearity))
-        cell = f"rnn_{nonlinearity}"
+        cell = f"rnn_{check_choice(nonlinearity, 'nonlinearity', 'tanh', 'relu')}"
         super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
     def forward(self, x, h_0=None):

@@ -1,8 +1,8 @@
 """Clipping of gradients by their global norm, dense and SelectedRows alike."""
 
-from varlen_rnn.errors import check_number
+from varlen_rnn.errors import DTypeError, check_list, check_number
 from varlen_rnn.ops.shape import apply_list
-from varlen_rnn.program.block import recorded, recorder
+from varlen_rnn.program.block import Variable, recorded, recorder
 from varlen_rnn.program.gradient import plain
 
 
@@ -32,6 +32,10 @@ def clip_grad_norm_(parameters, max_norm):
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
     max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
+    parameters = check_list(parameters, "parameters", "a list of Variables")
+    for number, parameter in enumerate(parameters):
+        if not isinstance(parameter, Variable):
+            raise DTypeError(f"parameters, entry {number}", expected="a Variable", got=type(parameter).__name__)
     targets = [recorded(parameter) for parameter in dict.fromkeys(parameters)]
     targets = [target for target in targets if target.grad is not None]
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)

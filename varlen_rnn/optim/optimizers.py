@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
 from varlen_rnn.program.block import Variable, apply, no_grad, recorded
 from varlen_rnn.program.gradient import backward
 
@@ -22,9 +22,7 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, parameters, lr, **attrs):
-        if not np.iterable(parameters):
-            raise DTypeError("parameters", expected="a list of Parameters", got=type(parameters).__name__)
-        self.parameters = list(parameters)
+        self.parameters = check_list(parameters, "parameters", "a list of Parameters")
         for number, parameter in enumerate(self.parameters):
             if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
                 got = type(parameter).__name__
@@ -160,7 +158,7 @@ class Momentum(Optimizer):
 
     def __init__(self, parameters, lr, momentum=0.9, nesterov=False):
         _check_fraction("momentum", momentum)
-        super().__init__(parameters, lr, momentum=momentum, nesterov=bool(nesterov))
+        super().__init__(parameters, lr, momentum=momentum, nesterov=check_flag(nesterov, "nesterov"))
 
 
 class Adagrad(Optimizer):
@@ -202,8 +200,8 @@ class Adam(Optimizer):
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ShapeError("betas", expected="a pair of numbers", got=shown(betas))
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
-        epsilon = _check_positive("epsilon", epsilon)
-        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
+        epsilon, lazy = _check_positive("epsilon", epsilon), check_flag(lazy, "lazy")
+        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=lazy)
 
     def _initial_states(self, parameter):
         return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.program.desc import MOST_DIMS, Attr
 
 _INT64 = 2**63
@@ -115,6 +116,7 @@ def own_index(index):
 def _own_item(item):
     if type(item) in BASIC_INDEX or isinstance(item, (int, np.integer)):
         return item
+    check_unmasked(item, "getitem, index")
     try:
         array = np.array(item)
     except (ValueError, TypeError):  # no index: the operator says so

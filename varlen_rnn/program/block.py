@@ -12,6 +12,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.attrs import own_index
 from varlen_rnn.program.registry import find
@@ -395,7 +396,9 @@ def operand(value, like):
         return value
     if isinstance(value, UnknownSize):
         return value + 0  # which raises
-    array = np.asarray(_no_variables(value))
+    if type(value) is not np.ndarray:
+        check_unmasked(_no_variables(value), "an operand")
+    array = np.asarray(value)
     is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
     if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
         array = array.astype(like.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import schema
 from varlen_rnn.whole_file import write_file
@@ -31,12 +31,13 @@ def to_bytes(desc, persistables):
 
 def save(path, desc, persistables):
     """Write what `to_bytes` returns; the file appears whole or not at all."""
-    write_file(path, to_bytes(desc, persistables))
+    write_file(check_path(path, "save, path"), to_bytes(desc, persistables))
 
 
 def load(path):
     """Return the description and the persistables of a file."""
-    return from_bytes(Path(path).read_bytes(), str(path))
+    path = check_path(path, "load, path")
+    return from_bytes(Path(path).read_bytes(), path)
 
 
 def from_bytes(content, what="program"):

@@ -5,8 +5,9 @@ It releases the records that it has passed, for the recurrence reuses their buff
 
 import numpy as np
 
-from varlen_rnn.errors import ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import as_rows
 from varlen_rnn.program.block import Variable, apply, no_grad, recorder
 from varlen_rnn.program.spec import Symbol
 from varlen_rnn.selected_rows import SelectedRows
@@ -31,6 +32,8 @@ def backward(loss, gradient=None):
     ProgramError
         Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
     """
+    if not isinstance(loss, Variable):
+        raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)
     if isinstance(loss.value, Symbol) and recorder() is None:
         got, hint = "one of a program, outside of it", "call it under vr.program_guard"
         raise ProgramError(f"backward, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
@@ -66,7 +69,7 @@ def _first_gradient(loss, gradient):
         return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
     if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
         return gradient
-    rows = np.asarray(gradient)
+    rows = as_rows(gradient, "gradient")
     if rows.shape != loss.shape or rows.dtype != loss.dtype:
         raise ShapeError("gradient", expected=f"{loss.shape} {loss.dtype}", got=f"{rows.shape} {rows.dtype}")
     return Variable(LoDTensor.wrap(rows, loss.value.structure))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, check_path
 from varlen_rnn.program import prune
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
@@ -50,6 +50,7 @@ def save_inference_model(folder, feeds, fetches, program=None):
 
     Source: `save_inference_model` of PaddlePaddle Fluid.
     """
+    folder = check_path(folder, "save_inference_model, folder")
     desc, persistables = _source(program, fetches)
     pruned = prune.prune(desc, names_of(desc, fetches, "fetches"))
     names, needed = names_of(desc, feeds, "feeds"), edge_names(pruned, "feed")
@@ -94,4 +95,4 @@ def load_inference_model(folder):
 
     Source: `load_inference_model` of PaddlePaddle Fluid.
     """
-    return Program.load(Path(folder) / _FILE)
+    return Program.load(Path(check_path(folder, "load_inference_model, folder")) / _FILE)

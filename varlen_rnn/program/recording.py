@@ -9,7 +9,7 @@ import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_int, check_list
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.block import Variable, apply, as_variable, check_given, recorder, recording
@@ -336,7 +336,7 @@ def data(name, shape, dtype, lod_level=0, requires_grad=False):
     into = recorder()
     if into is None:
         raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
-    sizes = tuple(check_int(size, "data, shape", -1) for size in shape)
+    sizes = tuple(check_int(size, "data, shape", -1) for size in check_list(shape, "data, shape", "a list of sizes"))
     if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
         hint = "rows with a LoD are as many as the feed has"
         raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)

@@ -5,6 +5,7 @@ Reading is untrusted input: every array passes the checks of the constructors.
 
 import collections
 import json
+from collections.abc import Mapping
 
 import numpy as np
 import safetensors
@@ -12,6 +13,7 @@ import safetensors.numpy
 
 from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.files import check_bools
 from varlen_rnn.program.spec import Scopes
@@ -39,6 +41,8 @@ def values_to_bytes(values):
     >>> x.lod(), y
     ([[0, 1, 3]], array([0, 1]))
     """
+    if not isinstance(values, Mapping):
+        raise DTypeError("values", expected="a dict of str to value", got=type(values).__name__)
     arrays, kinds = {}, {}
     for name, value in values.items():
         if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
@@ -46,7 +50,10 @@ def values_to_bytes(values):
         kinds[name], parts = _parts(name, value)
         # safetensors writes strided arrays wrongly, so every array is made contiguous.
         arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
-    return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
+    try:
+        return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise DTypeError("values", expected="arrays of numbers, and names of Unicode", got=str(error)[:80]) from error
 
 
 def _parts(name, value):
@@ -58,6 +65,7 @@ def _parts(name, value):
     if isinstance(value, SortedSeqs):
         return "sorted_seqs", [value.offsets]
     if isinstance(value, (np.ndarray, np.generic)):
+        check_unmasked(value, f"value {name!r}")
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
     hint = "what the steps of a DynamicRNN keep stays in its process: cut after its gradient" * isinstance(
