@@ -19,7 +19,7 @@ order of `torch.nn.LSTM`.
 
 from varlen_rnn.cells.cell import Cell
 from varlen_rnn.jit import body
-from varlen_rnn.kernels.activations import sigmoid, tanh
+from varlen_rnn.kernels.activations import multiply_add, sigmoid, tanh
 
 
 @body
@@ -29,7 +29,7 @@ def step(x, h, prev):
     f = sigmoid(x[1] + h[1])
     g = tanh(x[2] + h[2])
     o = sigmoid(x[3] + h[3])
-    c = f * prev[1] + i * g
+    c = multiply_add(i, g, f * prev[1])
     return (o * tanh(c), c), (i, f, g, o)
 
 

@@ -10,8 +10,10 @@ hyperbolic tangent is the rational minimax approximation on [-7.9, 7.9] that Eig
 import math
 
 import numpy as np
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
 
 from varlen_rnn.jit import body
 
@@ -87,3 +89,24 @@ def relu(x):
     """Return x where it is positive, else 0; NaN and -0 stay what they are."""
     zero = type(x)(0)
     return zero if x < zero else x
+
+
+def multiply_add(a, b, c):
+    """Return a b + c, rounded once where the machine can: of two products, the compiler would choose which to round."""
+    return a * b + c
+
+
+@intrinsic
+def _multiply_add_scalars(typing, a, b, c):
+    def codegen(context, builder, signature, arguments):
+        kind = arguments[0].type
+        name = f"llvm.fmuladd.f{signature.return_type.bitwidth}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+        return builder.call(function, arguments)
+
+    return a(a, a, a), codegen
+
+
+@overload(multiply_add)
+def _multiply_add(a, b, c):
+    return lambda a, b, c: _multiply_add_scalars(a, b, c)
