@@ -8,7 +8,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape.variable import apply
 
 
 class GRUCell(vr.nn.Module):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.program import registry
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape import operator
+from varlen_rnn.tape.variable import apply
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def test_values_are_let_go_after_their_last_reader(monkeypatch):
         most.append(sum(reference() is not None for reference in alive))
         return [vr.LoDTensor(x.data + 1)]
 
-    op = registry.Op("watched", ("x",), lambda x: [x], watched)
-    monkeypatch.setitem(registry._OPS, "watched", op)
+    op = operator.Op("watched", ("x",), lambda x: [x], watched)
+    monkeypatch.setitem(operator._OPS, "watched", op)
     with vr.program_guard() as program:
         x = vr.data("x", [-1], "float64")
         for _ in range(6):

@@ -183,7 +183,7 @@ def columns_that_are_no_integers():
 
 
 def main(name):
-    from varlen_rnn.program.recording import data
+    from varlen_rnn.program.guard import data
 
     vr.data_of_a_program = data
     try:

@@ -8,8 +8,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.program import registry
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape import operator
+from varlen_rnn.tape.variable import apply
 
 RNG = np.random.default_rng(0)
 LENGTHS = [2, 0, 3, 1]
@@ -139,7 +139,7 @@ CASES = {
 
 def test_every_operator_with_a_gradient_is_in_the_table():
     tested = {name.split(" ")[0] for name in CASES}
-    assert {name for name, op in registry._OPS.items() if op.grad} <= tested
+    assert {name for name, op in operator._OPS.items() if op.grad} <= tested
 
 
 def moved(value, direction, step):
@@ -224,9 +224,9 @@ def test_gradients_add_up_over_calls_and_uses():
 
 def test_a_gradient_without_change_of_shape_or_lod_is_handed_on_as_it_is():
     x, d = vr.Variable(rows(3)), vr.Variable(rows(3))
-    d_x, d_again = registry.find("add").grad([x, x], None, [d])
+    d_x, d_again = operator.find("add").grad([x, x], None, [d])
     assert d_x is d_again is d
-    _, relabelled = registry.find("add").grad([x, vr.Variable(dense(6, 3))], None, [d])
+    _, relabelled = operator.find("add").grad([x, vr.Variable(dense(6, 3))], None, [d])
     assert relabelled.value.num_levels == 0
     assert relabelled.value.data is d.value.data, "a LoD is taken off without a copy"
 

@@ -5,7 +5,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.test_operators import CASES
-from varlen_rnn.program.spec import describe
+from varlen_rnn.tape.spec import describe
 
 
 def declare(name, value, unknown_rows=True):

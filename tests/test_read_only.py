@@ -9,8 +9,8 @@ from numba.core.dispatcher import Dispatcher
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops.sequence import POOL_TYPES
-from varlen_rnn.program.registry import find
+from varlen_rnn.ops.sequence.pool import POOL_TYPES
+from varlen_rnn.tape.operator import find
 
 LENGTHS = [2, 0, 3, 1]
 HIDDEN = 2

@@ -7,8 +7,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import find
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 2
 

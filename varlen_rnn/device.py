@@ -26,11 +26,6 @@ def beside(index, array):
     return to_device(index) if on_device(array) and not on_device(index) else index
 
 
-def to_host(array):
-    """Return `array` as a NumPy array, copied only if it lives on a device."""
-    return array.copy_to_host() if on_device(array) else array
-
-
 def as_operand(array):
     """Return a host array as kernels are compiled for, C-contiguous and writeable: itself, or a copy.
 

@@ -13,16 +13,15 @@ from operator import attrgetter
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, check_int
+from varlen_rnn.errors import LoDError, OutOfRangeError, check_int, count
+from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod_input import (
-    Frozen,
     as_levels,
     as_rows,
     as_sequence,
     check_cover,
     check_offsets,
     children_of,
-    count,
     depth_of,
     join_sequences,
     offsets_of,
@@ -303,6 +302,10 @@ class LoDTensor:
             raise OutOfRangeError(f"slice of level {level}", expected=f"0 <= begin <= end <= {count}", got=(begin, end))
         lod, first, last = self._lod.slice(level, begin, end)
         return LoDTensor.wrap(self.data[first:last], lod)
+
+    def like(self, rows):
+        """Return rows that fit this tensor's LoD, which they share: no check, no copy."""
+        return LoDTensor.wrap(rows, self._lod)
 
     def copy(self):
         """Return a tensor with rows of its own; the LoD is shared, for it never changes."""

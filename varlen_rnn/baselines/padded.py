@@ -12,7 +12,8 @@ from varlen_rnn.nn.recurrent import Recurrent
 from varlen_rnn.ops.padding import Rectangle
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.variable import apply, as_variable, required
 
 
 class Padded(Module):

@@ -4,8 +4,9 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.module import Module
-from varlen_rnn.program.block import apply, grad_enabled, recorder, recording, required
-from varlen_rnn.program.recording import Recorder
+from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.tape.modes import grad_enabled, recorder, recording
+from varlen_rnn.tape.variable import apply, required
 
 
 class DynamicRNN(Module):

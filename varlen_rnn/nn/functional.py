@@ -1,8 +1,8 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_number
-from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import Variable, apply, required
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.tape.variable import Variable, apply, required
 
 
 def tanh(x):

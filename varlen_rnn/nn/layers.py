@@ -5,8 +5,8 @@ import numpy as np
 from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.program.block import apply
 from varlen_rnn.random import generator
+from varlen_rnn.tape.variable import apply
 
 
 def uniform(shape, bound, dtype):

@@ -6,7 +6,9 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
-from varlen_rnn.program.block import Variable, recorder, was_updated
+from varlen_rnn.tape.gradient import was_updated
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.variable import Variable
 
 
 class Parameter(Variable):

@@ -8,8 +8,9 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
-from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
-from varlen_rnn.program.spec import sizes_fit
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.variable import apply, as_variable, required
 
 
 class Recurrent(Module):

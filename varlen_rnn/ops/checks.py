@@ -5,7 +5,8 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import first_outside
 from varlen_rnn.lod import NO_LOD
-from varlen_rnn.program.spec import LOD_TENSOR, sizes_fit, spec_of_tensor
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.spec import sizes_fit, spec_of_tensor
 
 # Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})

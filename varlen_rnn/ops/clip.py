@@ -4,9 +4,10 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_TENSOR, SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
 
 
 def _infer(*gradients, max_norm):

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from varlen_rnn.cells import CELLS
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.registry import find
-from varlen_rnn.program.steps import Nested
+from varlen_rnn.program.instructions import Nested
+from varlen_rnn.tape.operator import find
 
 
 class Cost(NamedTuple):
@@ -36,8 +36,8 @@ def costs(desc):
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.program.block import Variable
-    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> from varlen_rnn.tape.variable import Variable
+    >>> from varlen_rnn.program.guard import data, program_guard
     >>> with program_guard() as program:
     ...     y = data("x", shape=[-1, 4], dtype="float32") @ Variable(np.ones((4, 3), np.float32))
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]

@@ -5,11 +5,10 @@ import numpy as np
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_like
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
 from varlen_rnn.random import generator
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
 
 
 def _infer(x, p, training):
@@ -25,7 +24,7 @@ def _forward(x, p, training):
         return [x]
     keep = generator().random(x.shape, np.float32) >= p
     mask = keep * (x.dtype.type(1 / (1 - p)) if p < 1 else x.dtype.type(0))
-    return [tensor_like(x.data * mask, x), LoDTensor.wrap(mask)]
+    return [x.like(x.data * mask), LoDTensor.wrap(mask)]
 
 
 def _grad(inputs, outputs, d_outputs, p, training):
@@ -39,7 +38,7 @@ def _infer_grad(d_out, mask):
 
 
 def _forward_grad(d_out, mask):
-    return [tensor_like(d_out.data * mask.data, d_out)]
+    return [d_out.like(d_out.data * mask.data)]
 
 
 register(

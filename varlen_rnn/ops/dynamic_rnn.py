@@ -16,24 +16,15 @@ from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_kind, check_lod_level, shared_lod
-from varlen_rnn.ops.math import sum_values, tensor_like
-from varlen_rnn.ops.sequence import check_moved, flat
-from varlen_rnn.ops.shape import apply_list
+from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.sums import sum_values
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import Variable, recording
-from varlen_rnn.program.gradient import propagate
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import (
-    LOD_RANK_TABLE,
-    LOD_TENSOR,
-    PLAN,
-    SCOPES,
-    SELECTED_ROWS,
-    STEP_SCOPES,
-    Scopes,
-    sizes_fit,
-)
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES
+from varlen_rnn.tape.modes import recording
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import PLAN, SCOPES, Scopes, sizes_fit
+from varlen_rnn.tape.variable import Variable, apply_list, propagate
 
 
 class Names(NamedTuple):
@@ -170,7 +161,7 @@ def _forward(*inputs, block, keep, **names):
             end[:alive] = state
         scopes += [values] * keep
     ends = [LoDTensor.wrap(_to_callers_order(state, plan)) for state in last]
-    return [tensor_like(y, xs[0]), *ends, plan] + [scopes] * keep
+    return [xs[0].like(y), *ends, plan] + [scopes] * keep
 
 
 def _grad(inputs, outputs, d_outputs, block, keep, **names):
@@ -244,12 +235,12 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
             d_state[:alive] = _rows_of(values[name], alive, name, d_state) if name else 0
         for name, total in zip(of_others, totals, strict=True):
             total += [values[name]] if name else []
-    d_boots = [tensor_like(_to_callers_order(d, plan), boot) for d, boot in zip(d_states, boots, strict=True)]
+    d_boots = [boot.like(_to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
         sum_values(*total)[0] if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
         for total, other, name in zip(totals, others, of_others, strict=True)
     ]
-    return [*(tensor_like(d, x) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+    return [*(x.like(d) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
 
 
 def _nothing(value, kind):
@@ -257,7 +248,7 @@ def _nothing(value, kind):
     if kind == SELECTED_ROWS:
         rows = np.empty((0, *value.shape[1:]), value.dtype)
         return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))
-    return tensor_like(np.zeros(value.shape, value.dtype), value)
+    return value.like(np.zeros(value.shape, value.dtype))
 
 
 def _given(names):

@@ -6,11 +6,11 @@ from varlen_rnn.device import as_operand, empty
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, indices
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import SELECTED_ROWS, TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.kinds import SELECTED_ROWS
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
 
 
 def _infer(ids, table, padding_idx, sparse):
@@ -31,7 +31,7 @@ def _forward(ids, table, padding_idx, sparse):
         gather_rows(table.data, flat, out)
     else:  # for others the kernel would be compiled again, and a copy of the whole table is too much
         out = table.data[flat]
-    return [tensor_like(out.reshape(*ids.shape, table.shape[1]), ids)]
+    return [ids.like(out.reshape(*ids.shape, table.shape[1]))]
 
 
 def _grad(inputs, outputs, d_outputs, padding_idx, sparse):

@@ -6,10 +6,10 @@ from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.rows import negative_log_likelihood
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, indices, shared_lod
-from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
+from varlen_rnn.ops.elementwise import grad_like, log_softmax
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
 
 
 def _infer_softmax(logits, labels):
@@ -44,7 +44,7 @@ def _softmax_grad_forward(labels, log_probabilities, d_loss):
     d = np.exp(log_probabilities.data)
     d[np.arange(len(d)), _checked_classes(labels, d.shape[1])] -= 1
     d *= d_loss.data[:, None]
-    return [tensor_like(d, log_probabilities)]
+    return [log_probabilities.like(d)]
 
 
 def _infer_softmax_grad(labels, log_probabilities, d_loss):
@@ -70,7 +70,7 @@ def _binary(logits, targets):
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
     x, y = logits.data, targets.data
     # log(1 + exp(-|x|)) + max(x, 0) - x y: no exponential of a large number.
-    return [tensor_like(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y, logits)]
+    return [logits.like(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y)]
 
 
 def _binary_grad(inputs, outputs, d_outputs):

@@ -9,10 +9,9 @@ from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_lod_level, check_rank
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.program.block import Variable, apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable, apply
 
 # The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
 
@@ -41,16 +40,16 @@ def _stay(places, height):
 def _take_rows(x, index):
     places = _places(index, len(x.data))
     if _stay(places, len(x.data)):
-        return [tensor_like(x.data, index)]
+        return [index.like(x.data)]
     out = empty((len(places), x.shape[1]), x.data)
     gather_rows(np.ascontiguousarray(x.data), places, out)
-    return [tensor_like(out, index)]
+    return [index.like(out)]
 
 
 def _take_rows_grad(x, index, d_out):
     places = _places(index, len(x.data))
     if _stay(places, len(x.data)):
-        return [tensor_like(d_out.data, x)]
+        return [x.like(d_out.data)]
     d_x, d_rows = empty(x.shape, x.data), np.ascontiguousarray(d_out.data)
     taken = np.flatnonzero(places >= 0)
     origin = np.full(len(d_x), -1)
@@ -60,7 +59,7 @@ def _take_rows_grad(x, index, d_out):
     else:
         d_x[...] = 0
         scatter_add_rows(d_rows[taken], places[taken], d_x)
-    return [tensor_like(d_x, x)]
+    return [x.like(d_x)]
 
 
 def _grad(inputs, outputs, d_outputs):
@@ -108,7 +107,7 @@ def _rectangle(x, reverse):
     pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), LoD([np.arange(num_sequences + 1) * steps]))
     last = np.arange(num_sequences) * steps + lengths - 1
     is_empty = (lengths == 0)[:, None].astype(x.dtype)
-    return [pad, tensor_like(back, x), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)]
+    return [pad, x.like(back), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)]
 
 
 register(Op("rectangle", ("x",), _infer_rectangle, _rectangle, outputs=Rectangle._fields, attrs={"reverse": "bool"}))

@@ -10,11 +10,11 @@ from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
 from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.ops.shape import apply_list
 from varlen_rnn.plan import plan_of_rows
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, spec_of_tensor
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import PLAN, spec_of_tensor
+from varlen_rnn.tape.variable import apply_list
 
 _new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -223,7 +223,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
     d_x, d_weights, d_initial = recurrence.backward(
         cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x
     )
-    d_x = tensor_like(d_x, x) if need_x else x
+    d_x = x.like(d_x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
 
 

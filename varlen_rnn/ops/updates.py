@@ -13,9 +13,9 @@ from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
 from varlen_rnn.ops.checks import check_float, check_like
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = np.zeros(1, np.int64)
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate

@@ -3,8 +3,9 @@
 They compute nothing: an executor puts values there and takes them.  Source: the operators of PaddlePaddle Fluid.
 """
 
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec, Type
+from varlen_rnn.tape.kinds import Type
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import TensorSpec
 
 FEED_LIST = TensorSpec((), None, 0, Type.FEED_MINIBATCH)
 FETCH_LIST = TensorSpec((), None, 0, Type.FETCH_LIST)

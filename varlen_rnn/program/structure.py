@@ -5,8 +5,8 @@ import functools
 import typing
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import DTYPES, Type
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.tape.kinds import DTYPES, Type
 
 _MOST_DIMS = 64  # NumPy's
 _MOST_SIZE = 2**63 - 1

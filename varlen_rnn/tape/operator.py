@@ -73,7 +73,7 @@ class Op:
         required = inputs[: len(self.inputs) - 1] if last_may_miss else inputs
         return required.index(None) if None in required else None
 
-    def slots(self, inputs, outputs, attrs):
+    def by_place(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)

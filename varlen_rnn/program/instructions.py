@@ -1,18 +1,18 @@
-"""The operators of a block, ready to run, and a nested block as its operator runs it: once for each step."""
+"""The operators of a block as instructions, and a nested block as its operator runs it: once for each time step."""
 
 from functools import cached_property
 from typing import NamedTuple
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.attrs import decode
-from varlen_rnn.program.block import run
+from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.registry import Op, find
-from varlen_rnn.program.spec import of_var
+from varlen_rnn.tape.operator import Op, find
+from varlen_rnn.tape.variable import run
 
 
-class Step(NamedTuple):
-    """An operator over the places of its variables; a missing input stands at the last place, which is None."""
+class Instruction(NamedTuple):
+    """An operator over places in a list of values; a missing input stands at the last place, which is None."""
 
     op: Op
     attrs: dict
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     done: tuple[int, ...]  # places that nobody reads after it
 
 
-class Steps:
+class Instructions:
     """The operators of one block, ready to run: names are places in a list of values.
 
     Parameters
@@ -41,14 +41,14 @@ class Steps:
         self.size = len(names) + 1
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
-        self.steps = [self._step(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+        self._all = [self._instruction(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
-    def _step(self, desc, number, op, last, not_ours, kept):
+    def _instruction(self, desc, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
         attrs = decode(kind, op.attrs, lambda index: Nested(desc, index))
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
-        return Step(
+        return Instruction(
             kind, attrs,
             tuple(self.place[name] if name else self.size - 1 for name in inputs),
             tuple(self.place[name] for name in outputs),
@@ -61,7 +61,7 @@ class Steps:
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
-        for op, attrs, inputs, outputs, overwritten, done in self.steps:
+        for op, attrs, inputs, outputs, overwritten, done in self._all:
             given = [held[place] for place in inputs]
             for position in overwritten:
                 given[position] = given[position].copy()
@@ -133,12 +133,12 @@ class Nested:
         return self.specs[name]
 
     @cached_property
-    def steps(self):
+    def instructions(self):
         """Its operators, ready to run."""
-        return Steps(self.desc, self.block, kept=[var.name for var in self.block.vars], given=list(self.specs))
+        return Instructions(self.desc, self.block, kept=[var.name for var in self.block.vars], given=list(self.specs))
 
     def run(self, values):
         """Return all values of a run by name: those given, and those computed."""
-        steps = self.steps
-        held = steps.run({name: value for name, value in values.items() if name in steps.place})
-        return {name: held[place] for name, place in steps.place.items()}
+        place = self.instructions.place
+        held = self.instructions.run({name: value for name, value in values.items() if name in place})
+        return {name: held[place] for name, place in place.items()}

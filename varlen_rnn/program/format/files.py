@@ -12,7 +12,7 @@ import safetensors.numpy
 from varlen_rnn.checkpoint import write_file
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program import schema
+from varlen_rnn.program.format import schema
 
 _NAME = "varlen_rnn program "
 _FORMAT = f"{_NAME}1"  # of the file; the description has a version of its own
