@@ -50,3 +50,11 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["model"].feed_names == ["ids"]
     assert names["scores"].shape == (2, 2)
     assert names["again"].shape == ()
+
+
+def test_the_page_on_cells(capsys):
+    names = names_after(ROOT / "docs" / "cells.md")
+    assert names["y"].shape == (5, 32)
+    assert np.abs(names["layer"].weight_hh_l0.grad).max() > 0
+    said = re.search(r"print\(error\)  # (.*)", (ROOT / "docs" / "cells.md").read_text())[1]
+    assert capsys.readouterr().out == f"{said}\n"

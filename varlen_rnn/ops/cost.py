@@ -16,7 +16,7 @@ Every size that only values tell counts as one: of a program over rows, that is 
 import math
 from typing import NamedTuple
 
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import find_cell
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.instructions import Nested
@@ -98,7 +98,7 @@ def _of_block(inputs, outputs, block, grad_block=None, **names):
 
 def _recurrent_sizes(inputs, cell):
     """Return gates * hidden * rows, the features of a row, the hidden size, and the directions."""
-    x, weights = inputs[0], inputs[1 + len(CELLS[cell].states) :]
+    x, weights = inputs[0], inputs[1 + len(find_cell(cell).states) :]
     gates, hidden = map(_known, weights[1].shape)
     return gates * _known(x.shape[0]), _known(weights[0].shape[1]), hidden, len(weights) // 4
 
@@ -106,7 +106,7 @@ def _recurrent_sizes(inputs, cell):
 def _kept_bytes(inputs, cell, keep=True, num_forward=None, need_x=None):
     """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
     _, _, hidden, directions = _recurrent_sizes(inputs[:num_forward], cell)
-    columns = CELLS[cell].num_kept * hidden - 1
+    columns = find_cell(cell).num_kept * hidden - 1
     return directions * _known(inputs[0].shape[0]) * columns * inputs[0].dtype.itemsize if keep else 0
 
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from varlen_rnn import recurrence
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import find_cell
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
@@ -18,12 +18,6 @@ from varlen_rnn.tape.variable import apply_list
 
 _new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
-def _cell(name):
-    if name not in CELLS:
-        raise ProgramError("recurrent, cell", expected=f"one of {sorted(CELLS)}", got=repr(name))
-    return CELLS[name]
 
 
 def _split(cell, inputs):
@@ -56,7 +50,7 @@ def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
 
 
 def _infer(*inputs, cell, keep):
-    cell, num_directions = _cell(cell), 1
+    cell, num_directions = find_cell(cell), 1
     operands = _operands(cell, inputs)
     if not (operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands)):
         num_directions = _check(cell, *_split(cell, inputs))
@@ -118,7 +112,7 @@ def _direction(weights):
 
 
 def _forward(*inputs, cell, keep):
-    cell = _cell(cell)
+    cell = find_cell(cell)
     x, states, directions = _split(cell, inputs)
     plan = plan_of_rows(x.structure)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
@@ -140,8 +134,8 @@ def _run(cell, lod, rows, weights, initial, plan, keep):
 
 def _shortcut(inputs, cell, keep):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
-    kind = CELLS.get(cell)
-    operands = kind and _operands(kind, inputs)
+    kind = find_cell(cell)
+    operands = _operands(kind, inputs)
     if not operands:
         return None
     try:
@@ -159,7 +153,7 @@ def _shortcut(inputs, cell, keep):
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     y, (plan, *kept) = outputs[0], outputs[1 + num_states :]
     d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad}
@@ -171,7 +165,7 @@ def _infer_grad(*inputs, cell, num_forward, need_x):
         raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
     y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     last, kept = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
     expected = [y, PLAN, *kept, y, *last]
     if len(given) != len(expected) or given[0] is None or given[1] is None:
@@ -206,7 +200,7 @@ def _check_kept(x, plan, kept, columns):
 
 
 def _forward_grad(*inputs, cell, num_forward, need_x):
-    cell = _cell(cell)
+    cell = find_cell(cell)
     x, states, directions = _split(cell, inputs[:num_forward])
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_last) = rest[: len(directions)], rest[len(directions) :]
@@ -230,13 +224,13 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
 def _overwritten(num_inputs, cell, **attrs):
     """Return the positions of what each direction kept: the gradient writes there."""
     first = attrs["num_forward"] + 2
-    return tuple(range(first, num_inputs - 1 - len(_cell(cell).states)))
+    return tuple(range(first, num_inputs - 1 - len(find_cell(cell).states)))
 
 
 @functools.lru_cache
 def _places(num_inputs, num_outputs, cell, keep):
     """Return the names of inputs, and of outputs: y, the last states, the plan, what each direction keeps."""
-    states = _cell(cell).states
+    states = find_cell(cell).states
     ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
     inputs = "x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)
     kept = ("kept" + end for end in ends if keep)
@@ -245,7 +239,7 @@ def _places(num_inputs, num_outputs, cell, keep):
 
 def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
     inputs, (y, *rest) = _places(num_forward, 0, cell, True)
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     last, (plan, *kept) = rest[:num_states], rest[num_states:]
     given = [*inputs, y, plan, *kept, f"d_{y}", *(f"d_{name}" for name in last)]
     return given, [f"d_{name}" for name in inputs]
