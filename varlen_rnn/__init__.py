@@ -1,6 +1,6 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
-from varlen_rnn import baselines, nn, ops, optim
+from varlen_rnn import baselines, cells, nn, ops, optim
 from varlen_rnn import data as _data
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (

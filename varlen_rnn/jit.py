@@ -1,27 +1,38 @@
-"""The only place with Numba options: `body`, `cpu_kernel`, `cpu_inlined`, `address_of`, `caller`, `cuda_kernel`.
+"""The only place with Numba options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
 
 An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and a CUDA loop
 (`cuda_kernel`) that stand side by side.  Without a GPU, `NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1` runs the
 CUDA loops in Numba's simulator.
 
-Numba makes the code of a function part of each function that calls it, and LLVM works on every copy.  What many kernels
-call is therefore compiled once and called by its address (`address_of`, `caller`).  Kernels get addresses as arguments,
-for those differ from process to process, while kernels stay in the disk cache.
+Compiling must not take long.  Numba makes the code of a function part of each function that calls it, and LLVM works on
+every copy, once more at each level.  So what many kernels call is compiled once and called by its address
+(`address_of`, `caller`): kernels get addresses as arguments, for those differ from process to process, while kernels
+stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of it before anything is compiled.
 """
 
 import numba
 from llvmlite import ir
 from numba import cuda, types
-from numba.core import dispatcher
+from numba.core import compiler, dispatcher
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from varlen_rnn.cache import DiskCache
 
+
+class _Compiler(compiler.CompilerBase):
+    """Numba's compiler without static single assignment, which LLVM does anyway: a tenth of the time."""
+
+    def define_pipelines(self):
+        self.state.flags.enable_ssa = False
+        return [compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+_ENGINE = _OPTIONS | {"pipeline_class": _Compiler, "_nrt": False}
 # Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
-_INNER = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = _ENGINE | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def body(function):
@@ -34,8 +45,13 @@ def cpu_kernel(function):
     return _cached(numba.njit(**_OPTIONS)(function))
 
 
+def engine_kernel(function):
+    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
+    return _cached(numba.njit(**_ENGINE)(function))
+
+
 def cpu_inlined(function):
-    """Compile a step of a CPU loop so that it becomes part of its callers, which are compiled code only."""
+    """Compile a part of an engine's loop, so that it becomes part of its callers, which are compiled code only."""
     return numba.njit(inline="always", **_INNER)(function)
 
 

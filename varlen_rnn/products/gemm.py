@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, address_of_pack, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, address_of_multiply, multiply
@@ -99,7 +99,7 @@ def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
             c.at[c.offsets[r] + j] = edge.at[edge.offsets[r] + j]
 
 
-@cpu_kernel
+@engine_kernel
 def product_cpu(shard, num_shards, code, counters, it):
     """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, a piece of rows at a time.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel, engine_kernel
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
@@ -227,7 +227,7 @@ def _add_sums(columns, totals, first, end):
             totals[m - first + j] += sums[j]
 
 
-@cpu_kernel
+@engine_kernel
 def row_products_cpu(shard, num_shards, counters, shares, a, factors, c, totals, numbers, offsets):
     """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
 

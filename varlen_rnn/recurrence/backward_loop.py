@@ -9,7 +9,7 @@ gives neighbours of a row sooner than other rows.
 
 from typing import Any, NamedTuple
 
-from varlen_rnn.jit import cpu_inlined, cpu_kernel
+from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.packing import Weight, no_weight, pack
 from varlen_rnn.products.sync import wait
@@ -227,21 +227,6 @@ def _store_rows(sizes, layer, units, scratch, group, block):
 
 
 @cpu_inlined
-def _differentiate_step(code, share, sizes, layer, units, scratch, group, alive, t):
-    """Run the equations of a step over all its sequences, a block of rows and a run of units at a time."""
-    for first in range(0, alive, BACKWARD_ROWS):
-        count = least(BACKWARD_ROWS, alive - first)
-        for unit in range(0, units.count, units.run):
-            num_units = least(units.run, units.count - unit)
-            span = (num_units + units.width - 1) // units.width * units.width
-            block = _Block(t, first, count, unit, num_units, span)
-            _prefetch_next(share, sizes, layer, units, scratch, block, alive)
-            _load_rows(share, sizes, layer, units, scratch, group, block)
-            step_backward(code.equations, (scratch.planes, count * span))
-            _store_rows(sizes, layer, units, scratch, group, block)
-
-
-@cpu_inlined
 def _later_rows(share, layer, units, scratch, alive, asked):
     """Write where tiles prefetch: the slots of two steps to come, neighbours from the lower row on.
 
@@ -271,7 +256,7 @@ def _add_products(code, layer, units, scratch, group, alive, t, num_later):
     multiply(code.multiply, (alive, units.end_block - units.first_block, gates, panels, sums, sums, later))
 
 
-@cpu_kernel
+@engine_kernel
 def backward(shard, num_shards, work, batch, code, sizes, task, weight_rows, d_y, d_last, d_initial):
     """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
 
@@ -301,7 +286,16 @@ def backward(shard, num_shards, work, batch, code, sizes, task, weight_rows, d_y
             while alive < group.count and share.seq_lens[group.first + alive] > t:
                 alive += 1
             _find_rows(share, layer, scratch, group, alive, t)
-            _differentiate_step(code, share, sizes, layer, units, scratch, group, alive, t)
+            for first in range(0, alive, BACKWARD_ROWS):
+                count = least(BACKWARD_ROWS, alive - first)
+                for unit in range(0, units.count, units.run):
+                    num_units = least(units.run, units.count - unit)
+                    span = (num_units + units.width - 1) // units.width * units.width
+                    block = _Block(t, first, count, unit, num_units, span)
+                    _prefetch_next(share, sizes, layer, units, scratch, block, alive)
+                    _load_rows(share, sizes, layer, units, scratch, group, block)
+                    step_backward(code.equations, (scratch.planes, count * span))
+                    _store_rows(sizes, layer, units, scratch, group, block)
             if share.parts > 1:
                 wait(group.line, done * share.parts)
             num_later = _later_rows(share, layer, units, scratch, alive, asked)

@@ -8,7 +8,7 @@ planes, too, one per panel of units and gate, where the rows of a step are neigh
 
 from typing import Any, NamedTuple
 
-from varlen_rnn.jit import cpu_inlined, cpu_kernel
+from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.products.packing import pack, weight_of
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -74,18 +74,21 @@ class _Units(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: products, previous states, results; projected inputs; offsets of rows; the rows of a block."""
+    """A thread's planes: products, previous states, results; projected inputs; and offsets of rows.
+
+    `rows` are those whose inputs are projected, `x_rows` where they begin in `x`.
+    """
 
     planes: Any
     previous: int
     results: int
     plane: int
     projected: Any
+    rows: Any
     x_rows: Any
     sums: Any
     no_offsets: Any
     h_rows: Any
-    rows: Any
 
 
 class _Carry(NamedTuple):
@@ -104,14 +107,21 @@ class _Carry(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Sequences at one step: the first rank and how many, where their outputs begin, and their projected inputs."""
+    """Sequences at one step: how many, their rows, and where their outputs begin before and after it."""
 
-    t: int
-    first: int
     count: int
-    before: int
-    now: int
-    at_x: int
+    rows: Any
+    before: Any
+    now: Any
+
+
+class _Panel(NamedTuple):
+    """A block of units: its number, the first unit, how many exist, and where its states begin in the carry."""
+
+    number: int
+    unit: int
+    valid: int
+    states: Any
 
 
 def output_blocks(unit_blocks):
@@ -122,7 +132,7 @@ def output_blocks(unit_blocks):
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs that owns so many blocks of units."""
     planes = sizes.gates + sizes.states + 1 + sizes.kept
-    return planes * MOST_ROWS + PROJECTED_ROWS * own_unit_blocks * sizes.gates, 3 * PROJECTED_ROWS + 2 * MOST_ROWS
+    return planes * MOST_ROWS + PROJECTED_ROWS * own_unit_blocks * sizes.gates, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
 @cpu_inlined
@@ -148,9 +158,9 @@ def _units_of(share, sizes, layer):
 @cpu_inlined
 def _scratch_of(share, sizes, units):
     """Return the scratch of a thread, in its own memory."""
-    plane, x_rows = MOST_ROWS * units.width, share.offsets
-    sums, no_offsets = offset(x_rows, PROJECTED_ROWS), offset(x_rows, 2 * PROJECTED_ROWS)  # those are zeros
-    h_rows = offset(x_rows, 3 * PROJECTED_ROWS)
+    plane, rows = MOST_ROWS * units.width, share.offsets
+    x_rows, sums = offset(rows, PROJECTED_ROWS), offset(rows, 2 * PROJECTED_ROWS)
+    no_offsets, h_rows = offset(rows, 3 * PROJECTED_ROWS), offset(rows, 4 * PROJECTED_ROWS)  # the first are zeros
     for r in range(PROJECTED_ROWS):
         sums[r] = r * units.width
     for r in range(MOST_ROWS):
@@ -158,9 +168,8 @@ def _scratch_of(share, sizes, units):
     results = (sizes.gates + sizes.states) * plane
     projected = offset(share.numbers, results + (1 + sizes.kept) * plane)
     return _Scratch(
-        share.numbers, sizes.gates * plane, results, plane, projected, x_rows, sums, no_offsets, h_rows,
-        offset(h_rows, MOST_ROWS),
-    )  # fmt: skip
+        share.numbers, sizes.gates * plane, results, plane, projected, rows, x_rows, sums, no_offsets, h_rows
+    )
 
 
 @cpu_inlined
@@ -200,15 +209,16 @@ def _leave_last_states(share, sizes, layer, units, group, carry):
 
 
 @cpu_inlined
-def _find_rows(share, group, first, count, alive, t, stride, rows):
-    """Write the offsets of the rows that are projected with step `t` of some sequences.
+def _find_rows(share, layer, scratch, group, first, count, alive, t):
+    """List the rows that are projected with step `t` of some sequences.
 
     Return how many, and the step that they end before: the next one, unless they are all the sequences alive.
     """
     num_rows, end, has_all = 0, t, count == alive
     while True:
         for r in range(count):
-            rows[num_rows + r] = row_of_step(share, group.first + first + r, end) * stride
+            row = row_of_step(share, group.first + first + r, end)
+            scratch.rows[num_rows + r], scratch.x_rows[num_rows + r] = row, row * layer.x_depth
         num_rows += count
         end += 1
         if not has_all or end == group.steps:
@@ -220,9 +230,8 @@ def _find_rows(share, group, first, count, alive, t, stride, rows):
 
 
 @cpu_inlined
-def _project_block(code, share, sizes, layer, units, scratch, group, first, count, alive, t):
-    """Project the inputs of the rows that begin with step `t` of some sequences; return the step they end before."""
-    num_rows, until = _find_rows(share, group, first, count, alive, t, layer.x_depth, scratch.x_rows)
+def _project_rows(code, sizes, layer, units, scratch, num_rows):
+    """Project the inputs of the listed rows, for the thread's units."""
     step = (layer.x_depth + 1) * units.width
     panels = offset(units.x_panels, units.first * sizes.gates * step)
     biases = Sums(offset(panels, layer.x_depth * units.width), scratch.no_offsets, step)
@@ -231,86 +240,73 @@ def _project_block(code, share, sizes, layer, units, scratch, group, first, coun
         Panels(panels, step, layer.x_depth), biases,
         Sums(scratch.projected, scratch.sums, PROJECTED_ROWS * units.width), Prefetch(layer.x, scratch.no_offsets, 0),
     ))  # fmt: skip
-    return until
 
 
 @cpu_inlined
-def _load_states(sizes, units, scratch, carry, block, unit, state):
+def _panel_of(layer, units, carry, group, number, first):
+    """Return a block of units, for the sequences from a rank on."""
+    unit = number * units.width
+    states = offset(carry.states, (number * group.count + first) * units.width)
+    return _Panel(number, unit, least(units.width, layer.hidden - unit), states)
+
+
+@cpu_inlined
+def _load_states(sizes, units, scratch, carry, block, panel):
     """Copy to the scratch what the equations read of the step before."""
     for r in range(block.count):
         target = offset(scratch.planes, scratch.previous + r * units.width)
-        output = offset(carry.outputs, block.before + r * carry.output_step + unit)
+        output = offset(block.before, r * carry.output_step + panel.unit)
         copy_units(sizes.reads_output, output, 0, target, 0, units.width)
-        source, others = offset(state, r * units.width), offset(target, scratch.plane)
+        source, others = offset(panel.states, r * units.width), offset(target, scratch.plane)
         copy_units(sizes.states - 1, source, carry.state_plane, others, scratch.plane, units.width)
 
 
 @cpu_inlined
-def _multiply_panel(code, sizes, layer, units, scratch, carry, block, unit_block, has_states):
-    """Sum the recurrent products of a block of units, a panel per gate, in the order in which panels pass."""
-    step, depth = (layer.hidden + 1) * units.width, layer.hidden if has_states else 0
-    way, nearest = (1, 0) if block.t % 2 else (-1, sizes.gates - 1)
-    panels = offset(units.h_panels, (unit_block * sizes.gates + nearest) * step)
+def _multiply_panel(code, sizes, layer, units, scratch, block, panel, depth, way):
+    """Sum the recurrent products of a block of units, one panel per gate, in the order in which panels pass."""
+    step, nearest = (layer.hidden + 1) * units.width, 0 if way > 0 else sizes.gates - 1
+    panels = offset(units.h_panels, (panel.number * sizes.gates + nearest) * step)
     biases = Sums(offset(panels, layer.hidden * units.width), scratch.no_offsets, way * step)
     products = Sums(offset(scratch.planes, nearest * scratch.plane), scratch.sums, way * scratch.plane)
     multiply(code.multiply, (
-        block.count, sizes.gates, Rows(offset(carry.outputs, block.before), scratch.h_rows),
-        Panels(panels, way * step, depth), biases, products, Prefetch(panels, scratch.no_offsets, 0),
+        block.count, sizes.gates, Rows(block.before, scratch.h_rows), Panels(panels, way * step, depth), biases,
+        products, Prefetch(panels, scratch.no_offsets, 0),
     ))  # fmt: skip
 
 
 @cpu_inlined
-def _store_states(sizes, layer, units, scratch, carry, block, unit, state, valid):
+def _store_states(sizes, layer, units, scratch, carry, block, panel):
     """Copy the results of a block of units: outputs to `y` and for the next step, states for the next step."""
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + r * units.width)
-        copy_units(1, source, 0, offset(layer.y, scratch.rows[r] * layer.y_stride + unit), 0, valid)
-        output = offset(carry.outputs, block.now + r * carry.output_step + unit)
+        copy_units(1, source, 0, offset(layer.y, block.rows[r] * layer.y_stride + panel.unit), 0, panel.valid)
+        output = offset(block.now, r * carry.output_step + panel.unit)
         copy_units(1, source, 0, output, 0, units.width)
-        others, there = offset(source, (1 + sizes.slots) * scratch.plane), offset(state, r * units.width)
+        others, there = offset(source, (1 + sizes.slots) * scratch.plane), offset(panel.states, r * units.width)
         copy_units(sizes.states - 1, others, scratch.plane, there, carry.state_plane, units.width)
 
 
 @cpu_inlined
-def _keep_rows(sizes, layer, units, scratch, block, unit, valid):
+def _keep_rows(sizes, layer, units, scratch, block, panel):
     """Copy what the gradient needs of a block of units, past the caches where they could not hold it until then."""
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
-        target = offset(layer.kept, scratch.rows[r] * layer.kept_stride + unit)
+        target = offset(layer.kept, block.rows[r] * layer.kept_stride + panel.unit)
         if layer.non_temporal:
-            store_units_non_temporal(sizes.kept, source, scratch.plane, target, layer.hidden, valid)
+            store_units_non_temporal(sizes.kept, source, scratch.plane, target, layer.hidden, panel.valid)
         else:
-            copy_units(sizes.kept, source, scratch.plane, target, layer.hidden, valid)
+            copy_units(sizes.kept, source, scratch.plane, target, layer.hidden, panel.valid)
 
 
 @cpu_inlined
-def _advance_block(code, share, sizes, layer, units, scratch, carry, group, block):
-    """Advance some sequences by a step: for each block of units, the products, the equations, and their results.
-
-    Panels pass up one step and down the next: the caches hold the last ones.
-    """
+def _clear_pads(sizes, layer, block):
+    """Clear what makes rows longer than what is kept, for a user may fetch them."""
     for r in range(block.count):
-        scratch.rows[r] = row_of_step(share, group.first + block.first + r, block.t)
-    has_states, own = layer.given or block.t > 0, units.end - units.first
-    for i in range(own):
-        unit_block = units.first + i if block.t % 2 else units.end - 1 - i
-        unit = unit_block * units.width
-        valid = least(units.width, layer.hidden - unit)
-        state = offset(carry.states, (unit_block * group.count + block.first) * units.width)
-        at_x = ((unit_block - units.first) * sizes.gates * PROJECTED_ROWS + block.at_x) * units.width
-        _load_states(sizes, units, scratch, carry, block, unit, state)
-        _multiply_panel(code, sizes, layer, units, scratch, carry, block, unit_block, has_states)
-        step_forward(code.equations, (offset(scratch.projected, at_x), scratch.planes, block.count * units.width))
-        _store_states(sizes, layer, units, scratch, carry, block, unit, state, valid)
-        if layer.keep:
-            _keep_rows(sizes, layer, units, scratch, block, unit, valid)
-    if layer.keep and units.end == units.count:
-        for r in range(block.count):  # rows may be longer than what is kept, and a user may fetch them
-            for j in range(sizes.kept * layer.hidden, layer.kept_stride):
-                layer.kept[scratch.rows[r] * layer.kept_stride + j] = 0
+        for j in range(sizes.kept * layer.hidden, layer.kept_stride):
+            layer.kept[block.rows[r] * layer.kept_stride + j] = 0
 
 
-@cpu_kernel
+@engine_kernel
 def forward(shard, num_shards, work, batch, code, sizes, task, last, keep, non_temporal):
     """Run the steps of the groups that a thread takes: write the outputs of a task, and what its rows keep.
 
@@ -342,15 +338,30 @@ def forward(shard, num_shards, work, batch, code, sizes, task, last, keep, non_t
                 wait(group.line, (t + layer.given) * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:
                 alive -= 1
+            depth, way = layer.hidden if layer.given or t > 0 else 0, 1 if t % 2 else -1
+            before, now = t % 2 * carry.output_plane, (t + 1) % 2 * carry.output_plane
             for first in range(0, alive, share.block_rows):
                 count = least(share.block_rows, alive - first)
                 if projected_until <= t:
-                    until = _project_block(code, share, sizes, layer, units, scratch, group, first, count, alive, t)
+                    num_rows, until = _find_rows(share, layer, scratch, group, first, count, alive, t)
+                    _project_rows(code, sizes, layer, units, scratch, num_rows)
                     projected_until, at_x = until if count == alive else projected_until, 0
-                before = t % 2 * carry.output_plane + first * carry.output_step
-                now = (t + 1) % 2 * carry.output_plane + first * carry.output_step
-                block = _Block(t, first, count, before, now, at_x)
-                _advance_block(code, share, sizes, layer, units, scratch, carry, group, block)
+                at = offset(carry.outputs, first * carry.output_step)
+                block = _Block(count, offset(scratch.rows, at_x), offset(at, before), offset(at, now))
+                # Panels pass up one step and down the next: the caches hold the last ones.
+                for i in range(units.end - units.first):
+                    number_of_panel = units.first + i if way > 0 else units.end - 1 - i
+                    panel = _panel_of(layer, units, carry, group, number_of_panel, first)
+                    _load_states(sizes, units, scratch, carry, block, panel)
+                    _multiply_panel(code, sizes, layer, units, scratch, block, panel, depth, way)
+                    plane = (panel.number - units.first) * sizes.gates * PROJECTED_ROWS
+                    projected = offset(scratch.projected, (plane + at_x) * units.width)
+                    step_forward(code.equations, (projected, scratch.planes, count * units.width))
+                    _store_states(sizes, layer, units, scratch, carry, block, panel)
+                    if layer.keep:
+                        _keep_rows(sizes, layer, units, scratch, block, panel)
+                if layer.keep and units.end == units.count:
+                    _clear_pads(sizes, layer, block)
                 at_x += count
             t, rows = t + 1, rows + alive
         if t == steps:
