@@ -53,8 +53,8 @@ class DiskCache(caching._Cache):
         """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
-        # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs, SciPy
-        # among it: a third of a second, which the compiler takes when it comes to work.
+        # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs,
+        # SciPy among it: a third of a second, which the compiler takes when it comes to work.
         rtsys.initialize(target_context)
         try:
             compiled = compiler.CompileResult._rebuild(

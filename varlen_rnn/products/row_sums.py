@@ -72,7 +72,7 @@ class Shares(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Rows of `a`, and what a shard copies of a block of them, tile by tile of its columns, with the columns' sums.
+    """Rows of `a`, and what a shard copies of a block of them, tile by tile of its columns, with their sums in float64.
 
     Tiles read `a` down its columns, a whole row apart: each gets a copy, of `size`, where its neighbours are
     neighbours.  The sums of a tile take a `span`.
@@ -107,12 +107,10 @@ class _Side(NamedTuple):
 
 
 @cpu_inlined
-def _columns_of(a, numbers, piece):
-    """Return the columns of a shard, in memory at the beginning of its numbers."""
-    tiles, num_tiles = pointer(numbers, 0), piece // TILE_ROWS
+def _columns_of(a, tiles, sums):
+    """Return the columns of a shard, copies and sums in memory of its own."""
     span = span_of_tile(tiles)
-    size = _DEPTH_BLOCK * TILE_ROWS + span
-    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, size, offset(tiles, num_tiles * size), span)
+    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, _DEPTH_BLOCK * TILE_ROWS + span, sums, span)
 
 
 @cpu_inlined
@@ -228,11 +226,12 @@ def _add_sums(columns, totals, first, end):
 
 
 @engine_kernel
-def row_products_cpu(shard, num_shards, counters, shares, a, factors, c, totals, numbers, offsets):
+def row_products_cpu(shard, num_shards, counters, shares, a, factors, c, totals, numbers, sums, offsets):
     """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
 
     Row i of both `c`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
-    `shares.lowest + i`.  A shard has a row of `numbers` and of `offsets` for itself.
+    `shares.lowest + i`.  A shard has a row of `numbers`, `sums` and `offsets`
+    for itself.
 
     Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the
     next piece, so that none waits long for one whose core is slow.  They take at the first of the `counters`; the
@@ -240,10 +239,11 @@ def row_products_cpu(shard, num_shards, counters, shares, a, factors, c, totals,
     """
     optimise_for_size()
     shares = Shares(*shares)
-    lowest, columns = shares.lowest, _columns_of(a, numbers[shard], shares.piece)
-    start_of_sums = offset(columns.sums, shares.piece // TILE_ROWS * columns.span)
-    zeros, c_rows = _zeros_of(start_of_sums, pointer(offsets, shard * offsets.shape[1])), c[0].shape[0]
-    panels, at = offset(start_of_sums, width_of(columns.at)), offset(zeros.offsets, 2 * TILE_ROWS)
+    lowest, own = shares.lowest, pointer(numbers, shard * numbers.shape[1])
+    columns = _columns_of(a, own, pointer(sums, shard * sums.shape[1]))
+    after_tiles = offset(own, shares.piece // TILE_ROWS * columns.size)
+    zeros, c_rows = _zeros_of(after_tiles, pointer(offsets, shard * offsets.shape[1])), c[0].shape[0]
+    panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
     sides = (
         _side_of(Factor(*factors[0]), c[0], lowest, panels, at),
         _side_of(Factor(*factors[1]), c[1], lowest, offset(panels, c[0].shape[1] * _PANEL_STEP), offset(at, c_rows)),
@@ -318,11 +318,13 @@ def _run(a, one, two, wide, sums, lowest, highest):
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
     counters = np.zeros(COUNTER * (1 + -(-columns // piece)), np.int64)
     whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
-    tiles = piece // TILE_ROWS * (_DEPTH_BLOCK * TILE_ROWS + 2 * (TILE_ROWS + width))
-    numbers = empty((num_shards, tiles + width + sum(c.shape[1] for c in wide) * _PANEL_STEP), a)
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # or less
+    size = num_tiles * (_DEPTH_BLOCK * TILE_ROWS + span) + width + sum(c.shape[1] for c in wide) * _PANEL_STEP
+    numbers, of_columns = empty((num_shards, size), a), np.empty((num_shards, num_tiles * span))
     offsets = np.empty((num_shards, 2 * (TILE_ROWS + len(wide[0]))), np.int64)
     shares, factors = (lowest, highest, piece, whole), (tuple(one), tuple(two))
-    for_each_shard(row_products_cpu, counters, shares, a, factors, wide, sums, numbers, offsets, num_shards=num_shards)
+    memory = numbers, of_columns, offsets
+    for_each_shard(row_products_cpu, counters, shares, a, factors, wide, sums, *memory, num_shards=num_shards)
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):

@@ -237,7 +237,24 @@ def _make_move(num_vectors, **options):
 
 
 add_panel = _make_move(lambda lanes: TILE_VECTORS, add=True)
-_copy_span, _add_span = (_make_move(lambda lanes: -(-TILE_ROWS // lanes), add=add) for add in (False, True))
+_copy_span = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
+
+
+@intrinsic
+def _add_span(typing, source, sums):
+    """Add neighbours, a `span_of_tile` of them, to sums in float64."""
+
+    def codegen(context, builder, signature, arguments):
+        mover = _Mover(context, builder, signature.args[0])
+        wide = ir.VectorType(ir.DoubleType(), mover.kind.count)
+        for v in range(-(-TILE_ROWS // mover.kind.count)):
+            value = load_vector(builder, vector_at(builder, arguments[0], mover.kind, v), mover.scalar_bytes)
+            value = value if mover.kind == wide else builder.fpext(value, wide)
+            there = vector_at(builder, arguments[1], wide, v)
+            builder.store(builder.fadd(load_vector(builder, there, 8), value), there).align = 8
+        return context.get_dummy_value()
+
+    return types.void(source, types.CPointer(types.float64)), codegen
 
 
 @intrinsic
@@ -260,7 +277,7 @@ def span_of_tile(like):
 
 @cpu_inlined
 def copy_and_add_span(source, target, sums):
-    """Copy a `span_of_tile` of neighbours, and add it to another one."""
+    """Copy a `span_of_tile` of neighbours, and add it to sums in float64."""
     _copy_span(source, target)
     _add_span(source, sums)
 
