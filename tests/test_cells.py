@@ -123,19 +123,19 @@ def wrong(**changed):
 
 def test_equations_that_do_not_fit_are_errors():
     assert "expected a tuple of 1 numbers and one of 2" in wrong(step=lambda x, h, prev: ((0.0,), (0.0,)))
-    assert "expected a tuple of 2 numbers and one of 1" in wrong(step_grad=lambda *_: None)
+    assert "expected a tuple of 2 numbers and one of 1" in wrong(step_grad=lambda slots, prev, states, d_states: None)
     assert "NameError" in wrong(step=lambda x, h, prev: undefined)  # noqa: F821
     assert "expected a function, got int" in wrong(step=3)
-    assert "gradient of the projected f" in wrong(step_grad=lambda *_: ((0.0, 0.0), (0.0,)))
+    assert "gradient of the projected f" in wrong(step_grad=lambda slots, prev, states, d_states: ((0.0, 0.0), (0.0,)))
 
     def no_previous(slots, prev, states, d_states):
-        d_slots, _ = step_grad(slots, prev, states, d_states)
+        d_slots, _ = step_grad(slots, prev, (), d_states)
         return d_slots, (0.0,)
 
     assert "gradient of the previous h" in wrong(step_grad=no_previous)
 
     def of_product(slots, prev, states, d_states):
-        d_slots, d_prev = step_grad(slots, prev, states, d_states)
+        d_slots, d_prev = step_grad(slots, prev, (), d_states)
         return (*d_slots, 0.0), d_prev
 
     def keeps_product(x, h, prev):
@@ -149,7 +149,9 @@ def test_equations_that_do_not_fit_are_errors():
         "product_slots": {"g": "u"},
         "step": lambda *a: (step(*a)[0], (0.0, *step(*a)[1])),
     }
-    got = wrong(**swapped, step_grad=lambda s, *rest: ((0.0, *step_grad(s[1:], *rest)[0]), step_grad(s[1:], *rest)[1]))
+    got = wrong(
+        **swapped, step_grad=lambda s, p, _, d: ((0.0, *step_grad(s[1:], p, (), d)[0]), step_grad(s[1:], p, (), d)[1])
+    )
     assert "gradient of the product of g" in got
 
 
@@ -160,6 +162,32 @@ def test_a_gradient_that_reads_the_output_is_an_error(how):
         return step_grad(slots, prev, states, d_states)
 
     assert "expected no use of states[0]" in wrong(step_grad=reads)
+
+
+def test_what_only_some_numbers_lead_to_is_read_too():
+    def rarely(x, h, prev):
+        y = prev[0] if x[0] > 1000 else x[0]
+        return (y,), (y,)
+
+    def from_the_end(slots, prev, states, d_states):
+        if slots[0] > 1000:
+            return (states[-1] * d_states[0],), (0.0,)
+        return (d_states[0],), (0.0,)
+
+    def grad(slots, prev, states, d_states):
+        return (d_states[0],), (0.0,)
+
+    names = {"gates": "y", "states": "h", "slots": "y"}
+    with pytest.raises(ShapeError, match=r"product of y"):  # the step reads no h
+        Cell(name="wrong", **names, step=rarely, step_grad=grad)
+
+    def adds(x, h, prev):
+        y = x[0] + h[0] + (prev[0] if x[0] > 1000 else type(x[0])(0))
+        return (y,), (y,)
+
+    assert Cell(name="rarely", **names, step=adds, step_grad=grad).reads_output
+    with pytest.raises(ShapeError, match=r"expected no use of states\[0\]"):
+        Cell(name="wrong", **names, step=adds, step_grad=from_the_end)
 
 
 def test_names_that_do_not_fit_are_errors():

@@ -14,6 +14,7 @@ import functools
 import math
 import random
 
+from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.jit import body
@@ -41,7 +42,7 @@ class Cell(Frozen):
         `step(x, h, prev) -> (states, slots)`: takes and returns tuples of scalars.
     step_grad : function
         `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` without the recurrent product.  It may
-        not read `states[0]`, the output: what it needs of that stands in a slot.
+        not read `states[0]`, the output, on any path: what it needs of that stands in a slot.
     product_slots : dict of str to str, optional
         Of gates whose recurrent product has another gradient than the projected input: the slot that gets it.  The
         first slots, as many as there are gates, are those that get the gradients of recurrent products.
@@ -124,40 +125,30 @@ def _names(what, names):
     return names
 
 
-class _Watched(tuple):
-    """A tuple that notes whether its first item was read."""
-
-    read = False
-
-    def __getitem__(self, index):
-        covered = range(len(self))[index]
-        self.read |= 0 in covered if isinstance(index, slice) else covered == 0
-        return super().__getitem__(index)
-
-    def __iter__(self):
-        self.read = True
-        return super().__iter__()
-
-
 def _check_equations(cell, step, step_grad):
-    """Return whether the equations read the output of the step before; raise unless the gradient is the step's."""
-    draw, reads = random.Random(0), False
+    """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
+    if _may_read_first(cell, "step_grad", step_grad, 2):
+        hint = "keep what it needs of the output in a slot; take states by constant numbers, do not unpack them"
+        raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
+    draw = random.Random(0)
     for _ in range(_TRIALS):
         x, h, prev, d_states = (
             tuple(draw.uniform(-1, 1) for _ in range(count))
             for count in (len(cell.gates), len(cell.gates), len(cell.states), len(cell.states))
         )
-        watched = _Watched(prev)
-        states, slots = _run(cell, "step", step, (x, h, watched), ("states", "slots"))
-        output = _Watched((math.nan, *states[1:]))
-        given = slots, watched, output, d_states
+        states, slots = _run(cell, "step", step, (x, h, prev), ("states", "slots"))
+        given = slots, prev, (math.nan, *states[1:]), d_states
         d_slots, d_prev = _run(cell, "step_grad", step_grad, given, ("slots", "states"))
-        if output.read:
-            hint = "keep what it needs of the output in a slot; index states, do not unpack them"
-            raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
-        reads |= watched.read
         _check_gradient(cell, functools.partial(_loss, step, d_states), (x, h, prev), d_slots, d_prev)
-    return reads
+    return _may_read_first(cell, "step", step, 2) or _may_read_first(cell, "step_grad", step_grad, 1)
+
+
+def _may_read_first(cell, what, function, position):
+    try:
+        return may_read_first(function, position, len(cell.states))
+    except Exception as error:
+        expected = "a function that Numba compiles"
+        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
 
 
 def _run(cell, what, function, arguments, names):
