@@ -20,7 +20,7 @@ def program_of(feeds, ops, persistables=None):
     for op_type, inputs, outputs, attrs in ops:
         kind = find(op_type)
         specs = [of_var(variables[name]) if name else None for name in inputs]
-        for name, spec in zip(outputs, kind.infer(*specs, **attrs), strict=True):
+        for name, spec in zip(outputs, kind.specs(specs, attrs), strict=True):
             variables.setdefault(name, to_var(name, spec))
         places = [tuple(Var(*pair) for pair in pairs) for pairs in kind.by_place(inputs, outputs, attrs)]
         attrs = tuple(Attr(name, value) for name, value in attrs.items())

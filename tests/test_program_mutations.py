@@ -19,7 +19,7 @@ from varlen_rnn.program.feed import EDGES, FEED_LIST
 from varlen_rnn.program.format import schema
 from varlen_rnn.program.prune import edge
 from varlen_rnn.tape.kinds import TYPES, Type
-from varlen_rnn.tape.operator import _OPS, find
+from varlen_rnn.tape.operator import OPERATORS, find
 from varlen_rnn.tape.spec import TensorSpec
 
 RECORDS = dict(recorded.everything())
@@ -111,7 +111,7 @@ class Grown:
 
     def invent(self):
         """Take an operator that stands in no program, if it fits."""
-        rng, kind = self.rng, find(self.rng.choice(sorted(_OPS.keys() - set(EDGES))))
+        rng, kind = self.rng, find(self.rng.choice(sorted(OPERATORS.keys() - set(EDGES))))
         count = len(kind.inputs) + (rng.randrange(9) if kind.inputs and kind.inputs[-1].startswith("*") else 0)
         names = [*self.known] + [""] * any(place.endswith("?") for place in kind.inputs)
         inputs = [rng.choice(names) for _ in range(count)] if names else []
@@ -125,7 +125,7 @@ class Grown:
         attrs = tuple(Attr(name, value) for name, value in attrs.items())
         try:
             decoded = decode(kind, attrs, lambda index: index)
-            specs = kind.infer(*[of_var(self.known[name]) if name else None for name in inputs], **decoded)
+            specs = kind.specs([of_var(self.known[name]) if name else None for name in inputs], decoded)
             outputs = (outputs + [f"new_{len(self.known)}_{number}" for number in range(len(specs))])[: len(specs)]
             outputs = [inputs[k] for k in kind.in_place] or outputs
             places = [tuple(Var(*pair) for pair in pairs) for pairs in kind.by_place(inputs, outputs, decoded)]

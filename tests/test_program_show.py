@@ -11,7 +11,7 @@ from tests.recorded import OPTIMIZERS
 from varlen_rnn.cli import main
 from varlen_rnn.ops.cost import costs
 from varlen_rnn.program.layout import WIDTH
-from varlen_rnn.tape.operator import _OPS
+from varlen_rnn.tape.operator import OPERATORS
 
 PROGRAM, _ = recorded.train_program(OPTIMIZERS["adam"])
 
@@ -129,7 +129,7 @@ def test_every_operator_has_a_cost():
             assert cost.flops >= 0, name
             assert cost.bytes >= 0, name
             seen.add(op.type)
-    assert _OPS.keys() - seen <= {"feed", "fetch", "assign"}
+    assert OPERATORS.keys() - seen <= {"feed", "fetch", "assign"}
 
 
 def test_show_a_program_that_trains(tmp_path, capsys):

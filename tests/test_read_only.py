@@ -110,7 +110,8 @@ def run(op, values, attrs, change):
     written = (*op.in_place, *(op.overwrites(len(values), **attrs) if op.overwrites else ()))
     values = [changed(value, np.copy if place in written else change) for place, value in enumerate(values)]
     short = op.shortcut and op.shortcut(values, **attrs)
-    return [*(short or ()), *op.forward(*values, **attrs)]
+    given = op.forward(*values, **attrs)
+    return [*(short or ()), *(given if isinstance(given, (tuple, list)) else [given])]
 
 
 def compile_nothing(monkeypatch):

@@ -20,6 +20,7 @@ from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
+from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.format.wire import values_from_bytes, values_to_bytes
@@ -28,7 +29,9 @@ from varlen_rnn.program.inference import load_inference_model, save_inference_mo
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled, no_grad
+from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.threads import get_num_threads, set_num_threads
 

@@ -4,13 +4,24 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_like, check_tensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_tensor
+from varlen_rnn.tape.constants import Index
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.index import BASIC_INDEX
-from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
 
 
+@operator(cost=nothing)
+def getitem(x, index: Index):
+    """Return `x[index]`, as NumPy has it; in a program, numbers, slices, `...` and None only."""
+    data = np.asarray(x.data[index])
+    keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
+    return LoDTensor.wrap(data, x.structure if keeps else NO_LOD)
+
+
+@getitem.infer
 def _infer_getitem(x, index):
     check_tensor("getitem", "x", x)
     try:
@@ -18,7 +29,22 @@ def _infer_getitem(x, index):
     except (IndexError, TypeError, ValueError) as error:
         raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
     keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
-    return [TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)]
+    return TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)
+
+
+@getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
+def _getitem_grad(x, d_y, index):
+    data = np.zeros_like(x.data)
+    np.add.at(data, index, d_y.data)
+    return x.like(data)
+
+
+@getitem.examples
+def _examples(rng):
+    yield [rng.standard_normal((5, 3))], {"index": slice(1, 4)}
+    yield [rows(rng, 3)], {"index": slice(None)}
+    yield [rows(rng, 3)], {"index": (slice(None), slice(None, None, -2))}
+    yield [rows(rng, 3)], {"index": (Ellipsis, None, 1)}
 
 
 def _indexed(shape, index):
@@ -66,29 +92,3 @@ def _keeps_rows_first(shape, index, indexed):
     # What NumPy does, not its rules: of all axes, the one that grows with the number of rows is theirs.
     more = _indexed((shape[0] + 1, *shape[1:]), index)
     return (indexed[0], more[0]) == (shape[0], shape[0] + 1)
-
-
-def _getitem(x, index):
-    data = np.asarray(x.data[index])
-    keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
-    return [LoDTensor.wrap(data, x.structure if keeps else NO_LOD)]
-
-
-def _infer_getitem_grad(x, d, index):
-    check_like("getitem_grad", "d_y", d, *_infer_getitem(x, index))
-    return [x]
-
-
-def _getitem_grad(x, d, index):
-    data = np.zeros_like(x.data)
-    np.add.at(data, index, d.data)
-    return [x.like(data)]
-
-
-def _grad(inputs, outputs, d_outputs, index):
-    return [apply("getitem_grad", inputs[0], d_outputs[0], index=index)]
-
-
-_INDEX = {"index": "index"}
-register(Op("getitem", ("x",), _infer_getitem, _getitem, _grad, attrs=_INDEX))
-register(Op("getitem_grad", ("x", "d_y"), _infer_getitem_grad, _getitem_grad, attrs=_INDEX))

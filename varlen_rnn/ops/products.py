@@ -9,14 +9,38 @@ import math
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_rank, check_shape
-from varlen_rnn.products.gemm import product
-from varlen_rnn.products.row_sums import row_product, row_sum
-from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.ops.cost import known, per_input_element, size
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.products import gemm, row_sums
+from varlen_rnn.tape.checks import check_float, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 
+def _rows(data):
+    return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
+
+
+def _of_matmul(inputs, outputs, transposed):
+    """2 m k n for a product of (m, k) and (k, n), and m n for its bias."""
+    x, _, bias = inputs
+    return (2 * known(x.shape[-1]) + (bias is not None)) * size(outputs[0])
+
+
+@operator(cost=_of_matmul)
+def matmul(x, weight, bias=None, *, transposed: bool):
+    """Return `x @ weight + bias`, or with the weight transposed; of every row on its own."""
+    columns = weight.shape[0 if transposed else 1]
+    flat = _rows(x.data)
+    out = empty((len(flat), columns), flat)
+    bias = None if bias is None else as_operand(bias.data)
+    gemm.product(flat, as_operand(weight.data), out, transposed=transposed, bias=bias)
+    lod = x.structure if x.data.ndim > 1 else NO_LOD
+    return LoDTensor.wrap(out.reshape(*x.shape[:-1], columns), lod)
+
+
+@matmul.infer
 def _infer_matmul(x, weight, bias, transposed):
     check_float("matmul", x=x, weight=weight)
     if bias:
@@ -28,20 +52,11 @@ def _infer_matmul(x, weight, bias, transposed):
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
     # Of one dimension, the features are the rows, and those of the result are others.
-    return [TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)]
+    return TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)
 
 
-def _matmul(x, weight, bias, transposed):
-    columns = weight.shape[0 if transposed else 1]
-    rows = _rows(x.data)
-    out = empty((len(rows), columns), rows)
-    bias = None if bias is None else as_operand(bias.data)
-    product(rows, as_operand(weight.data), out, transposed=transposed, bias=bias)
-    lod = x.structure if x.data.ndim > 1 else NO_LOD
-    return [LoDTensor.wrap(out.reshape(*x.shape[:-1], columns), lod)]
-
-
-def _matmul_grad(inputs, outputs, d_outputs, transposed):
+@matmul.grad
+def _grad(inputs, outputs, d_outputs, transposed):
     x, weight, bias = inputs
     (d,) = d_outputs
     d_x = apply("matmul", d, weight, None, transposed=not transposed) if x.requires_grad else None
@@ -51,25 +66,43 @@ def _matmul_grad(inputs, outputs, d_outputs, transposed):
     return [d_x, d_weight, apply("row_sum", d) if bias is not None and bias.requires_grad else None]
 
 
-def _rows(data):
-    return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
+@matmul.examples
+def _examples(rng):
+    yield [rows(rng, 3), rng.standard_normal((3, 2)), None], {"transposed": False}
+    yield [rows(rng, 3), rng.standard_normal((2, 3)), rng.standard_normal(2)], {"transposed": True}
+    yield [rows(rng, 2, 3), rng.standard_normal((3, 2)), None], {"transposed": False}
 
 
-def _row_product(a, b):
-    return [LoDTensor.wrap(row_product(_rows(a.data), _rows(b.data)))]
+def _of_row_product(inputs, outputs):
+    """2 m k n for the product of (k, m) transposed and (k, n)."""
+    return 2 * size(inputs[0]) * known(inputs[1].shape[-1])
 
 
+@operator(cost=_of_row_product)
+def row_product(a, b):
+    """Return `a^T b`, the sum over the rows of their outer products: the gradient of a weight."""
+    return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
+
+
+@row_product.infer
 def _infer_row_product(a, b):
     check_float("row_product", a=a, b=b)
     _check_has_rows("row_product", "a", a)
     check_shape("row_product", "b", b, (*a.shape[:-1], -1))
-    return [a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)]
+    return a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)
 
 
+@operator(cost=per_input_element)
+def row_sum(a):
+    """Return the sum of the rows: the gradient of a bias."""
+    return LoDTensor.wrap(row_sums.row_sum(_rows(a.data)))
+
+
+@row_sum.infer
 def _infer_row_sum(a):
     check_float("row_sum", a=a)
     _check_has_rows("row_sum", "a", a)
-    return [a._replace(shape=a.shape[-1:], lod_level=0)]
+    return a._replace(shape=a.shape[-1:], lod_level=0)
 
 
 def _check_has_rows(op, name, desc):
@@ -77,6 +110,11 @@ def _check_has_rows(op, name, desc):
         raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
 
 
-register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad, attrs={"transposed": "bool"}))
-register(Op("row_product", ("a", "b"), _infer_row_product, _row_product))
-register(Op("row_sum", ("a",), _infer_row_sum, lambda a: [LoDTensor.wrap(row_sum(_rows(a.data)))]))
+@row_product.examples
+def _examples_of_row_product(rng):
+    yield [rows(rng, 3), rows(rng, 2)], {}
+
+
+@row_sum.examples
+def _examples_of_row_sum(rng):
+    yield [rows(rng, 3)], {}

@@ -5,14 +5,16 @@ import functools
 import numpy as np
 
 from varlen_rnn import recurrence
-from varlen_rnn.cells import find_cell
+from varlen_rnn.cells import CELLS, find_cell
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
-from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
+from varlen_rnn.ops.cost import Cost, known
+from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.tape.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
-from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import PLAN, spec_of_tensor
 from varlen_rnn.tape.variable import apply_list
 
@@ -245,29 +247,66 @@ def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
     return given, [f"d_{name}" for name in inputs]
 
 
-register(
-    Op(
-        "recurrent",
-        ("x", "*states_and_weights?"),
-        _infer,
-        _forward,
-        _grad,
-        outputs=("*y",),
-        attrs={"cell": "str", "keep": "bool"},
-        inference={"keep": False},
-        shortcut=_shortcut,
-        places=_places,
-    )
+def _sizes(inputs, cell):
+    """Return gates * hidden * rows, the features of a row, the hidden size, and the directions."""
+    x, weights = inputs[0], inputs[1 + len(find_cell(cell).states) :]
+    gates, hidden = map(known, weights[1].shape)
+    return gates * known(x.shape[0]), known(weights[0].shape[1]), hidden, len(weights) // 4
+
+
+def _kept_bytes(inputs, cell, directions, hidden):
+    """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
+    columns = find_cell(cell).num_kept * hidden - 1
+    return directions * known(inputs[0].shape[0]) * columns * inputs[0].dtype.itemsize
+
+
+def _cost(inputs, outputs, cell, keep):
+    """2 gates hidden (input + hidden) per row and direction."""
+    gates, features, hidden, directions = _sizes(inputs, cell)
+    more = _kept_bytes(inputs, cell, directions, hidden) if keep else 0
+    return Cost(directions * 2 * gates * (features + hidden), more)
+
+
+def _cost_of_grad(inputs, outputs, cell, num_forward, need_x):
+    """2 gates hidden (input + 2 hidden) per row and direction, and (input) more for the inputs."""
+    gates, features, hidden, directions = _sizes(inputs[:num_forward], cell)
+    flops = directions * 2 * gates * ((features + hidden) + hidden + (features if need_x else 0))
+    return Cost(flops, _kept_bytes(inputs, cell, directions, hidden))
+
+
+@operator(
+    outputs=("*y",),
+    intermediate=("kept", "kept_reverse"),
+    may_miss=("states_and_weights",),
+    cost=_cost,
+    inference={"keep": False},
+    shortcut=_shortcut,
+    places=_places,
 )
-register(
-    Op(
-        "recurrent_grad",
-        ("x", "*rest?"),
-        _infer_grad,
-        _forward_grad,
-        outputs=("*d",),
-        attrs={"cell": "str", "num_forward": "int", "need_x": "bool"},
-        overwrites=_overwritten,
-        places=_places_grad,
-    )
-)
+def recurrent(x, *states_and_weights, cell: str, keep: bool):
+    """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions."""
+    return _forward(x, *states_and_weights, cell=cell, keep=keep)
+
+
+recurrent.infer(_infer)
+recurrent.grad(_grad)
+
+
+@recurrent.examples
+def _examples(rng):
+    hidden, features, sequences = 4, 3, len(LOD.levels[-1]) - 1
+    for name, directions in (("lstm", 2), ("gru", 2), ("rnn_tanh", 2), ("gru", 1)):
+        cell = CELLS[name]
+        gates = len(cell.gates) * hidden
+        states = [rng.standard_normal((directions, sequences, hidden)) for _ in cell.states]
+        shapes = [(gates, features), (gates, hidden), (gates,), (gates,)] * directions
+        yield [rows(rng, features), *states, *map(rng.standard_normal, shapes)], {"cell": name, "keep": True}
+
+
+@operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_grad, overwrites=_overwritten, places=_places_grad)
+def recurrent_grad(x, *rest, cell: str, num_forward: int, need_x: bool):
+    """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
+    return _forward_grad(x, *rest, cell=cell, num_forward=num_forward, need_x=need_x)
+
+
+recurrent_grad.infer(_infer_grad)

@@ -6,18 +6,21 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_like, check_tensor
-from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_tensor
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
 
 
-def _reshape(x, shape):
+@operator(cost=nothing)
+def reshape(x, shape: tuple[int, ...]):
+    """Return the elements in another shape, in which one size may be -1."""
     try:
         data = x.data.reshape(shape)
     except (ValueError, TypeError) as error:
         raise ShapeError("reshape", expected=f"a shape of {x.data.size} elements", got=shape) from error
-    return [LoDTensor.wrap(data, x.structure if x.num_levels and _keeps_rows(x.shape, shape) else NO_LOD)]
+    return LoDTensor.wrap(data, x.structure if x.num_levels and _keeps_rows(x.shape, shape) else NO_LOD)
 
 
 def _keeps_rows(old, new):
@@ -26,6 +29,7 @@ def _keeps_rows(old, new):
     return same_size and new[0] in (-1, old[0])
 
 
+@reshape.infer
 def _infer_reshape(x, shape):
     check_tensor("reshape", "x", x)
     if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
@@ -41,22 +45,15 @@ def _infer_reshape(x, shape):
         shape[shape.index(-1)] = x.shape[0] if keeps else math.prod(x.shape) // max(1, -math.prod(shape))
     if -1 not in (*x.shape, *shape) and math.prod(shape) != math.prod(x.shape):
         raise ShapeError("reshape", expected=f"a shape of {math.prod(x.shape)} elements", got=shape)
-    return [TensorSpec(tuple(shape), x.dtype, x.lod_level if keeps else 0)]
+    return TensorSpec(tuple(shape), x.dtype, x.lod_level if keeps else 0)
 
 
-def _grad(inputs, outputs, d_outputs, shape):
-    return [apply("reshape_grad", inputs[0], d_outputs[0], shape=shape)]
+@reshape.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
+def _reshape_grad(x, d_y, shape):
+    return x.like(d_y.data.reshape(x.shape))
 
 
-def _infer_reshape_grad(x, d, shape):
-    check_like("reshape_grad", "d_y", d, *_infer_reshape(x, shape))
-    return [x]
-
-
-def _reshape_grad(x, d, shape):
-    return [x.like(d.data.reshape(x.shape))]
-
-
-_SHAPE = {"shape": "ints"}
-register(Op("reshape", ("x",), _infer_reshape, _reshape, _grad, attrs=_SHAPE))
-register(Op("reshape_grad", ("x", "d_y"), _infer_reshape_grad, _reshape_grad, attrs=_SHAPE))
+@reshape.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {"shape": (3, 6)}
+    yield [rows(rng, 4)], {"shape": (-1, 2, 2)}

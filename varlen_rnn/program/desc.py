@@ -240,7 +240,7 @@ def to_var(name, spec, persistable=False):
         return VarDesc(name, VarType(spec.kind), persistable)
     if spec.dtype not in TYPES:
         raise DTypeError(f"variable {name!r}", expected=f"one of {[str(d) for d in TYPES]}", got=spec.dtype)
-    tensor = TensorDesc(TYPES[spec.dtype], tuple(spec.shape))
+    tensor = TensorDesc(TYPES[spec.dtype], tuple(map(int, spec.shape)))
     if spec.kind == SELECTED_ROWS:
         return VarDesc(name, VarType(SELECTED_ROWS, selected_rows=tensor), persistable)
     return VarDesc(name, VarType(spec.kind, lod_tensor=LoDTensorDesc(tensor, spec.lod_level)), persistable)

@@ -3,12 +3,12 @@
 from functools import cached_property
 from typing import NamedTuple
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.tape.operator import Op, find
-from varlen_rnn.tape.variable import run
+from varlen_rnn.tape.run import run
 
 
 class Instruction(NamedTuple):
@@ -65,13 +65,7 @@ class Instructions:
             given = [held[place] for place in inputs]
             for position in overwritten:
                 given[position] = given[position].copy()
-            try:
-                results = run(op, given, attrs)
-            except InputError:
-                raise
-            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise ProgramError(f"operator {op.type!r}", expected="inputs that fit", got=str(error)[:300]) from error
-            for place, result in zip(outputs, results, strict=True):
+            for place, result in zip(outputs, run(op, given, attrs), strict=True):
                 held[place] = result
             for place in done:
                 held[place] = None

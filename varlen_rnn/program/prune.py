@@ -44,7 +44,7 @@ def _for_inference(desc, specs, op):
     if not kind.inference:
         return op
     attrs = decode(kind, op.attrs, lambda index: Nested(desc, index)) | dict(kind.inference)
-    inferred = kind.infer(*[specs.get(name) for name in op.input_names()], **attrs)
+    inferred = kind.specs([specs.get(name) for name in op.input_names()], attrs)
     _, pairs = kind.by_place(op.input_names(), op.output_names()[: len(inferred)], attrs)
     outputs = tuple(Var(*pair) for pair in pairs)
     return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda nested: nested.block.idx))

@@ -13,12 +13,14 @@ from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
-from varlen_rnn.program.feed import FEED, FEED_LIST
+from varlen_rnn.program.feed import FEED_LIST
 from varlen_rnn.program.instructions import Nested
 from varlen_rnn.program.structure import is_name
 from varlen_rnn.tape.kinds import TYPES
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.run import check_given
 from varlen_rnn.tape.spec import Symbol, describe
-from varlen_rnn.tape.variable import Variable, apply, as_variable, check_given
+from varlen_rnn.tape.variable import Variable, apply, as_variable
 
 
 class Block:
@@ -204,7 +206,7 @@ class Recorder:
             What does not fit, with the names of the variables.
         """
         try:
-            specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+            specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)
             if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
                 constants.encode(op, attrs, None)
         except InputError as error:
@@ -234,7 +236,7 @@ class Recorder:
         if not self._feeds:
             self._feeds.append(self.current.declare("feed", FEED_LIST))
         symbol = self.current.declare(name, spec)
-        self._add(FEED, [self._feeds[0]], [symbol], {"col": len(self._feeds) - 1})
+        self._add(find("feed"), [self._feeds[0]], [symbol], {"col": len(self._feeds) - 1})
         self._feeds.append(symbol)
         return symbol
 

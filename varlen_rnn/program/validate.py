@@ -90,7 +90,7 @@ def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
     if op.type in EDGES:
         _check_edge(op, specs, bound, outermost=block_idx == 0)
         return
-    inferred = kind.infer(*[specs[name] if name else None for name in inputs], **attrs)
+    inferred = kind.specs([specs[name] if name else None for name in inputs], attrs)
     if len(inferred) != len(outputs):
         raise ProgramError("outputs", expected=f"{len(inferred)} variables", got=len(outputs))
     for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):

@@ -8,6 +8,7 @@ recurrence reuses their buffers for gradients.
 import itertools
 
 from varlen_rnn.errors import ProgramError
+from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain
 
@@ -106,7 +107,14 @@ class Pass:
         for output, gradient in zip(outputs, summed, strict=True):
             if gradient is not None and isinstance(gradient.value, Symbol) and SUFFIX not in gradient.name:
                 gradient.value.take_name(output.name + SUFFIX)
-        given = record.op.grad(record.inputs, outputs, summed, **record.attrs)
+        try:
+            given = record.op.grad(record.inputs, outputs, summed, **record.attrs)
+            if len(given) != len(record.inputs):
+                raise ValueError(f"{len(given)} gradients of {len(record.inputs)} inputs")
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise record.op.failed(error) from error
         for variable, gradient in zip(record.inputs, given, strict=True):
             if gradient is not None and variable is not None and variable.requires_grad:
                 self._send(variable, gradient)

@@ -1,77 +1,77 @@
-"""What an operator is: inference, forward, and the operators of its gradient; one table for all."""
+"""What an operator is once it is declared, and the table of all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.tape.spec import TensorSpec
 
 _NOTHING = MappingProxyType({})
+# Errors of an operator's functions that already say what is wrong: with an input, or with the machine.
+PASSED_ON = (InputError, MemoryError, Warning)
 
 
 # No NamedTuple: reading its attributes takes several times as long, and every application of an operator reads some.
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Op:
-    """An operator.
+    """An operator, as `declare.operator` makes it; `vr.operator` documents what each field is for.
 
     Attributes
     ----------
     type : str
-    inputs : tuple of str
-        Names of places; a last name that begins with `*` takes all inputs that follow, and those of a last name that
-        ends with `?` may be missing: None.
-    infer : callable
-        `infer(*specs, **attrs) -> list of TensorSpec`, one an output; raises on what does not fit.  A missing input's
-        spec is None.  With sizes of -1 it serves descriptions, with those of values it is the check before `forward`.
+        The name.
+    inputs, outputs : tuple of str
+        Names of places.  A last name that begins with `*` takes all that follow; what ends with `?` may be missing.
     forward : callable
-        `forward(*values, **attrs) -> list of values`, one an output.  No value that passed `infer` may make it read or
-        write out of bounds: what only the values tell (ids, LoDs, plans), it checks itself.
+        `forward(*values, **attrs)` returns a value, or a tuple of them; what is an array gets its LoD here.
+    infer : callable
+        `infer(*specs, **attrs)` returns a TensorSpec, or several, one per output.
     grad : callable, optional
-        `grad(inputs, outputs, d_outputs, **attrs) -> list`, one Variable or None an input.  It applies operators, so
-        the same rule serves values and descriptions.  `d_outputs` holds None where no gradient arrived.
-    outputs : tuple of str
-        Names of places, as those of the inputs.
+        `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
     attrs : mapping of str to str
-        The constants and their kinds, those of `program.attrs`.
+        The constants and their kinds, those of `tape.constants`.
+    intermediate : frozenset of str
+        Outputs that only the gradient reads.
     in_place : tuple of int
         Of an operator that updates: the position of the input that each output is.
     inference : mapping
-        Constants that `prune` sets: no dropout, nothing kept for a gradient.
-    overwrites : callable, optional
-        `overwrites(number of inputs, **attrs) -> positions` of inputs whose memory the operator uses for its outputs.
-        In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
-    shortcut : callable, optional
-        `shortcut(values, **attrs) -> list of values, or None`: inference and forward in one for values as they mostly
-        are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or `forward` would,
-        and may refuse more: the values then go the long way, which says what is wrong with them, if anything.
-    places : callable, optional
-        `places(number of inputs, number of outputs, **attrs) -> inputs, outputs`: names of places for descriptions, of
-        an operator whose constants decide what stands where.
+        Constants that `prune` sets.
+    overwrites, shortcut, places, cost : callable, optional
+    examples : callable, optional
+        `examples(rng)` yields `(inputs, attrs)` pairs.
+    doc : str
     """
 
     type: str
     inputs: tuple[str, ...]
-    infer: Callable
+    outputs: tuple[str, ...]
     forward: Callable
+    infer: Callable
     grad: Callable | None = None
-    outputs: tuple[str, ...] = ("out",)
     attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    intermediate: frozenset = frozenset()
     in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None
+    cost: Callable | None = None
+    examples: Callable | None = None
+    doc: str = ""
 
     def input_name(self, position):
         """Return the name of an input for error messages."""
-        name = _declared(self.inputs, position).rstrip("?")
+        name = self.inputs[min(position, len(self.inputs) - 1)].rstrip("?")
         return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
 
     def missing(self, inputs):
         """Return the position of the first input that is None and may not be, or None."""
-        last_may_miss = self.inputs and self.inputs[-1].endswith("?")
-        required = inputs[: len(self.inputs) - 1] if last_may_miss else inputs
-        return required.index(None) if None in required else None
+        last = len(self.inputs) - 1
+        for position, given in enumerate(inputs):
+            if given is None and not self.inputs[min(position, last)].endswith("?"):
+                return position
+        return None
 
     def by_place(self, inputs, outputs, attrs):
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
@@ -89,9 +89,32 @@ class Op:
     def _places(self, num_inputs, num_outputs, attrs):
         return (self.inputs, self.outputs) if self.places is None else self.places(num_inputs, num_outputs, **attrs)
 
+    def specs(self, inputs, attrs):
+        """Return what is known of each output, as a list, from what is known of the inputs.
 
-def _declared(places, position):
-    return places[min(position, len(places) - 1)]
+        Raises
+        ------
+        InputError
+            What does not fit.
+        """
+        try:
+            found = self.infer(*inputs, **attrs)
+            if type(found) is TensorSpec:
+                return [found]
+            found = list(found)
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
+        for spec in found:
+            if type(spec) is not TensorSpec:
+                raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=repr(spec)[:80])
+        return found
+
+    def failed(self, error):
+        """Return the error of an operator whose function raised something of its own."""
+        got = f"{type(error).__name__}: {error}"[:300]
+        return ProgramError(f"operator {self.type!r}", expected="inputs that fit", got=got)
 
 
 def _by_place(places, names):
@@ -103,26 +126,32 @@ def _by_place(places, names):
     return pairs
 
 
-_OPS = {}
+OPERATORS = {}
 
 
 def register(op):
-    """Add an operator to the table."""
-    if op.type in _OPS:
-        raise ProgramError("operator", expected="a new name", got=repr(op.type))
-    if any(name.endswith("?") for name in op.inputs[:-1]):
-        raise ProgramError(f"operator {op.type!r}", expected="only a last input that may be missing", got=op.inputs)
-    if op.in_place and op.grad:
-        raise ProgramError(f"operator {op.type!r}", expected="an update, or a gradient", got="both")
-    if op.in_place and len(op.in_place) != len(op.outputs):
-        raise ProgramError(f"operator {op.type!r}, in_place", expected="an input for each output", got=op.in_place)
-    _OPS[op.type] = op
-    return op
+    """Add an operator to the table.
+
+    Raises
+    ------
+    ProgramError
+        A name that is taken.
+    """
+    if op.type in OPERATORS:
+        raise ProgramError(f"operator {op.type!r}", expected="a new name", got="one that is declared already")
+    OPERATORS[op.type] = op
 
 
 def find(op_type):
-    """Return the operator of a name."""
-    op = _OPS.get(op_type)
+    """Return the operator of a name.
+
+    Raises
+    ------
+    ProgramError
+        A name that no module declared.
+    """
+    op = OPERATORS.get(op_type)
     if op is None:
-        raise ProgramError("operator", expected="one that is registered", got=repr(op_type))
+        hint = "import the module that declares it before a program that uses it is read"
+        raise ProgramError("operator", expected="one that is declared", got=repr(op_type), hint=hint)
     return op

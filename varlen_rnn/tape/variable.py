@@ -8,7 +8,8 @@ from varlen_rnn.tape.gradient import Pass, Record, was_updated
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER, no_grad
 from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, describe
+from varlen_rnn.tape.run import run
+from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize
 
 _UNKNOWN = UnknownSize(-1)
 _new = object.__new__  # every operator makes Variables
@@ -239,12 +240,6 @@ def required(value, name):
     return as_variable(value)
 
 
-def check_given(op, inputs):
-    """Raise if an input is None that may not be."""
-    if (position := op.missing(inputs)) is not None:
-        required(None, f"{op.type}, {op.input_name(position)}")
-
-
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -287,16 +282,6 @@ def apply_list(op_type, *inputs, **attrs):
     """Return the outputs of an operator as a list, also when there is one."""
     outputs = apply(op_type, *inputs, **attrs)
     return outputs if isinstance(outputs, list) else [outputs]
-
-
-def run(op, values, attrs):
-    """Return the outputs of an operator: what the values alone tell is checked here, as their descriptions were."""
-    if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
-        return outputs
-    if None in values:
-        check_given(op, values)
-    op.infer(*[None if value is None else describe(value) for value in values], **attrs)
-    return op.forward(*values, **attrs)
 
 
 def operand(value, like):

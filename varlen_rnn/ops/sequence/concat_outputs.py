@@ -5,43 +5,53 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoD, LoDTensor
-from varlen_rnn.ops.checks import check_kind
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_moved, check_plan, check_step, flat, result
+from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.tape.checks import check_kind
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
-from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 
-def _concat_outputs(plan, *steps):
-    if len(steps) != plan.max_seq_len:
-        raise ShapeError("concat_outputs, steps", expected=f"{plan.max_seq_len} steps", got=len(steps))
+@operator(name="concat_outputs", cost=nothing)
+def _concat_outputs(sorted_seqs, *steps):
+    """Return the rows of all steps in the caller's order."""
+    if len(steps) != sorted_seqs.max_seq_len:
+        raise ShapeError("concat_outputs, steps", expected=f"{sorted_seqs.max_seq_len} steps", got=len(steps))
     for t, step in enumerate(steps):
-        check_step("concat_outputs", step, plan, t)
+        check_step("concat_outputs", step, sorted_seqs, t)
     element = steps[0].shape[1:] if steps else ()
-    out = np.empty((plan.total_len, *element), steps[0].dtype if steps else np.float32)
+    out = np.empty((sorted_seqs.total_len, *element), steps[0].dtype if steps else np.float32)
     for t, step in enumerate(steps):
-        segment.concat_outputs(flat(step.data), plan.starts, t, flat(out))
-    return [LoDTensor.wrap(out, LoD([plan.offsets]))]
+        segment.concat_outputs(flat(step.data), sorted_seqs.starts, t, flat(out))
+    return LoDTensor.wrap(out, LoD([sorted_seqs.offsets]))
 
 
-def _concat_outputs_grad(inputs, outputs, d_outputs):
-    return [None, *(apply("segment_inputs", d_outputs[0], inputs[0], t=t) for t in range(len(inputs) - 1))]
-
-
-def _infer_concat_outputs(plan, *steps):
-    check_kind("concat_outputs", "sorted_seqs", plan, LOD_RANK_TABLE)
+@_concat_outputs.infer
+def _infer(sorted_seqs, *steps):
+    check_kind("concat_outputs", "sorted_seqs", sorted_seqs, LOD_RANK_TABLE)
     if not steps:
-        return [TensorSpec((0,), np.dtype(np.float32), 1)]
+        return TensorSpec((0,), np.dtype(np.float32), 1)
     for t, step in enumerate(steps):
         check_moved("concat_outputs", f"step {t}", step)
         if step.shape[1:] != steps[0].shape[1:] or step.dtype != steps[0].dtype:
             expected, got = f"rows of {steps[0].shape[1:]} {steps[0].dtype}", f"{step.shape[1:]} {step.dtype}"
             raise ShapeError(f"concat_outputs, step {t}", expected=expected, got=got)
-    return [steps[0]._replace(shape=(-1, *steps[0].shape[1:]), lod_level=1)]
+    return steps[0]._replace(shape=(-1, *steps[0].shape[1:]), lod_level=1)
 
 
-register(Op("concat_outputs", ("sorted_seqs", "*steps"), _infer_concat_outputs, _concat_outputs, _concat_outputs_grad))
+@_concat_outputs.grad
+def _grad(inputs, outputs, d_outputs):
+    return [None, *(apply("segment_inputs", d_outputs[0], inputs[0], t=t) for t in range(len(inputs) - 1))]
+
+
+@_concat_outputs.examples
+def _examples(rng):
+    plan = plan_of_rows(LOD)
+    yield [plan, *(rng.standard_normal((size, 2)) for size in plan.batch_sizes)], {}
 
 
 def concat_outputs(steps, sorted_seqs):
@@ -69,4 +79,4 @@ def concat_outputs(steps, sorted_seqs):
     if not isinstance(steps, (list, tuple)):
         raise DTypeError("concat_outputs, steps", expected="a list, one entry a step", got=type(steps).__name__)
     check_plan(sorted_seqs)
-    return result(apply("concat_outputs", sorted_seqs, *steps), *steps)
+    return result(_concat_outputs(sorted_seqs, *steps), *steps)

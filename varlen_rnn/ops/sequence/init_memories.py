@@ -5,8 +5,21 @@ import numpy as np
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.sequence.movement import check_plan, flat, register_movement, result
-from varlen_rnn.tape.variable import apply, required
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import LOD
+from varlen_rnn.ops.sequence.movement import check_plan, flat, infer_moved, result
+from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import required
+
+
+@operator(name="init_memories", cost=nothing)
+def _init_memories(x, sorted_seqs):
+    """Return one row per sequence in the order of the plan, longest sequence first."""
+    _check_sequences("init_memories", x, sorted_seqs)
+    out = np.empty(x.shape, x.dtype)
+    segment.init_memories(flat(x.data), sorted_seqs.sorted_indices, flat(out))
+    return LoDTensor.wrap(out)
 
 
 def _check_sequences(op, rows, plan):
@@ -16,22 +29,23 @@ def _check_sequences(op, rows, plan):
         raise ShapeError(f"{op}, boot", expected=expected, got=f"shape {rows.shape}")
 
 
-def _init_memories(boot, plan):
-    _check_sequences("init_memories", boot, plan)
-    out = np.empty(boot.shape, boot.dtype)
-    segment.init_memories(flat(boot.data), plan.sorted_indices, flat(out))
-    return [LoDTensor.wrap(out)]
+@_init_memories.infer
+def _infer(x, sorted_seqs):
+    return infer_moved("init_memories", x, sorted_seqs)
 
 
-def _init_memories_grad(boot, plan, d_out):
-    _check_sequences("init_memories_grad", boot, plan)
-    _check_sequences("init_memories_grad", d_out, plan)
-    d_boot = np.empty(boot.shape, boot.dtype)
-    segment.init_memories_grad(flat(d_out.data), plan.sorted_indices, flat(d_boot))
-    return [boot.like(d_boot)]
+@_init_memories.backward("x", cost=nothing)
+def _init_memories_grad(x, sorted_seqs, d_out):
+    _check_sequences("init_memories_grad", x, sorted_seqs)
+    _check_sequences("init_memories_grad", d_out, sorted_seqs)
+    d_x = np.empty(x.shape, x.dtype)
+    segment.init_memories_grad(flat(d_out.data), sorted_seqs.sorted_indices, flat(d_x))
+    return x.like(d_x)
 
 
-register_movement("init_memories", _init_memories, _init_memories_grad, {})
+@_init_memories.examples
+def _examples(rng):
+    yield [rng.standard_normal((4, 3)), plan_of_rows(LOD)], {}
 
 
 def init_memories(boot, sorted_seqs):
@@ -52,4 +66,4 @@ def init_memories(boot, sorted_seqs):
     """
     given, boot = boot, required(boot, "init_memories, boot")
     check_plan(sorted_seqs)
-    return result(apply("init_memories", boot, sorted_seqs), given)
+    return result(_init_memories(boot, sorted_seqs), given)

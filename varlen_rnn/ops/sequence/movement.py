@@ -6,12 +6,11 @@ import numpy as np
 
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
-from varlen_rnn.ops.checks import check_kind, check_like, check_shape, check_tensor
 from varlen_rnn.plan import check_is_plan
+from varlen_rnn.tape.checks import check_kind, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
-from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.values import plain
-from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.tape.variable import Variable
 
 
 def flat(data):
@@ -39,13 +38,6 @@ def check_step(op, rows, plan, t):
         raise ShapeError(f"{op}, step {t}", expected=f"{plan.batch_sizes[t]} rows", got=f"shape {rows.shape}")
 
 
-def _plan_grad(op):
-    def grad(inputs, outputs, d_outputs, **attrs):
-        return [apply(op, *inputs, d_outputs[0], **attrs), None]
-
-    return grad
-
-
 def check_moved(op, name, desc):
     """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
     check_tensor(op, name, desc)
@@ -53,29 +45,12 @@ def check_moved(op, name, desc):
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
 
 
-def _infer_rows(op):
-    def infer(x, plan, **attrs):
-        check_moved(op, "x", x)
-        check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
-        check_shape(op, "x", x, (-1, *x.shape[1:]))
-        return [x._replace(shape=(-1, *x.shape[1:]), lod_level=0)]
-
-    return infer
-
-
-def _infer_rows_grad(op):
-    def infer(x, plan, d_out, **attrs):
-        check_like(op, "d_out", d_out, *_infer_rows(op)(x, plan))
-        return [x]
-
-    return infer
-
-
-def register_movement(name, forward, backward, attrs):
-    """Register an operator over rows and a plan, and that of its gradient."""
-    places = ("x", "sorted_seqs")
-    register(Op(name, places, _infer_rows(name), forward, _plan_grad(f"{name}_grad"), attrs=attrs))
-    register(Op(f"{name}_grad", (*places, "d_out"), _infer_rows_grad(f"{name}_grad"), backward, attrs=attrs))
+def infer_moved(op, x, plan):
+    """Return what is known of rows that an operator moves by a plan: as many as only the plan tells, without a LoD."""
+    check_moved(op, "x", x)
+    check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
+    check_shape(op, "x", x, (-1, *x.shape[1:]))
+    return x._replace(shape=(-1, *x.shape[1:]), lod_level=0)
 
 
 def result(variable, *inputs):

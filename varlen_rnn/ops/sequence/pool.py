@@ -8,24 +8,53 @@ from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_like, check_lod_level
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
-
-
-def _infer_pool(x, pool_type):
-    check_float("sequence_pool", x=x)
-    check_lod_level("sequence_pool", "x", x)
-    if pool_type not in POOL_TYPES:
-        raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
-    return [TensorSpec((-1, *x.shape[1:]), x.dtype, x.lod_level - 1), _PICKED]
-
-
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
+
+
+@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element)
+def sequence_pool(x, pool_type: str):
+    """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows with at least one level; the last level is pooled.
+    pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
+
+    Returns
+    -------
+    Variable of shape `(sequences, ...)`; zeros for an empty sequence.  With more levels, it keeps those above.
+
+    Examples
+    --------
+    >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 6.0]), [[0, 2, 5]])
+    >>> np.asarray(sequence_pool(x, "mean")), np.asarray(sequence_pool(x, "max"))
+    (array([2., 4.]), array([3., 6.]))
+
+    Source: the operator `sequence_pool` of PaddlePaddle Fluid.
+    """
+    offsets, rows = x.structure.levels[-1], flat(x.data)
+    out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
+    index = np.empty((0, rows.shape[1]), np.int64)
+    if pool_type == "max":
+        index = np.empty(out.shape, np.int64)
+        pool.pool_max(rows, offsets, out, index)
+    elif pool_type in ("first", "last"):
+        index = _ends(offsets, pool_type, rows.shape[1])
+        pool.pick_rows(rows, index, out)
+    else:
+        pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
+    upper = x.structure.levels[:-1]
+    lod = LoD(upper) if upper else NO_LOD
+    return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
 
 
 def _scale(x, pool_type):
@@ -48,42 +77,17 @@ def _ends(offsets, pool_type, width):
     return np.repeat(rows[:, None], width, axis=1)
 
 
-def _pool(x, pool_type):
-    offsets, rows = x.structure.levels[-1], flat(x.data)
-    out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
-    index = np.empty((0, rows.shape[1]), np.int64)
-    if pool_type == "max":
-        index = np.empty(out.shape, np.int64)
-        pool.pool_max(rows, offsets, out, index)
-    elif pool_type in ("first", "last"):
-        index = _ends(offsets, pool_type, rows.shape[1])
-        pool.pick_rows(rows, index, out)
-    else:
-        pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
-    upper = x.structure.levels[:-1]
-    lod = LoD(upper) if upper else NO_LOD
-    return [LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)]
+@sequence_pool.infer
+def _infer(x, pool_type):
+    check_float("sequence_pool", x=x)
+    check_lod_level("sequence_pool", "x", x)
+    if pool_type not in POOL_TYPES:
+        raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
+    return TensorSpec((-1, *x.shape[1:]), x.dtype, x.lod_level - 1), _PICKED
 
 
-def _pool_grad(inputs, outputs, d_outputs, pool_type):
-    return [apply("sequence_pool_grad", inputs[0], outputs[1], d_outputs[0], pool_type=pool_type)]
-
-
-def _infer_pool_grad(x, index, d_out, pool_type):
-    out, of_index = _infer_pool(x, pool_type)
-    check_like("sequence_pool_grad", "index", index, of_index)
-    check_like("sequence_pool_grad", "d_out", d_out, out)
-    return [x]
-
-
-def _check_picked(index, d_rows, num_rows):
-    """Raise unless the index is one row of `x`, or -1, for each element; kernels use it unchecked."""
-    if index.shape != d_rows.shape or (index.size and not -1 <= index.min() <= index.max() < num_rows):
-        expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
-        raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
-
-
-def _pool_grad_forward(x, index, d_out, pool_type):
+@sequence_pool.backward("x")
+def _pool_grad(x, index, d_out, pool_type):
     offsets, d_rows = x.structure.levels[-1], flat(d_out.data)
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)
     if len(d_rows) != len(offsets) - 1:
@@ -93,33 +97,20 @@ def _pool_grad_forward(x, index, d_out, pool_type):
         pool.pick_rows_grad(d_rows, as_operand(index.data), d_x)
     else:
         pool.pool_sum_grad(d_rows, offsets, _scale(x, pool_type), d_x)
-    return [x.like(d_x.reshape(x.shape))]
+    return x.like(d_x.reshape(x.shape))
 
 
-_POOLED = {"pool_type": "str"}
-register(Op("sequence_pool", ("x",), _infer_pool, _pool, _pool_grad, ("out", "index"), _POOLED))
-register(Op("sequence_pool_grad", ("x", "index", "d_out"), _infer_pool_grad, _pool_grad_forward, attrs=_POOLED))
+def _check_picked(index, d_rows, num_rows):
+    """Raise unless the index is one row of `x`, or -1, for each element; kernels use it unchecked."""
+    if index.shape != d_rows.shape or (index.size and not -1 <= index.min() <= index.max() < num_rows):
+        expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
+        raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
 
 
-def sequence_pool(x, pool_type):
-    """Return one row a sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
-
-    Parameters
-    ----------
-    x : Variable or LoDTensor
-        Rows with at least one level; the last level is pooled.
-    pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
-
-    Returns
-    -------
-    Variable of shape `(sequences, ...)`; zeros for an empty sequence.  With more levels, it keeps those above.
-
-    Examples
-    --------
-    >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 6.0]), [[0, 2, 5]])
-    >>> np.asarray(sequence_pool(x, "mean")), np.asarray(sequence_pool(x, "max"))
-    (array([2., 4.]), array([3., 6.]))
-
-    Source: the operator `sequence_pool` of PaddlePaddle Fluid.
-    """
-    return apply("sequence_pool", x, pool_type=pool_type)[0]
+@sequence_pool.examples
+def _examples(rng):
+    for pool_type in POOL_TYPES:
+        yield [rows(rng, 3)], {"pool_type": pool_type}
+    yield [rows(rng, 2, 2)], {"pool_type": "sqrt"}
+    for pool_type, *element in (("sum", 2, 0), ("max", 0)):  # nothing
+        yield [rows(rng, *element)], {"pool_type": pool_type}

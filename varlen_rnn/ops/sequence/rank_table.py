@@ -1,26 +1,33 @@
 """The plan of a batch as an operator: in a program, each run makes its own."""
 
 from varlen_rnn import plan
-from varlen_rnn.errors import LoDError, check_int
-from varlen_rnn.ops.checks import check_lod_level
+from varlen_rnn.errors import LoDError
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_lod_level
+from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import recorder
-from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import PLAN
-from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.tape.variable import Variable
 
 
-def _infer_rank_table(x, level):
+@operator(cost=nothing)
+def lod_rank_table(x, level: int):
+    """Return the plan of a level: its sequences sorted by length, longest first."""
+    return plan.sort_by_seq_len(x, level)
+
+
+@lod_rank_table.infer
+def _infer(x, level):
     check_lod_level("lod_rank_table", "x", x)
     if not -x.lod_level <= level < x.lod_level:
         raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
-    return [PLAN]
+    return PLAN
 
 
-def _rank_table(x, level):
-    return [plan.sort_by_seq_len(x, level)]
-
-
-register(Op("lod_rank_table", ("x",), _infer_rank_table, _rank_table, attrs={"level": "int"}))
+@lod_rank_table.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {"level": -1}
 
 
 def sort_by_seq_len(x, level=-1):
@@ -29,5 +36,5 @@ def sort_by_seq_len(x, level=-1):
     Of a variable of a program, it is the plan that a run makes.
     """
     if isinstance(x, Variable) and recorder() is not None:
-        return apply("lod_rank_table", x, level=check_int(level, "level"))
+        return lod_rank_table(x, level)
     return plan.sort_by_seq_len(x, level)
