@@ -11,10 +11,11 @@ import numpy as np
 
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.checks import broadcast, check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.products.gemm import product
-from varlen_rnn.products.row_sums import row_product, row_sum
+from varlen_rnn.products.row_sums import row_product
 from varlen_rnn.program.block import apply
 from varlen_rnn.program.registry import Op, register
 from varlen_rnn.program.spec import LOD_TENSOR, SELECTED_ROWS, Symbol, TensorSpec
@@ -88,9 +89,12 @@ _binary("div", _quiet_divide, _div_grad)
 
 def _sum_to(x, like):
     data, added = x.data, x.data.ndim - len(like.shape)
-    stretched = [added + axis for axis, size in enumerate(like.shape) if size == 1 and data.shape[added + axis] != 1]
-    axes = (*range(added), *stretched)
-    return [tensor_like(data.sum(axis=axes, keepdims=True).reshape(like.shape) if axes else data, like)]
+    if added:
+        data = sum_over(data.reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
+    for axis, size in enumerate(like.shape):
+        if data.shape[axis] != size:
+            data = np.expand_dims(sum_over(data, axis), axis)
+    return [tensor_like(data, like)]
 
 
 def _infer_sum_to(x, like):
@@ -159,6 +163,7 @@ def _sigmoid(x):
 
 def log_softmax(x):
     """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # else NumPy adds one class after another
     highest = np.maximum.reduce(x, -1, keepdims=True)
     finite = np.isfinite(highest)
     if np.count_nonzero(finite) == finite.size:
@@ -195,7 +200,7 @@ _unary("pow", _pow, _pow_grad, {"exponent": "float"})
 _unary(
     "log_softmax",
     log_softmax,
-    lambda x, y, d: d - np.exp(y) * d.sum(axis=-1, keepdims=True),
+    lambda x, y, d: d - np.exp(y) * np.expand_dims(sum_over(d, d.ndim - 1), -1),
     infer=_infer_log_softmax,
 )
 
@@ -303,7 +308,7 @@ def _check_has_rows(op, name, desc):
 
 register(Op("matmul", ("x", "weight", "bias?"), _infer_matmul, _matmul, _matmul_grad, attrs={"transposed": "bool"}))
 register(Op("row_product", ("a", "b"), _infer_row_product, _row_product))
-register(Op("row_sum", ("a",), _infer_row_sum, lambda a: [LoDTensor.wrap(row_sum(_rows(a.data)))]))
+register(Op("row_sum", ("a",), _infer_row_sum, lambda a: [LoDTensor.wrap(sum_over(_rows(a.data), 0))]))
 
 
 # What only programs need: a number that the code brought along, and a second name.

@@ -7,9 +7,12 @@ import math
 
 import numpy as np
 
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ShapeError, check_int
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_like, check_shape, check_tensor, shared_lod
+from varlen_rnn.ops.checks import FLOATS, check_float, check_like, check_shape, check_tensor, shared_lod
 from varlen_rnn.ops.math import tensor_like
 from varlen_rnn.program.attrs import BASIC_INDEX
 from varlen_rnn.program.block import apply
@@ -41,17 +44,22 @@ def _lod_after(x, axis):
     return NO_LOD if axis is None or axis % x.data.ndim == 0 else x.structure
 
 
+def _sum(x, axis, keepdims):
+    total = sum_over(x.data, axis if axis is None else axis % x.data.ndim)
+    return total.reshape(_describe_reduced(x, axis, True).shape) if keepdims else total
+
+
 def _reduce_sum(x, axis, keepdims):
-    return [LoDTensor.wrap(np.asarray(x.data.sum(axis=axis, keepdims=keepdims)), _lod_after(x, axis))]
+    return [LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))]
 
 
 def _reduce_mean(x, axis, keepdims, of_nothing=None):
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
         with np.errstate(invalid="ignore"):
-            data = x.data.sum(axis=axis, keepdims=keepdims) / x.dtype.type(count)
+            data = _sum(x, axis, keepdims) / x.dtype.type(count)
     else:
-        data = np.full_like(x.data.sum(axis=axis, keepdims=keepdims), of_nothing)
+        data = np.full_like(_sum(x, axis, keepdims), of_nothing)
     return [LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))]
 
 
@@ -207,9 +215,30 @@ def _infer_getitem_grad(x, d, index):
 
 
 def _getitem_grad(x, d, index):
-    data = np.zeros_like(x.data)
-    np.add.at(data, index, d.data)
+    data, items = np.zeros(x.shape, x.dtype), index if isinstance(index, tuple) else (index,)
+    if BASIC_INDEX.issuperset(map(type, items)):  # takes nothing twice
+        data[index] += d.data
+    elif x.dtype in FLOATS:
+        _add_where_taken(data, index, items, d.data)
+    else:
+        np.add.at(data, index, d.data)
     return [tensor_like(data, x)]
+
+
+def _add_where_taken(data, index, items, d):
+    """Add `d` where an index has taken the elements of `data`: what repeats is a row of the axes that it looks at."""
+    rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
+    height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
+    taken = np.arange(height).reshape(data.shape[:rank])[index]
+    rows = as_operand(d).reshape(taken.size, width)
+    scatter_add_rows(rows, np.ascontiguousarray(taken).reshape(-1), data.reshape(height, width))
+
+
+def _axes_of(item):
+    """Return how many axes an item of an index looks at."""
+    if item is None or item is True or item is False:
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
 
 
 _INDEX = {"index": "index"}
