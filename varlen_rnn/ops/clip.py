@@ -1,5 +1,7 @@
 """Clipping of gradients, dense and SelectedRows alike, by their global norm."""
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
@@ -21,10 +23,10 @@ def clip_by_global_norm(*x, max_norm: float):
     """Return the global norm, and gradients scaled by one factor so that it is at most `max_norm`."""
     # Duplicate rows are summed first, for only their sum has a norm.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
-    squares = [np.sum(np.square(_elements(value), dtype=np.float64)) for value in gradients]
-    norm = float(np.sqrt(sum(squares)))
-    if norm > max_norm:
-        gradients = [_scaled(value, max_norm / norm) for value in gradients]
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(sum(_sum_of_squares(_elements(value)) for value in gradients))
+        if not norm <= max_norm:  # a norm of NaN makes all gradients NaN, as in PyTorch
+            gradients = [_scaled(value, max_norm / norm) for value in gradients]
     return LoDTensor.wrap(np.array(norm)), *gradients
 
 
@@ -36,6 +38,18 @@ def _infer(*gradients, max_norm):
     if not max_norm > 0:
         raise OutOfRangeError("max_norm", expected="more than 0", got=max_norm)
     return TensorSpec((), np.dtype(np.float64)), *gradients
+
+
+_PIECE = 2**16  # elements: all of a gradient in float64 would be a copy of twice its size
+
+
+def _sum_of_squares(values):
+    """Return the sum of the squares of an array, in float64: in float32, the square of 1e20 has no end."""
+    flat, total = values.reshape(-1), 0.0
+    for start in range(0, flat.size, _PIECE):
+        piece = flat[start : start + _PIECE].astype(np.float64)
+        total += float(np.add.reduce(np.multiply(piece, piece, out=piece)))
+    return total
 
 
 def _elements(gradient):

@@ -1,8 +1,11 @@
 """Elementwise arithmetic and activations; row-wise operators hand the LoD on.  The work is NumPy's and SciPy's."""
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
@@ -115,9 +118,12 @@ def _examples_of_two(rng):
 def sum_to(x, like):
     """Return `x` summed to the shape of `like`, where that was broadcast, with its LoD."""
     data, added = x.data, x.data.ndim - len(like.shape)
-    stretched = [added + axis for axis, size in enumerate(like.shape) if size == 1 and data.shape[added + axis] != 1]
-    axes = (*range(added), *stretched)
-    return like.like(data.sum(axis=axes, keepdims=True).reshape(like.shape) if axes else data)
+    if added:
+        data = sum_over(data.reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
+    for axis, size in enumerate(like.shape):
+        if data.shape[axis] != size:
+            data = np.expand_dims(sum_over(data, axis), axis)
+    return like.like(data)
 
 
 @sum_to.infer
@@ -280,7 +286,7 @@ def _infer_log_softmax(x):
 
 @_backward(log_softmax)
 def _log_softmax_grad(x, y, d_y):
-    return x.like(d_y.data - np.exp(y.data) * d_y.data.sum(axis=-1, keepdims=True))
+    return x.like(d_y.data - np.exp(y.data) * np.expand_dims(sum_over(d_y.data, d_y.data.ndim - 1), -1))
 
 
 log_softmax.examples(_example_of_one)
@@ -288,6 +294,7 @@ log_softmax.examples(_example_of_one)
 
 def log_softmax_of(x):
     """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # else NumPy adds one class after another
     highest = np.maximum.reduce(x, -1, keepdims=True)
     finite = np.isfinite(highest)
     if np.count_nonzero(finite) == finite.size:

@@ -1,12 +1,16 @@
 """`x[index]`; the LoD is kept where all rows are, in front."""
 
+import math
+
 import numpy as np
 
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.tape.checks import check_tensor
+from varlen_rnn.tape.checks import FLOATS, check_tensor
 from varlen_rnn.tape.constants import Index
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.index import BASIC_INDEX
@@ -34,9 +38,30 @@ def _infer_getitem(x, index):
 
 @getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
 def _getitem_grad(x, d_y, index):
-    data = np.zeros_like(x.data)
-    np.add.at(data, index, d_y.data)
+    data, items = np.zeros(x.shape, x.dtype), index if isinstance(index, tuple) else (index,)
+    if BASIC_INDEX.issuperset(map(type, items)):  # takes nothing twice
+        data[index] += d_y.data
+    elif x.dtype in FLOATS:
+        _add_where_taken(data, index, items, d_y.data)
+    else:
+        np.add.at(data, index, d_y.data)
     return x.like(data)
+
+
+def _add_where_taken(data, index, items, d):
+    """Add `d` where an index has taken the elements of `data`: what repeats is a row of the axes that it looks at."""
+    rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
+    height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
+    taken = np.arange(height).reshape(data.shape[:rank])[index]
+    rows = as_operand(d).reshape(taken.size, width)
+    scatter_add_rows(rows, np.ascontiguousarray(taken).reshape(-1), data.reshape(height, width))
+
+
+def _axes_of(item):
+    """Return how many axes an item of an index looks at."""
+    if item is None or item is True or item is False:
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
 
 
 @getitem.examples

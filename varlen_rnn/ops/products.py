@@ -8,6 +8,7 @@ import math
 
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import known, per_input_element, size
 from varlen_rnn.ops.examples import rows
@@ -95,7 +96,7 @@ def _infer_row_product(a, b):
 @operator(cost=per_input_element)
 def row_sum(a):
     """Return the sum of the rows: the gradient of a bias."""
-    return LoDTensor.wrap(row_sums.row_sum(_rows(a.data)))
+    return LoDTensor.wrap(sum_over(_rows(a.data), 0))
 
 
 @row_sum.infer

@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
@@ -15,7 +16,7 @@ from varlen_rnn.tape.variable import apply
 @operator(cost=per_input_element)
 def reduce_sum(x, axis: int | None, keepdims: bool):
     """Return the sum of all elements, or over an axis; over any but the rows, the LoD is kept."""
-    return LoDTensor.wrap(np.asarray(x.data.sum(axis=axis, keepdims=keepdims)), _lod_after(x, axis))
+    return LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))
 
 
 @operator(cost=per_input_element)
@@ -24,10 +25,15 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
         with np.errstate(invalid="ignore"):
-            data = x.data.sum(axis=axis, keepdims=keepdims) / x.dtype.type(count)
+            data = _sum(x, axis, keepdims) / x.dtype.type(count)
     else:
-        data = np.full_like(x.data.sum(axis=axis, keepdims=keepdims), of_nothing)
+        data = np.full_like(_sum(x, axis, keepdims), of_nothing)
     return LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))
+
+
+def _sum(x, axis, keepdims):
+    total = sum_over(x.data, axis if axis is None else axis % x.data.ndim)
+    return np.expand_dims(total, tuple(range(x.data.ndim)) if axis is None else axis) if keepdims else total
 
 
 def _lod_after(x, axis):

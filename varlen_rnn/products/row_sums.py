@@ -10,7 +10,8 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel, engine_kernel
+from varlen_rnn.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
@@ -299,7 +300,7 @@ def row_products(a, one, two):
     of_all : (a_columns,); columns that neither factor sees may be missing from the sum
     """
     if on_device(a):
-        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), row_sum(a)]
+        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
     sums, width = np.zeros(a.shape[1]), panel_width(a.dtype)
@@ -333,6 +334,12 @@ def _row_product_on_device(a, first, end, b, column, columns, initial, rows, tar
     return c
 
 
+def _row_sum_on_device(a):
+    out = empty((1, a.shape[1]), a)
+    pool_sum(a, np.array([0, a.shape[0]]), np.ones(1, a.dtype), out)
+    return out.reshape(a.shape[1])
+
+
 def row_product(a, b):
     """Return `a^T @ b` for `a` (rows, depth) and `b` (rows, columns): the gradient of a weight.
 
@@ -344,39 +351,3 @@ def row_product(a, b):
     none = empty((0, 0), a)
     factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
     return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]
-
-
-@cpu_kernel
-def row_sum_cpu(shard, num_shards, a, totals):
-    """`totals[0] = a.sum(axis=0)`, this shard's columns, in float64; `totals[1]` is for a block of rows."""
-    columns = a.shape[1]
-    first, end = columns * shard // num_shards, columns * (shard + 1) // num_shards
-    for start in range(0, a.shape[0], _DEPTH_BLOCK):
-        totals[1, first:end] = 0
-        for r in range(start, least(start + _DEPTH_BLOCK, a.shape[0])):
-            for j in range(first, end):
-                totals[1, j] += a[r, j]
-        for j in range(first, end):
-            totals[0, j] += totals[1, j]
-
-
-@cuda_kernel
-def row_sum_cuda(a, out):
-    """Twin of `row_sum_cpu`."""
-    j = cuda.grid(1)
-    if j < out.size:
-        total = out.dtype.type(0)
-        for r in range(a.shape[0]):
-            total += a[r, j]
-        out[j] = total
-
-
-def row_sum(a):
-    """Return the sum of the rows of `a` (rows, columns): the gradient of a bias."""
-    if on_device(a):
-        out = empty((a.shape[1],), a)
-        launch(row_sum_cuda, out.size, a, out)
-        return out
-    totals = np.zeros((2, a.shape[1]))
-    for_each_shard(row_sum_cpu, a, totals, num_shards=count_shards(8 * a.size, -(-a.shape[1] // TILE_ROWS)))
-    return totals[0].astype(a.dtype)

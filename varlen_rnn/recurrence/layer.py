@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from varlen_rnn.device import empty, on_device, to_device, zeros
+from varlen_rnn.device import empty, on_device, to_device, to_host, zeros
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
@@ -119,7 +119,7 @@ def _scatter(values, places):
     """Return a vector whose entry `places[k]` is `values[k]`; the values themselves where there are no places."""
     if not len(places):
         return values
-    host = values.copy_to_host() if on_device(values) else values
+    host = to_host(values)
     scattered = np.empty_like(host)
     scattered[places] = host
     return to_device(scattered) if on_device(values) else scattered
