@@ -50,7 +50,7 @@ class DynamicRNN(Module):
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
-            raise DTypeError("DynamicRNN, states", expected="a list, one entry a state", got=type(states).__name__)
+            raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], number) for number, state in enumerate(states)]
         step, captured = describe_step(self.cell, xs, states)
         try:

@@ -122,7 +122,7 @@ class Dropout(Module):
 
 
 class SequencePool(Module):
-    """One row a sequence; see `sequence_pool`."""
+    """One row per sequence; see `sequence_pool`."""
 
     def __init__(self, pool_type):
         self.pool_type = pool_type

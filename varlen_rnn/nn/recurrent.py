@@ -84,7 +84,7 @@ class Recurrent(Module):
         return 2 if self.bidirectional else 1
 
     def suffixes(self, layer):
-        """Return the endings of the names of a layer's parameters, one a direction."""
+        """Return the endings of the names of a layer's parameters, one per direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
 
     def forward(self, x, states=None):

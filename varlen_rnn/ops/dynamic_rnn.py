@@ -103,7 +103,7 @@ def _infer(*inputs, block, keep, **names):
 def _rows_of(value, count, what, like=None):
     """Return the rows that a step computed for the sequences alive, each like a row of `like`."""
     if not value.shape or len(value.data) != count:
-        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one a sequence alive", got=value.shape)
+        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
         expected, got = f"rows of {like.shape[1:]} {like.dtype}", f"{value.shape[1:]} {value.dtype}"
         raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=got)
@@ -135,7 +135,7 @@ def _check_batch(op, xs, boots):
     plan = sort_by_seq_len(xs[0])
     for number, boot in enumerate(boots):
         if len(boot.data) != plan.num_sequences:
-            expected = f"{plan.num_sequences} rows, one a sequence"
+            expected = f"{plan.num_sequences} rows, one per sequence"
             raise ShapeError(f"{op}, state {number}", expected=expected, got=f"shape {boot.shape}")
     return plan
 

@@ -5,6 +5,7 @@ gradient touches is Fluid's rule: `sgd` and `adagrad` only those listed, `moment
 momentum decays everywhere; `adam` with `lazy` only those listed.  An empty sparse gradient updates nothing.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -54,29 +55,39 @@ def _merged(gradient):
     return gradient.merge() if isinstance(gradient, SelectedRows) else gradient
 
 
-def _update(made):
-    """Take what all updates infer: the gradient is like the parameter, and so are the states."""
-    op = made.op.type
+def _update(**constants):
+    """Give an update what all have: an inference, for gradient and states are like the parameter, and examples."""
 
-    @made.infer
-    def infer(parameter, gradient, lr, *states, **attrs):
-        check_float(op, parameter=parameter)
-        if gradient.dtype != parameter.dtype:
-            raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
-        if gradient.shape != parameter.shape:
-            raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
-        for name in ("beta1", "beta2"):
-            if not 0 <= attrs.get(name, 0) < 1:
-                raise OutOfRangeError(f"{op}, {name}", expected="0 <= beta < 1", got=attrs[name])
-        check_like(op, "lr", lr, _NUMBER)
-        for number, state in enumerate(states):
-            check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
-        return parameter, *states
+    def give(made):
+        made.infer(functools.partial(_infer, made.op.type))
 
-    return made
+        @made.examples
+        def examples(rng):
+            states = [np.array(2) if name == "step" else rng.random((3, 2)) for name in made.op.inputs[3:]]
+            for gradient in (rng.standard_normal((3, 2)), SelectedRows([1, 1], rng.standard_normal((2, 2)), 3)):
+                yield [rng.standard_normal((3, 2)), gradient, np.array(0.1), *states], constants
+
+        return made
+
+    return give
 
 
-@_update
+def _infer(op, parameter, gradient, lr, *states, **attrs):
+    check_float(op, parameter=parameter)
+    if gradient.dtype != parameter.dtype:
+        raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
+    if gradient.shape != parameter.shape:
+        raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+    for name in ("beta1", "beta2"):
+        if not 0 <= attrs.get(name, 0) < 1:
+            raise OutOfRangeError(f"{op}, {name}", expected="0 <= beta < 1", got=attrs[name])
+    check_like(op, "lr", lr, _NUMBER)
+    for number, state in enumerate(states):
+        check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
+    return parameter, *states
+
+
+@_update()
 @operator(outputs=("parameter",), in_place=True)
 def sgd(parameter, gradient, lr):
     """Update by `p -= lr g`."""
@@ -85,7 +96,7 @@ def sgd(parameter, gradient, lr):
     return parameter
 
 
-@_update
+@_update(momentum=0.9, nesterov=True)
 @operator(outputs=("parameter", "velocity"), in_place=True)
 def momentum(parameter, gradient, lr, velocity, momentum: float, nesterov: bool):
     """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`."""
@@ -94,7 +105,7 @@ def momentum(parameter, gradient, lr, velocity, momentum: float, nesterov: bool)
     return parameter, velocity
 
 
-@_update
+@_update(epsilon=1e-6)
 @operator(outputs=("parameter", "moment"), in_place=True)
 def adagrad(parameter, gradient, lr, moment, epsilon: float):
     """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`."""
@@ -103,7 +114,7 @@ def adagrad(parameter, gradient, lr, moment, epsilon: float):
     return parameter, moment
 
 
-@_update
+@_update(beta1=0.9, beta2=0.99, epsilon=1e-8, lazy=False)
 @operator(outputs=("parameter", "step", "moment1", "moment2"), in_place=True)
 def adam(parameter, gradient, lr, step, moment1, moment2, beta1: float, beta2: float, epsilon: float, lazy: bool):
     """Update by adaptive moments, corrected for their start at zero."""
@@ -114,24 +125,3 @@ def adam(parameter, gradient, lr, step, moment1, moment2, beta1: float, beta2: f
         rate = lr.data.item() * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return parameter, step, moment1, moment2
-
-
-_CONSTANTS = {
-    "sgd": {},
-    "momentum": {"momentum": 0.9, "nesterov": True},
-    "adagrad": {"epsilon": 1e-6},
-    "adam": {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "lazy": False},
-}
-
-
-def _examples_of(made, num_states):
-    @made.examples
-    def examples(rng):
-        states = [rng.random((3, 2)) for _ in range(num_states)]
-        steps = [np.array(2)] if made is adam else []
-        for gradient in (rng.standard_normal((3, 2)), SelectedRows([1, 1], rng.standard_normal((2, 2)), 3)):
-            yield [rng.standard_normal((3, 2)), gradient, np.array(0.1), *steps, *states], _CONSTANTS[made.op.type]
-
-
-for _made, _num_states in ((sgd, 0), (momentum, 1), (adagrad, 1), (adam, 2)):
-    _examples_of(_made, _num_states)

@@ -89,7 +89,8 @@ def operator(
     Returns
     -------
     function
-        Of Variables, or values, and constants; it returns a Variable, or a list of them.
+        Of Variables, or values, and constants; it returns a Variable, or a list of them.  Its attribute `op` is the
+        operator as programs have it.
 
     Raises
     ------

@@ -42,25 +42,28 @@ def run(op, values, attrs):
         given = op.forward(*values, **attrs)
         if type(given) is LoDTensor:  # as most operators return
             return [given]
-        return _completed(op, values, known, promised, given)
+        if type(given) is not tuple or type(promised) is not tuple or len(given) != len(promised):
+            given, promised = _aligned(op, given, promised)
+        if _FINISHED.issuperset(map(type, given)):
+            return list(given)
+        return [
+            value if type(value) in _FINISHED else _tensor(op, value, spec, values, known)
+            for value, spec in zip(given, promised, strict=True)
+        ]
     except PASSED_ON:
         raise
     except Exception as error:
         raise op.failed(error) from error
 
 
-def _completed(op, values, known, promised, given):
-    """Return what an operator returned as a list of values, one for each spec that `infer` promised."""
-    outputs = list(given) if isinstance(given, (tuple, list)) else [given]
-    specs = [promised] if type(promised) is TensorSpec else promised
-    if len(outputs) != len(specs):
-        raise ProgramError(f"operator {op.type!r}", expected=f"{len(specs)} outputs, as infer says", got=len(outputs))
-    if _FINISHED.issuperset(map(type, outputs)):
-        return outputs
-    return [
-        value if type(value) in _FINISHED else _tensor(op, value, spec, values, known)
-        for value, spec in zip(outputs, specs, strict=True)
-    ]
+def _aligned(op, given, promised):
+    """Return what an operator returned and what `infer` promised as two sequences of one length."""
+    given = given if isinstance(given, (tuple, list)) else (given,)
+    promised = (promised,) if type(promised) is TensorSpec else promised
+    if len(given) != len(promised):
+        expected = f"{len(promised)} outputs, as infer says"
+        raise ProgramError(f"operator {op.type!r}", expected=expected, got=len(given))
+    return given, promised
 
 
 def _tensor(op, value, spec, values, known):

@@ -77,6 +77,6 @@ def concat_outputs(steps, sorted_seqs):
     Source: `ConcatOutputs` of the design document "Variable-length supported RNN".
     """
     if not isinstance(steps, (list, tuple)):
-        raise DTypeError("concat_outputs, steps", expected="a list, one entry a step", got=type(steps).__name__)
+        raise DTypeError("concat_outputs, steps", expected="a list, one entry per step", got=type(steps).__name__)
     check_plan(sorted_seqs)
     return result(_concat_outputs(sorted_seqs, *steps), *steps)

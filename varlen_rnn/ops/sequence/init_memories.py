@@ -25,7 +25,7 @@ def _init_memories(x, sorted_seqs):
 def _check_sequences(op, rows, plan):
     """Raise unless there is a row for each sequence of the plan."""
     if not rows.shape or len(rows.data) != plan.num_sequences:
-        expected = f"{plan.num_sequences} rows, one a sequence"
+        expected = f"{plan.num_sequences} rows, one per sequence"
         raise ShapeError(f"{op}, boot", expected=expected, got=f"shape {rows.shape}")
 
 

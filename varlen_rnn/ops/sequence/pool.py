@@ -71,7 +71,7 @@ def _scale_of(x, pool_type):
 
 
 def _ends(offsets, pool_type, width):
-    """Return the row of the first or last step of each sequence, -1 of an empty one; once a feature."""
+    """Return the row of the first or last step of each sequence, -1 of an empty one; once per feature."""
     begin, end = offsets[:-1], offsets[1:]
     rows = np.where(begin == end, -1, begin if pool_type == "first" else end - 1)
     return np.repeat(rows[:, None], width, axis=1)
