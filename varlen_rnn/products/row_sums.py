@@ -36,7 +36,6 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
-_PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 _ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
 
@@ -63,12 +62,15 @@ class Factor(NamedTuple):
 class Shares(NamedTuple):
     """How row products are cut: columns `lowest` to `highest` of `a` in pieces of whole tiles, by blocks of rows.
 
-    A piece of work is one piece of columns in one block; of the first `whole` blocks, it is all pieces of them.
+    A piece of work is one piece of columns in one block of `depth` rows; of the first `whole` blocks, it is all pieces.
+    There are `panel_rows` rows from a panel to the next: a power of two would put all in one set of a cache.
     """
 
     lowest: int
     highest: int
     piece: int
+    depth: int
+    panel_rows: int
     whole: int
 
 
@@ -91,7 +93,7 @@ class _Columns(NamedTuple):
 class _Side(NamedTuple):
     """A factor: its rows, panels of a block of them, the sums of products with it, and the offset of each row of those.
 
-    For the tiles of the columns of `a` from `first` to `end`.
+    For the tiles of the columns of `a` from `first` to `end`.  Panels are `panel_step` elements apart.
     """
 
     first: int
@@ -103,32 +105,35 @@ class _Side(NamedTuple):
     rows: Any
     num_listed: int
     panels: Any
+    panel_step: int
     c: Any
     c_rows: Any
 
 
 @cpu_inlined
-def _columns_of(a, tiles, sums):
+def _columns_of(a, depth, tiles, sums):
     """Return the columns of a shard, copies and sums in memory of its own."""
     span = span_of_tile(tiles)
-    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, _DEPTH_BLOCK * TILE_ROWS + span, sums, span)
+    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, depth * TILE_ROWS + span, sums, span)
 
 
 @cpu_inlined
-def _side_of(factor, c, lowest, panels, c_rows):
+def _side_of(factor, c, shares, panels, c_rows):
     """Return one side of a shard's work, after clearing what is no column of its factor in the last panel."""
-    before, width = factor.first - lowest, width_of(panels)
+    before, width = factor.first - shares.lowest, width_of(panels)
+    panel_step = shares.panel_rows * width
     for i in range(c.shape[0]):
         c_rows[i] = i * c.shape[1]
     for i in range(len(factor.targets)):
         c_rows[before + i] = (before + factor.targets[i]) * c.shape[1]
     last = (factor.columns - 1) // width
-    for k in range(_DEPTH_BLOCK if factor.columns else 0):
+    for k in range(shares.depth if factor.columns else 0):
         for j in range(factor.columns - last * width, width):
-            panels[(last * _PANEL_STEP + k) * width + j] = 0
+            panels[last * panel_step + k * width + j] = 0
     return _Side(
         factor.first, factor.end, pointer(factor.b, factor.column), factor.b.shape[1], factor.columns,
-        pointer(factor.initial, 0), pointer(factor.rows, 0), len(factor.rows), panels, pointer(c, 0), c_rows,
+        pointer(factor.initial, 0), pointer(factor.rows, 0), len(factor.rows), panels, panel_step,
+        pointer(c, 0), c_rows,
     )  # fmt: skip
 
 
@@ -162,9 +167,9 @@ def _gather(side, start, count):
         row = side.rows[start + k] if side.num_listed else start + k
         source = offset(side.b, row * side.stride) if row >= 0 else offset(side.initial, (-1 - row) * side.columns)
         target, whole = offset(side.panels, k * width), side.columns // width
-        copy_units(whole, source, width, target, _PANEL_STEP * width, width)
-        left, at = side.columns - whole * width, whole * width
-        copy_units(left > 0, offset(source, at), 0, offset(target, at * _PANEL_STEP), 0, left)
+        copy_units(whole, source, width, target, side.panel_step, width)
+        left = side.columns - whole * width
+        copy_units(left > 0, offset(source, whole * width), 0, offset(target, whole * side.panel_step), 0, left)
 
 
 @cpu_inlined
@@ -197,24 +202,24 @@ def _prefetch_sums(side, row, end, column):
 
 
 @cpu_inlined
-def _add_products(columns, side, lowest, count, first, end, zeros, begins, later, later_step):
+def _add_products(columns, side, shares, count, first, end, zeros, begins, later, later_step):
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
     The block that `begins` the sums starts from zeros, whatever is there.  Tiles prefetch what is read later, one row
     each.
     """
-    number = 0
+    number, width = 0, width_of(side.c)
     steps = offset(zeros.offsets, TILE_ROWS)
-    for p in range(0, side.columns, width_of(side.c)):
-        panel = Panels(offset(side.panels, p * _PANEL_STEP), 0, count)
+    for p in range(0, side.columns, width):
+        panel = Panels(offset(side.panels, p // width * side.panel_step), 0, count)
         for m in range(first, end, TILE_ROWS):
             if m < side.end and m + TILE_ROWS > side.first:
-                _prefetch_sums(side, m + TILE_ROWS - lowest, end - lowest, p)
+                _prefetch_sums(side, m + TILE_ROWS - shares.lowest, end - shares.lowest, p)
                 a = Rows(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), steps)
-                sums = Sums(offset(side.c, p), offset(side.c_rows, m - lowest), 0)
+                sums = Sums(offset(side.c, p), offset(side.c_rows, m - shares.lowest), 0)
                 start = zeros if begins else sums
                 _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
-                number = least(number + 1, _DEPTH_BLOCK - 1)
+                number = least(number + 1, shares.depth - 1)
 
 
 @cpu_inlined
@@ -227,50 +232,50 @@ def _add_sums(columns, totals, first, end):
 
 
 @engine_kernel
-def row_products_cpu(shard, num_shards, counters, shares, a, factors, c, totals, numbers, sums, offsets):
+def row_products_cpu(shard, num_shards, shares, a, factors, c, numbers, totals, integers):
     """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
 
     Row i of both `c`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
-    `shares.lowest + i`.  A shard has a row of `numbers`, `sums` and `offsets`
-    for itself.
+    `shares.lowest + i`.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for itself.
 
     Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the
-    next piece, so that none waits long for one whose core is slow.  They take at the first of the `counters`; the
-    others count the blocks that each piece of columns has added, which are added in order.
+    next piece, so that none waits long for one whose core is slow.  They take at the first of the counters, which are
+    the first row of `integers`; the others count the blocks that each piece of columns has added, in order.
     """
     optimise_for_size()
     shares = Shares(*shares)
-    lowest, own = shares.lowest, pointer(numbers, shard * numbers.shape[1])
-    columns = _columns_of(a, own, pointer(sums, shard * sums.shape[1]))
+    lowest, depth, own = shares.lowest, shares.depth, pointer(numbers, shard * numbers.shape[1])
+    columns = _columns_of(a, depth, own, pointer(totals, (1 + shard) * totals.shape[1]))
     after_tiles = offset(own, shares.piece // TILE_ROWS * columns.size)
-    zeros, c_rows = _zeros_of(after_tiles, pointer(offsets, shard * offsets.shape[1])), c[0].shape[0]
+    zeros, c_rows = _zeros_of(after_tiles, pointer(integers, (1 + shard) * integers.shape[1])), c[0].shape[0]
     panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
+    more = offset(panels, c[0].shape[1] * shares.panel_rows)
     sides = (
-        _side_of(Factor(*factors[0]), c[0], lowest, panels, at),
-        _side_of(Factor(*factors[1]), c[1], lowest, offset(panels, c[0].shape[1] * _PANEL_STEP), offset(at, c_rows)),
+        _side_of(Factor(*factors[0]), c[0], shares, panels, at),
+        _side_of(Factor(*factors[1]), c[1], shares, more, offset(at, c_rows)),
     )
     pieces, gathered = (shares.highest - lowest + shares.piece - 1) // shares.piece, -1
     block, number, until = -1, 0, 0
     # Nothing may raise: others wait for a piece that was taken.
     while True:
-        block, number, until = _next_piece(pointer(counters, 0), block, number, until, shares, pieces)
-        start, first = block * _DEPTH_BLOCK, lowest + number * shares.piece
+        block, number, until = _next_piece(pointer(integers, 0), block, number, until, shares, pieces)
+        start, first = block * depth, lowest + number * shares.piece
         if start >= columns.num_rows:
             return
-        count, end = least(_DEPTH_BLOCK, columns.num_rows - start), least(first + shares.piece, shares.highest)
+        count, end = least(depth, columns.num_rows - start), least(first + shares.piece, shares.highest)
         for side in sides:
             if block != gathered:
                 _gather(side, start, count)
         gathered = block
         _copy_columns(columns, start, count, first, end)
         # What is copied next, as a rule: other columns of this block, or the block after those that other shards take.
-        next_block = start + num_shards * _DEPTH_BLOCK
+        next_block = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_block * columns.stride + lowest
         later, step = offset(sides[0].b, next_block * sides[0].stride), sides[0].stride
-        added = pointer(counters, (1 + number) * COUNTER)
+        added = pointer(integers, (1 + number) * COUNTER)
         wait_until(added, block)
         for side in sides:
-            _add_products(columns, side, lowest, count, first, end, zeros, block == 0, later, step)
+            _add_products(columns, side, shares, count, first, end, zeros, block == 0, later, step)
             later, step = offset(columns.at, next_a), columns.stride
         _add_sums(columns, pointer(totals, first - lowest), first, end)
         arrive(added)
@@ -303,29 +308,30 @@ def row_products(a, one, two):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
-    sums, width = np.zeros(a.shape[1]), panel_width(a.dtype)
+    sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
     wide = tuple(allocate((rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
-        _run(a, one, two, wide, sums[lowest:highest], lowest, highest)
+        sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
     cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
-    return [*map(np.ascontiguousarray, cut), sums.astype(a.dtype, copy=False)]
+    return [*map(np.ascontiguousarray, cut), sums]
 
 
-def _run(a, one, two, wide, sums, lowest, highest):
-    """Compute row products on as many threads as pay."""
-    columns, width = highest - lowest, panel_width(a.dtype)
-    num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-columns // TILE_ROWS))
+def _run(a, one, two, wide, lowest, highest):
+    """Compute row products on as many threads as pay; return the columns' sums, in float64."""
+    columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
+    panel_rows = depth | 1
+    num_shards = count_shards(len(a) * sum(c.size for c in wide), -(-columns // TILE_ROWS))
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
-    counters = np.zeros(COUNTER * (1 + -(-columns // piece)), np.int64)
     whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
     num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # or less
-    size = num_tiles * (_DEPTH_BLOCK * TILE_ROWS + span) + width + sum(c.shape[1] for c in wide) * _PANEL_STEP
-    numbers, of_columns = empty((num_shards, size), a), np.empty((num_shards, num_tiles * span))
-    offsets = np.empty((num_shards, 2 * (TILE_ROWS + len(wide[0]))), np.int64)
-    shares, factors = (lowest, highest, piece, whole), (tuple(one), tuple(two))
-    memory = numbers, of_columns, offsets
-    for_each_shard(row_products_cpu, counters, shares, a, factors, wide, sums, *memory, num_shards=num_shards)
+    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(c.shape[1] for c in wide) * panel_rows
+    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + len(wide[0]))
+    totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
+    memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
+    shares, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
+    for_each_shard(row_products_cpu, shares, a, factors, wide, *memory, num_shards=num_shards)
+    return totals[0, :columns]
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
