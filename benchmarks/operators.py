@@ -17,7 +17,7 @@ from varlen_rnn.cells import CELLS
 from varlen_rnn.kernels import pool, rows, updates
 from varlen_rnn.nn import functional
 from varlen_rnn.products import gemm
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape.variable import apply
 
 _LENGTHS, _FEATURES, _CLASSES, _UNITS = [3, 1, 2, 2], 4, 4, 32
 

@@ -6,7 +6,7 @@ from numba import config, cuda
 
 import varlen_rnn.device
 from varlen_rnn import threads
-from varlen_rnn.device import to_device, to_host
+from varlen_rnn.device import on_device, to_device
 
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
@@ -32,7 +32,7 @@ class Device:
         return to_device(array) if self.name == "cuda" else array.copy()
 
     def get(self, array):
-        return to_host(array)
+        return array.copy_to_host() if on_device(array) else array
 
 
 def _names():

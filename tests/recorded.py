@@ -12,7 +12,10 @@ import numpy as np
 import varlen_rnn as vr
 from tests import test_program_examples as examples
 from tests.test_operators import CASES
-from tests.test_programs import OPTIMIZERS, STEPS, Model, batches, both_ways, declare
+from tests.test_programs import OPTIMIZERS, Model, batches, both_ways, declare
+from varlen_rnn.program.checker import compute_trial, describe_trial, examples_of
+from varlen_rnn.tape.operator import OPERATORS
+from varlen_rnn.tape.values import plain
 
 
 class Recorded(NamedTuple):
@@ -25,8 +28,16 @@ class Recorded(NamedTuple):
     seed: int = 0
 
 
-def operator(name, unknown_rows):
-    """Return the program of an operator and its gradient."""
+def operator(trial, unknown_rows):
+    """Return the program of an operator and its gradient on one of its examples."""
+    shown, gradients, weights = compute_trial(trial)
+    program, feed, fetches = describe_trial(trial, weights, unknown_rows)
+    wanted = [plain(output.value) for output in shown] + [gradient for gradient in gradients if gradient is not None]
+    return Recorded(program, [feed], fetches, [wanted])
+
+
+def composition(name, unknown_rows):
+    """Return the program of a composition of operators and its gradient."""
     program, inputs, described, values, leaves, out = both_ways(name, unknown_rows)
     fetches = [described.name, *(f"{x.name}@GRAD" for x in inputs if x.grad is not None)]
     feed = dict(zip((x.name for x in inputs), values, strict=True))
@@ -115,10 +126,12 @@ def data_types():
 
 def everything():
     """Return `(name, function)` pairs; each function records a program."""
-    for name in CASES:
-        if name not in STEPS:
-            for unknown in (True, False):
-                yield f"{name}, {'unknown' if unknown else 'known'} rows", lambda n=name, u=unknown: operator(n, u)
+    for unknown, rows in ((True, "unknown rows"), (False, "known rows")):
+        for name, op in OPERATORS.items():
+            for trial in examples_of(op) if not (unknown and op.in_place) else ():
+                yield f"{name} {trial.number}, {rows}", lambda t=trial, u=unknown: operator(t, u)
+        for name in CASES:
+            yield f"composed {name}, {rows}", lambda n=name, u=unknown: composition(n, u)
     for name in examples.TRAINING:
         yield f"example {name}", lambda n=name: example(n)
     for name in OPTIMIZERS:
@@ -143,7 +156,7 @@ def as_arrays(runs):
             if isinstance(result, vr.SelectedRows):
                 arrays |= {f"{name} rows": result.rows, f"{name} value": result.value}
                 continue
-            arrays[name] = np.asarray(result)
+            arrays[name] = result.offsets if isinstance(result, vr.SortedSeqs) else np.asarray(result)
             levels = result.structure.levels if isinstance(result, vr.LoDTensor) else ()
             arrays |= {f"{name} level {k}": level for k, level in enumerate(levels)}
     return arrays

@@ -86,8 +86,49 @@ def test_tanh_of_float32():
     small = np.abs(x) < TINY
     assert units(got, exact)[~small].max() < 6
     assert np.abs(got - exact)[small].max() < 4e-43
-    assert np.abs(got).max() < 1
-    assert got[x > 8].min() > 0.999999
+    assert np.abs(got).max() == 1
+
+
+def between(low, high, step=1):
+    """Return every float32 number from `low` to `high`, or every `step`-th, ascending; both are positive."""
+    first, last = np.array([low, high], np.float32).view(np.int32)
+    return np.arange(first, last, step, dtype=np.int32).view(np.float32)
+
+
+def test_saturated_gates_are_exact():
+    """So that their gradients, y (1 - y) and 1 - y y, are 0."""
+    tanh, sigmoid = loop_of(activations.tanh), loop_of(activations.sigmoid)
+    wide = between(7.906, np.finfo(np.float32).max, 997)
+    for x in (between(7.906, 16), wide):
+        assert (tanh(x) == 1).all()
+        assert (tanh(-x) == -1).all()
+    assert (sigmoid(wide[wide > 16.64]) == 1).all()
+    assert not sigmoid(-wide[wide > 88.377]).any()
+    x = wide.astype(np.float64)
+    assert (loop_of(activations.tanh)(x[x > 20]) == 1).all()
+    assert (loop_of(activations.sigmoid)(x[x > 37]) == 1).all()
+    assert not loop_of(activations.sigmoid)(-x[x > 709.79]).any()
+
+
+def largest_fall(function, x):
+    """Return by how many units in the last place the function falls below what it was before, `x` ascending."""
+    y = loop_of(function)(x)
+    return units(y, np.maximum.accumulate(y).astype(np.float64)).max()
+
+
+def test_where_functions_saturate_they_never_fall():
+    """Over all neighbours in float32: where tanh becomes 1, and where sigmoid becomes 0 or 1."""
+    for x in (between(7.9053112, 9.5), -between(7.9053112, 9.5)[::-1]):
+        assert largest_fall(activations.tanh, x) == 0
+    assert largest_fall(activations.sigmoid, between(15, 19)) == 0
+    assert largest_fall(activations.sigmoid, -between(80, 90)[::-1]) == 0
+
+
+def test_elsewhere_functions_fall_by_a_few_units_at_most():
+    x = between(1e-4, 16, 11)
+    x = np.concatenate([-x[::-1], x])
+    assert 0 < largest_fall(activations.tanh, x) <= 8
+    assert 0 < largest_fall(activations.sigmoid, x) <= 2
 
 
 @exact_float64
@@ -132,9 +173,7 @@ def test_infinities_and_the_largest_numbers(way, dtype, name, low, high):
     x = np.array([INF, largest, -INF, -largest] * 16, dtype)
     wanted = x if high is None else np.full_like(x, high)
     wanted = np.where(x > 0, wanted, dtype(low))
-    got = way(getattr(activations, name))(x)
-    # tanh of float32 stops 2.4e-7 below 1.
-    np.testing.assert_allclose(got, wanted, rtol=3e-7 if (name, dtype) == ("tanh", np.float32) else 0)
+    np.testing.assert_array_equal(way(getattr(activations, name))(x), wanted)
 
 
 @both_ways

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape.variable import apply
 
 LENGTHS = {
     "ragged": [3, 1, 7],

@@ -22,7 +22,7 @@ from numba.cuda import compiler, dispatcher
 NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots"}
 FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
-RATES = {"lr", "mu", "epsilon", "beta1", "beta2"}
+RATES = {"lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2"}
 STATES = {"initial", "state", "d_state"}
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import varlen_rnn as vr
 from varlen_rnn import LoDTensor, create_lod_tensor
 from varlen_rnn.data import (
     Dataset,
@@ -398,3 +399,10 @@ def test_a_data_set_refuses_other_indices(indices):
     data = Dataset("four", [np.array([k]) for k in range(4)], None, [], [])
     with pytest.raises(InputError, match="take, indices"):
         data.take(indices)
+
+
+def test_data_is_a_function_and_has_what_its_package_has():
+    assert vr.data.batches is batches
+    assert vr.data.read_csv is read_csv
+    with vr.program_guard():
+        assert vr.data("x", [-1, 2], "float32").shape == (-1, 2)

@@ -8,7 +8,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape.variable import apply
 
 
 class GRUCell(vr.nn.Module):
@@ -109,9 +109,9 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
         (lambda x, h: (x, h, h), [np.zeros((2, 4))], "expected an output and 1 next states, got 3 variables"),
         (lambda x, h: (x, x), [np.zeros((2, 4))], "the next"),
         (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that is alive"),
-        (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one a sequence alive"),
-        (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one a sequence"),
-        (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry a state"),
+        (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one per sequence alive"),
+        (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one per sequence"),
+        (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry per state"),
         (lambda x, h: (x, h), [np.zeros(())], "expected a row for each sequence, got a single number"),
         (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got a variable of a program"),
     ],

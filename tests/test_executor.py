@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.program import registry
-from varlen_rnn.program.block import apply
+from varlen_rnn.tape import operator
 
 
 @pytest.fixture
@@ -84,14 +83,15 @@ def test_values_are_let_go_after_their_last_reader(monkeypatch):
         gc.collect()
         alive.append(weakref.ref(x.data))
         most.append(sum(reference() is not None for reference in alive))
-        return [vr.LoDTensor(x.data + 1)]
+        return x.data + 1
 
-    op = registry.Op("watched", ("x",), lambda x: [x], watched)
-    monkeypatch.setitem(registry._OPS, "watched", op)
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
+    watched = vr.operator(watched)
+    watched.infer(lambda x: x)
     with vr.program_guard() as program:
         x = vr.data("x", [-1], "float64")
         for _ in range(6):
-            x = apply("watched", x)
+            x = watched(x)
     vr.Executor().run(program, {"x": np.zeros(2)}, [x])
     assert max(most) <= 2, "the feed, and the input of the operator"
 

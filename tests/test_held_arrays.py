@@ -128,7 +128,7 @@ def rows_before_steps_of_the_users_own():
 @case
 def rows_that_are_fed():
     with vr.program_guard() as program:
-        y = pool(vr.data_of_a_program("x", [-1, -1], "float32", 1), "sum")
+        y = pool(vr.data("x", [-1, -1], "float32", 1), "sum")
     x = rows()
     x.data.shape = (1, 4 * ROWS)
     vr.Executor().run(program, {"x": x}, [y])
@@ -183,9 +183,6 @@ def columns_that_are_no_integers():
 
 
 def main(name):
-    from varlen_rnn.program.recording import data
-
-    vr.data_of_a_program = data
     try:
         CASES[name]()
     except (vr.InputError, ValueError) as error:

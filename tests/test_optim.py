@@ -102,6 +102,35 @@ def test_clipping_counts_a_parameter_listed_twice_once():
     np.testing.assert_allclose(p.grad, [0.6, 0.8])
 
 
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.9999999), (0.9, 1 - 1e-12), (1 - 1e-8, 0.999)])
+def test_adam_in_float32_knows_betas_that_float32_does_not(betas):
+    """As float32, the last two are 1."""
+    parameter, expected, state = vr.nn.Parameter(np.ones(3, np.float32)), np.ones(3), {}
+    optimizer = vr.optim.Adam([parameter], lr=0.1, betas=betas)
+    for gradient in np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32):
+        parameter.grad = gradient
+        optimizer.step()
+        expected, state = oracle.adam(expected, gradient.astype(np.float64), state, 0.1, *betas)
+    np.testing.assert_allclose(parameter.data, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "norm", "clipped"),
+    [
+        ([3e20, 4e20], 5e20, [0.6, 0.8]),
+        ([3e-30, 4e-30], 5e-30, [3e-30, 4e-30]),
+        ([np.inf, 1.0], np.inf, [np.nan, 0.0]),
+        ([np.nan, 1e9], np.nan, [np.nan, np.nan]),
+    ],
+)
+def test_clipping_of_extreme_gradients(gradient, norm, clipped):
+    """Squares of float32 have no end from 1.8e19 on; what has no norm is clipped as PyTorch does."""
+    p = vr.nn.Parameter(np.zeros(2, np.float32))
+    p.grad = np.array(gradient, np.float32)
+    np.testing.assert_allclose(vr.optim.clip_grad_norm_([p], 1.0), norm, rtol=1e-6)
+    np.testing.assert_allclose(p.grad, clipped, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
 def test_a_sparse_step_costs_the_ids_not_the_table(name):
     """A table of 1,000,000 x 64 is 256 MB; a step of 2,000 ids must touch and allocate a small part of that."""

@@ -82,6 +82,26 @@ def test_recurrent_layer(kind, num_layers, bidirectional, with_states, dtype):
         assert_close(name, parameter.grad, t_parameters[name].grad, dtype)
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_feature_that_nobody_scaled_saturates_gates(kind):
+    """The gradients of gates at 1, 0 and -1 are 0, not almost 0 times a million."""
+    ours, theirs = make(kind, np.float32, 1, False)
+    rows = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    for unscaled in ([0, 4], range(6)):
+        rows[unscaled, 2] = 1e6
+        y, _ = ours(vr.Variable(vr.create_lod_tensor(rows, [[4, 2]])))
+        packed = torch.nn.utils.rnn.pack_sequence(torch.split(torch.tensor(rows), [4, 2]))
+        t_y = torch.cat(torch.nn.utils.rnn.unpack_sequence(theirs(packed)[0]))
+        (y * y).sum().backward()
+        (t_y * t_y).sum().backward()
+        assert_close("y", y, t_y, np.float32)
+        for name, t_parameter in theirs.named_parameters():
+            parameter = getattr(ours, name)
+            assert_close(name, parameter.grad, t_parameter.grad, np.float32)
+            assert len(unscaled) < 6 or not np.any(parameter.grad)
+            parameter.grad = t_parameter.grad = None
+
+
 def test_a_state_dict_travels_both_ways():
     ours, theirs = make("LSTM", np.float64, 2, True)
     ours.weight_hh_l1_reverse.assign(0.25)

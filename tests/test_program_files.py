@@ -175,7 +175,7 @@ def _append(path, number):
 
 DESCRIPTIONS = {
     "newer": (_newer, "newer varlen_rnn"),
-    "an unknown operator": (_set(["ops", 1], "type", "system"), "operator: expected one that is registered"),
+    "an unknown operator": (_set(["ops", 1], "type", "system"), "operator: expected one that is declared"),
     "an unbound name": (_set(["ops", 1, "inputs", 0], "arguments", ["z"]), "'z'"),
     "a doubled variable": (_append("vars", 1), "expected one of this name"),
     "an operator twice": (_append("ops", 1), "expected one operator that computes it"),

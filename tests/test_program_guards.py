@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.desc import Attr, Slot
+from varlen_rnn.program.desc import Attr, Var, of_var, to_var
 from varlen_rnn.program.prune import edge
-from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import TensorSpec, describe, of_var, to_var
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.spec import TensorSpec, describe
+from varlen_rnn.tape.variable import apply
 
 
 def program_of(feeds, ops, persistables=None):
@@ -20,11 +20,11 @@ def program_of(feeds, ops, persistables=None):
     for op_type, inputs, outputs, attrs in ops:
         kind = find(op_type)
         specs = [of_var(variables[name]) if name else None for name in inputs]
-        for name, spec in zip(outputs, kind.infer(*specs, **attrs), strict=True):
+        for name, spec in zip(outputs, kind.specs(specs, attrs), strict=True):
             variables.setdefault(name, to_var(name, spec))
-        slots = [tuple(Slot(*pair) for pair in pairs) for pairs in kind.slots(inputs, outputs, attrs)]
+        places = [tuple(Var(*pair) for pair in pairs) for pairs in kind.by_place(inputs, outputs, attrs)]
         attrs = tuple(Attr(name, value) for name, value in attrs.items())
-        described.append(vr.OpDesc(op_type, *slots, attrs))
+        described.append(vr.OpDesc(op_type, *places, attrs))
     lists = [vr.VarDesc("feed", vr.VarType(vr.VarType.FEED_MINIBATCH))] if feeds else []
     return vr.Program(vr.ProgramDesc((vr.BlockDesc(0, -1, (*lists, *variables.values()), tuple(described)),)), values)
 
@@ -185,8 +185,8 @@ def test_a_parameter_is_not_its_own_state():
 def test_operators_of_any_number_of_inputs_need_one(op):
     inputs = ["x"] if op == "split_like" else []
     attrs = {} if op == "sum" else {"axis": 0}
-    slots = [tuple(Slot(*pair) for pair in pairs) for pairs in find(op).slots(inputs, ["y"], attrs)]
-    ops = (edge("feed", "feed", "x", 0), vr.OpDesc(op, *slots, tuple(Attr(*pair) for pair in attrs.items())))
+    places = [tuple(Var(*pair) for pair in pairs) for pairs in find(op).by_place(inputs, ["y"], attrs)]
+    ops = (edge("feed", "feed", "x", 0), vr.OpDesc(op, *places, tuple(Attr(*pair) for pair in attrs.items())))
     variables = (vr.VarDesc("feed", vr.VarType(vr.VarType.FEED_MINIBATCH)), *(to_var(n, spec_of((2,))) for n in "xy"))
     with pytest.raises(vr.ProgramError, match=f"operator 1 \\({op}\\)"):
         vr.Program(vr.ProgramDesc((vr.BlockDesc(0, -1, variables, ops),)))

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import varlen_rnn as vr
 from tests import recorded
 from tests.test_program_files import FORMAT
-from varlen_rnn.program import schema
 from varlen_rnn.program.attrs import decode
-from varlen_rnn.program.desc import TYPES, Attr, Slot, Type
+from varlen_rnn.program.desc import Attr, Var, of_var, to_var
 from varlen_rnn.program.feed import EDGES, FEED_LIST
+from varlen_rnn.program.format import schema
 from varlen_rnn.program.prune import edge
-from varlen_rnn.program.registry import _OPS, find
-from varlen_rnn.program.spec import TensorSpec, of_var, to_var
+from varlen_rnn.tape.kinds import TYPES, Type
+from varlen_rnn.tape.operator import OPERATORS, find
+from varlen_rnn.tape.spec import TensorSpec
 
 RECORDS = dict(recorded.everything())
 EDGE_NUMBERS = [0, 1, -1, 2, 3, 7, 2**31 - 1, 2**31, -(2**31) - 1, 2**62, 2**63 - 1, 2**63, -(2**63), 0.5, 1e308]
@@ -110,7 +111,7 @@ class Grown:
 
     def invent(self):
         """Take an operator that stands in no program, if it fits."""
-        rng, kind = self.rng, find(self.rng.choice(sorted(_OPS.keys() - set(EDGES))))
+        rng, kind = self.rng, find(self.rng.choice(sorted(OPERATORS.keys() - set(EDGES))))
         count = len(kind.inputs) + (rng.randrange(9) if kind.inputs and kind.inputs[-1].startswith("*") else 0)
         names = [*self.known] + [""] * any(place.endswith("?") for place in kind.inputs)
         inputs = [rng.choice(names) for _ in range(count)] if names else []
@@ -124,17 +125,17 @@ class Grown:
         attrs = tuple(Attr(name, value) for name, value in attrs.items())
         try:
             decoded = decode(kind, attrs, lambda index: index)
-            specs = kind.infer(*[of_var(self.known[name]) if name else None for name in inputs], **decoded)
+            specs = kind.specs([of_var(self.known[name]) if name else None for name in inputs], decoded)
             outputs = (outputs + [f"new_{len(self.known)}_{number}" for number in range(len(specs))])[: len(specs)]
             outputs = [inputs[k] for k in kind.in_place] or outputs
-            slots = [tuple(Slot(*pair) for pair in pairs) for pairs in kind.slots(inputs, outputs, decoded)]
+            places = [tuple(Var(*pair) for pair in pairs) for pairs in kind.by_place(inputs, outputs, decoded)]
             made = {name: to_var(name, spec, name in self.known) for name, spec in zip(outputs, specs, strict=True)}
         except (vr.InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             return
         alone = all(inputs.count(inputs[k]) == 1 and self.known[inputs[k]].persistable for k in kind.in_place)
         if alone and len(made) == len(outputs) and not (made.keys() & self.known.keys() and not kind.in_place):
             self.known |= made
-            self.ops.append(vr.OpDesc(kind.type, *slots, attrs))
+            self.ops.append(vr.OpDesc(kind.type, *places, attrs))
 
     def desc(self):
         lists = (to_var("feed", FEED_LIST),) if self.edges else ()

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 
 import varlen_rnn as vr
 from tests import proto, recorded
-from varlen_rnn.program import schema
+from varlen_rnn.program.format import schema
 
 CLASSES, FILE = proto.messages()
 PROGRAMS = dict(recorded.everything())

@@ -11,7 +11,7 @@ from tests.recorded import OPTIMIZERS
 from varlen_rnn.cli import main
 from varlen_rnn.ops.cost import costs
 from varlen_rnn.program.layout import WIDTH
-from varlen_rnn.program.registry import _OPS
+from varlen_rnn.tape.operator import OPERATORS
 
 PROGRAM, _ = recorded.train_program(OPTIMIZERS["adam"])
 
@@ -84,7 +84,7 @@ def layer(rows, cell="LSTM", directions=2):
     with vr.program_guard() as program:
         x = vr.data("x", [rows, 3], "float32", lod_level=int(rows == -1), requires_grad=True)
         if rows != -1:
-            x = vr.program.block.apply("take_rows", x, vr.create_lod_tensor(np.arange(rows), [[rows]]))
+            x = vr.tape.variable.apply("take_rows", x, vr.create_lod_tensor(np.arange(rows), [[rows]]))
         y, _ = getattr(vr.nn, cell)(3, 5, bidirectional=directions == 2)(x)
         y.sum().backward()
     return program.desc
@@ -108,7 +108,7 @@ def test_the_cost_of_products_and_the_rest():
     with vr.program_guard() as program:
         x = vr.data("x", [-1, 3], "float64", requires_grad=True)
         w, b = (vr.Variable(np.ones(s), requires_grad=True, persistable=True) for s in ((4, 3), (4,)))
-        y = vr.program.block.apply("matmul", x, w, b, transposed=True)
+        y = vr.tape.variable.apply("matmul", x, w, b, transposed=True)
         vr.nn.functional.tanh(y).sum().backward()
     found = {}
     for op, cost in costs(program.desc):
@@ -129,7 +129,7 @@ def test_every_operator_has_a_cost():
             assert cost.flops >= 0, name
             assert cost.bytes >= 0, name
             seen.add(op.type)
-    assert _OPS.keys() - seen <= {"feed", "fetch", "assign"}
+    assert OPERATORS.keys() - seen <= {"feed", "fetch", "assign"}
 
 
 def test_show_a_program_that_trains(tmp_path, capsys):

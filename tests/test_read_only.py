@@ -9,8 +9,8 @@ from numba.core.dispatcher import Dispatcher
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops.sequence import POOL_TYPES
-from varlen_rnn.program.registry import find
+from varlen_rnn.ops.sequence.pool import POOL_TYPES
+from varlen_rnn.tape.operator import find
 
 LENGTHS = [2, 0, 3, 1]
 HIDDEN = 2
@@ -110,7 +110,8 @@ def run(op, values, attrs, change):
     written = (*op.in_place, *(op.overwrites(len(values), **attrs) if op.overwrites else ()))
     values = [changed(value, np.copy if place in written else change) for place, value in enumerate(values)]
     short = op.shortcut and op.shortcut(values, **attrs)
-    return [*(short or ()), *op.forward(*values, **attrs)]
+    given = op.forward(*values, **attrs)
+    return [*(short or ()), *(given if isinstance(given, (tuple, list)) else [given])]
 
 
 def compile_nothing(monkeypatch):

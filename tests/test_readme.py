@@ -1,4 +1,4 @@
-"""What the README and the page on programs show runs."""
+"""What the README and the pages on programs and operators show runs, and their tables are up to date."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests import operators_page
+from varlen_rnn.tape import operator
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,3 +52,21 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["model"].feed_names == ["ids"]
     assert names["scores"].shape == (2, 2)
     assert names["again"].shape == ()
+
+
+def test_the_page_on_cells(capsys):
+    names = names_after(ROOT / "docs" / "cells.md")
+    assert names["y"].shape == (5, 32)
+    assert np.abs(names["layer"].weight_hh_l0.grad).max() > 0
+    said = re.search(r"print\(error\)  # (.*)", (ROOT / "docs" / "cells.md").read_text())[1]
+    assert capsys.readouterr().out == f"{said}\n"
+
+
+def test_the_page_on_operators(monkeypatch):
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
+    names = names_after(operators_page.PATH)
+    assert names["swish"](np.zeros(3), beta=2.0).shape == (3,)
+
+
+def test_the_table_of_operators_is_that_of_the_declarations():
+    assert operators_page.PATH.read_text() == operators_page.page(), "python -m tests.operators_page writes it"

@@ -9,7 +9,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn import LoDTensorDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.nn import functional as F
-from varlen_rnn.program.recording import Recorder
+from varlen_rnn.program.recorder import Recorder
 
 
 def rows(name="x", width=3, level=1, dtype="float32"):

@@ -13,8 +13,8 @@ from oracles.recurrence import layer
 from varlen_rnn import recurrence, threads
 from varlen_rnn.cells import CELLS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.products.tile import panel_width
-from varlen_rnn.recurrence import cpu, sharing
+from varlen_rnn.products.vectors import panel_width
+from varlen_rnn.recurrence import cpu, forward_loop, schedule, sharing
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins
@@ -243,9 +243,9 @@ def test_permuted_sequences_permute_the_outputs(cell, data, lengths):
 def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
     case = Case(cell, [0, 180, 181, 300, 300], (3, 64), 1, True)
     written = rowwise(case, dtype)
-    streamed, streams = [], cpu._streams
-    monkeypatch.setattr(cpu, "_STREAMED", 0)
-    monkeypatch.setattr(cpu, "_streams", lambda *a, **b: streamed.append(streams(*a, **b)) or streamed[-1])
+    streamed, streams = [], cpu._past_caches
+    monkeypatch.setattr(cpu, "_NON_TEMPORAL", 0)
+    monkeypatch.setattr(cpu, "_past_caches", lambda *a, **b: streamed.append(streams(*a, **b)) or streamed[-1])
     assert_same_bits(written, rowwise(case, dtype), range(4), range(300))
     assert streamed == [64 % panel_width(dtype) == 0]
 
@@ -256,17 +256,17 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
 def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monkeypatch, cell, count):
     lengths = np.random.default_rng(count).integers(1, 9, count)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (3, 40), 1, True)
-    block_rows, run = [], sharing.threads.for_each_shard
+    block_rows, run = [], schedule.threads.for_each_shard
 
     def spy(kernel, work, *arguments, **options):
         block_rows.append(sharing.Work(*work).block_rows)
         run(kernel, work, *arguments, **options)
 
-    monkeypatch.setattr(sharing.threads, "for_each_shard", spy)
+    monkeypatch.setattr(schedule.threads, "for_each_shard", spy)
     results = rowwise(case, np.float32)
-    monkeypatch.setattr(sharing, "FAR", 0)
+    monkeypatch.setattr(schedule, "L2_ELEMENTS", 0)
     assert_same_bits(results, rowwise(case, np.float32), range(count), range(len(case.x)))
-    assert block_rows == [sharing.BLOCK_ROWS] * 2 + [sharing.MOST_ROWS] * 2
+    assert block_rows == [schedule.BLOCK_ROWS] * 2 + [schedule.MOST_ROWS] * 2
 
 
 @cpu_only
@@ -281,7 +281,7 @@ def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monke
     ],
 )
 def test_long_rows_of_slots_that_fill_cache_lines_are_an_odd_number_of_them(dtype, columns, wanted):
-    slots = cpu.slots_of_rows(np.empty((3, 2), dtype), columns)
+    slots = cpu.kept_of_rows(np.empty((3, 2), dtype), columns)
     assert slots.shape == (3, wanted)
 
 
@@ -289,10 +289,10 @@ def test_long_rows_of_slots_that_fill_cache_lines_are_an_odd_number_of_them(dtyp
 @by_cell
 @pytest.mark.parametrize("parts", [1, 2])
 def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
-    slots_of_rows = cpu.slots_of_rows
-    monkeypatch.setattr(cpu, "slots_of_rows", lambda x, columns: np.full_like(slots_of_rows(x, columns), np.nan))
+    kept_of_rows = cpu.kept_of_rows
+    monkeypatch.setattr(cpu, "kept_of_rows", lambda x, columns: np.full_like(kept_of_rows(x, columns), np.nan))
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(sharing, "_split", lambda *_, **__: (1, parts))
+    monkeypatch.setattr(schedule, "split", lambda *_, **__: (1, parts))
     case = Case(cell, [0, 3, 3, 5], (3, 256), 1, False)
     x, (direction,) = case.x, case.directions
     _, _, (slots,) = recurrence.forward(cell, x, [recurrence.Direction(*direction)], None, case.plan)
@@ -312,13 +312,15 @@ SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 1
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_initial, dtype):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(sharing, "_TURN_ROWS", 1)  # a group is put back after each step or block, with all of its state
+    monkeypatch.setattr(
+        schedule, "_TURN_ROWS", 1
+    )  # a group is put back after each step or block, with all of its state
     lengths = np.random.default_rng(1).integers(0, 60, 70)
     case = Case(cell, [0, *np.cumsum(lengths).tolist()], (20, 64 if with_initial else 70), 2, with_initial)
 
     def flat(split):
-        monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
-        monkeypatch.setattr(sharing, "FAR", 0 if split[1] > 1 else sharing.FAR)  # teams run larger blocks
+        monkeypatch.setattr(schedule, "split", lambda *_, **__: split)
+        monkeypatch.setattr(schedule, "L2_ELEMENTS", 0 if split[1] > 1 else 2**19)  # teams run larger blocks
         threads.set_num_threads(split[0] * split[1])
         (y, last), (d_x, d_directions, d_initial) = case.run(Host, dtype)
         return [y, last, d_x, d_initial, *(a for d in d_directions for a in d)]
@@ -335,7 +337,8 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
 def test_every_sequence_belongs_to_one_group(lengths, num_groups, teams):
     seq_lens = np.sort(np.array(lengths, np.int64))[::-1]
     batch = seq_lens, np.arange(len(seq_lens))
-    (dealt, ranks), bounds = sharing._deal(batch, num_groups) if teams else (batch, sharing._cut(seq_lens, num_groups))
+    cut = schedule._deal(batch, num_groups) if teams else (batch, schedule._cut(seq_lens, num_groups))
+    (dealt, ranks), bounds = cut
     assert sorted(ranks) == list(range(len(seq_lens)))
     assert (bounds[0], bounds[-1]) == (0, len(seq_lens))
     assert 1 <= len(bounds) - 1 <= num_groups
@@ -350,22 +353,22 @@ def test_all_splits_run_the_kernel_that_was_compiled_for_one(monkeypatch):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
     case, seen = Case(CELLS["lstm"], [0, 5, 9, 14, 15], (3, 70), 1, False), []
     for split in [(1, 1), (2, 1), (2, 2)]:
-        monkeypatch.setattr(sharing, "_split", lambda *_, split=split, **__: split)
+        monkeypatch.setattr(schedule, "split", lambda *_, split=split, **__: split)
         case.run(Host, np.float32)
-        seen.append(len(cpu.cpu_forward.forward_loop(CELLS["lstm"], np.dtype(np.float32)).kernel.signatures))
+        seen.append(len(forward_loop.forward.signatures))
     assert seen[0] > 0
     assert len(set(seen)) == 1
 
 
 @cpu_only
 def test_sequences_without_rows_take_little_memory(monkeypatch):
-    taken, empty = [], sharing.empty
+    taken, empty = [], schedule.empty
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(sharing, "empty", lambda shape, like: taken.append(np.prod(shape)) or empty(shape, like))
+    monkeypatch.setattr(schedule, "empty", lambda shape, like: taken.append(np.prod(shape)) or empty(shape, like))
     lengths = [7] * 13 + [0] * 2000
     case = Case(CELLS["lstm"], [0, *np.cumsum(lengths).tolist()], (3, 16), 1, False)
     for split in [(1, 1), (3, 1)]:
-        monkeypatch.setattr(sharing, "_split", lambda *_, split=split, **__: split)
+        monkeypatch.setattr(schedule, "split", lambda *_, split=split, **__: split)
         case.run(Host, np.float32)
     forward, backward, forward_of_three, backward_of_three = taken
     assert forward_of_three < 2 * forward
@@ -375,19 +378,12 @@ def test_sequences_without_rows_take_little_memory(monkeypatch):
 @cpu_only
 @pytest.mark.parametrize(("split", "failing"), [((1, 2), 0), ((1, 2), 1), ((2, 2), 1), ((2, 2), 2)])
 def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, split, failing):
-    make = cpu.cpu_forward.forward_loop
+    def but_one(shard, *arguments, run=forward_loop.forward):
+        if shard == failing:
+            raise RuntimeError("failed")
+        run(shard, *arguments)
 
-    def but_one(cell, dtype):
-        loop = make(cell, dtype)
-
-        def run(shard, *arguments):
-            if shard == failing:
-                raise RuntimeError("failed")
-            loop.kernel(shard, *arguments)
-
-        return loop._replace(kernel=run)
-
-    monkeypatch.setattr(cpu.cpu_forward, "forward_loop", but_one)
-    monkeypatch.setattr(sharing, "_split", lambda *_, **__: split)
+    monkeypatch.setattr(forward_loop, "forward", but_one)
+    monkeypatch.setattr(schedule, "split", lambda *_, **__: split)
     with pytest.raises(RuntimeError, match="failed"):
         Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

@@ -7,8 +7,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import find
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 2
 
@@ -100,12 +100,17 @@ def without_rows():
 
 @pytest.mark.parametrize(
     ("cell", "values"),
-    [("lstm", operands("gru")), ("none", operands("gru")), ("gru", []), ("gru", without_rows())],
+    [("lstm", operands("gru")), ("gru", []), ("gru", without_rows())],
 )
 def test_a_shortcut_counts_the_inputs_of_its_cell(cell, values):
     assert shortcut(values, cell) is None
     with pytest.raises(vr.InputError, match="recurrent"):
         apply("recurrent", *values, cell=cell, keep=False)
+
+
+def test_a_cell_that_nobody_made_is_an_error():
+    with pytest.raises(vr.ProgramError, match="cell: expected one of"):
+        apply("recurrent", *operands("gru"), cell="none", keep=False)
 
 
 def test_a_bias_of_rank_0_is_no_bias_of_one_unit():

@@ -14,7 +14,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn import threads
-from varlen_rnn.recurrence import sharing
+from varlen_rnn.recurrence import schedule
 
 
 def collect(seen):
@@ -218,7 +218,7 @@ REFUSED = """
 import _thread, faulthandler
 import numpy as np, varlen_rnn as vr
 from varlen_rnn import threads
-from varlen_rnn.recurrence import sharing
+from varlen_rnn.recurrence import schedule
 
 def forward():
     with vr.no_grad():
@@ -232,14 +232,14 @@ def split(*arguments, may_meet):
     return chosen(*arguments, may_meet)
 
 faulthandler.dump_traceback_later(60, exit=True)
-threads.SMALL_WORK, sharing._BARRIER = 0, 0
+threads.SMALL_WORK, schedule._BARRIER_COST = 0, 0
 layer = vr.nn.LSTM(4, 64)
 x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
 vr.set_num_threads(1)
 expected = forward()
 vr.set_num_threads(4)
-asked, chosen, start = [], sharing._split, _thread.start_new_thread
-_thread.start_new_thread, sharing._split = refuse, split
+asked, chosen, start = [], schedule.split, _thread.start_new_thread
+_thread.start_new_thread, schedule.split = refuse, split
 assert np.array_equal(forward(), expected)
 assert asked == [True, False], "it would have been a team"
 _thread.start_new_thread = start
@@ -281,10 +281,10 @@ INTERRUPTS = """
 import faulthandler, random, signal, time
 import numpy as np, varlen_rnn as vr
 from varlen_rnn import threads
-from varlen_rnn.recurrence import sharing
+from varlen_rnn.recurrence import schedule
 
 faulthandler.dump_traceback_later(500, exit=True)  # it hangs
-threads.SMALL_WORK, sharing._BARRIER = 0, BARRIER
+threads.SMALL_WORK, schedule._BARRIER_COST = 0, BARRIER
 vr.set_num_threads(4)
 layer = vr.nn.LSTM(4, 64)
 x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
@@ -330,7 +330,7 @@ assert 1 <= len(threads._helpers) <= 3
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 @pytest.mark.parametrize("barrier", [0, 10**9], ids=["teams", "groups"])
 def test_interrupts_leave_nothing_behind(barrier):
-    program = INTERRUPTS.replace("BARRIER = 0, BARRIER", f"BARRIER = 0, {barrier}")
+    program = INTERRUPTS.replace("= 0, BARRIER", f"= 0, {barrier}")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -359,9 +359,9 @@ def test_many_sequences_are_taken_in_turns_and_few_are_the_work_of_teams(lengths
     vr.set_num_threads(num_threads)
     seq_lens = np.array(lengths, np.int64)
     products = sum(lengths) * 2 * 4 * 256 * 256
-    assert sharing._split(seq_lens, products, unit_blocks=16, may_meet=True) == expected
+    assert schedule.split(seq_lens, products, unit_blocks=16, may_meet=True) == expected
     if expected[1] > 1:
-        groups, parts = sharing._split(seq_lens, products, 16, may_meet=False)
+        groups, parts = schedule.split(seq_lens, products, 16, may_meet=False)
         assert parts == 1
         assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
 
@@ -369,7 +369,7 @@ def test_many_sequences_are_taken_in_turns_and_few_are_the_work_of_teams(lengths
 def test_groups_are_not_small_for_the_sake_of_one_sequence():
     vr.set_num_threads(2)
     seq_lens = np.array([10_000, *[10] * 1000])
-    assert sharing._split(seq_lens, int(seq_lens.sum()) * 10**6, 16, may_meet=False) == (42, 1)
+    assert schedule.split(seq_lens, int(seq_lens.sum()) * 10**6, 16, may_meet=False) == (42, 1)
 
 
 def test_modes_belong_to_a_context():
@@ -411,7 +411,7 @@ def test_concurrent_calls_and_fork(monkeypatch, members):
     layer = vr.nn.LSTM(3, 70)
     x = vr.create_lod_tensor(np.ones((40, 3), np.float32), [[3, 30, 7]])
     expected, results = forward(layer, x), []
-    monkeypatch.setattr(sharing, "_split", split)
+    monkeypatch.setattr(schedule, "split", split)
     workers = [threading.Thread(target=lambda: results.append(forward(layer, x))) for _ in range(4)]
     for worker in workers:
         worker.start()

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from varlen_rnn.products import tile
+from varlen_rnn.products import vectors
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 
@@ -18,9 +18,9 @@ import numpy as np
 host = llvm.get_host_cpu_features()
 narrow = llvm.targets.FeatureMap({name: host[name] and not name.startswith(("avx", "fma")) for name in host})
 llvm.get_host_cpu_features = lambda: narrow
-from varlen_rnn.products import gemm, row_sums, tile
+from varlen_rnn.products import gemm, row_sums, vectors
 a, b, c = np.random.rand(50, 40), np.random.rand(50, 21), np.empty((50, 21))
-assert tile.panel_width(a.dtype) <= 8
+assert vectors.panel_width(a.dtype) <= 8
 np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=1e-12)
 gemm.product(a, a[:40, :21].copy(), c)
 np.testing.assert_allclose(c, a @ a[:40, :21], rtol=1e-12)
@@ -40,10 +40,10 @@ import llvmlite.binding as llvm
 import numpy as np
 host, features = llvm.get_host_cpu_features, llvm.targets.FeatureMap(dict.fromkeys(sys.argv[1].split(), True))
 llvm.get_host_cpu_features = lambda: features
-from varlen_rnn.products import tile
+from varlen_rnn.products import vectors
 llvm.get_host_cpu_features = host  # the compiler makes what the host can do of any vectors
 from varlen_rnn.products import gemm, row_sums
-assert (tile.TILE_ROWS, tile.panel_width(np.float32)) == (int(sys.argv[2]), int(sys.argv[3]))
+assert (vectors.TILE_ROWS, vectors.panel_width(np.float32)) == (int(sys.argv[2]), int(sys.argv[3]))
 rng = np.random.default_rng(3)
 for rows in (*range(15), 25, 300):
     a, b, weight = (rng.uniform(-1, 1, shape) for shape in ((rows, 37), (rows, 71), (37, 71)))
@@ -67,11 +67,11 @@ def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
     subprocess.run(command, env=variables, check=True)
 
 
-@pytest.mark.skipif(SIMULATOR or not tile.WIDE, reason="about AVX-512")
+@pytest.mark.skipif(SIMULATOR or not vectors.WIDE, reason="about AVX-512")
 def test_loops_take_long_vectors_where_they_are_asked_for():
     @numba.njit
     def double(a):
-        tile.vectorise_widely()
+        vectors.vectorise_widely()
         for i in range(len(a)):
             a[i] *= 2
 

@@ -1,4 +1,4 @@
-"""Arguments of every wrong type: each public function refuses them by an error of ours, or takes them; none comes raw."""
+"""Arguments of every wrong type: each public function refuses them by an error of ours, or takes them."""
 
 import tempfile
 import warnings
@@ -160,7 +160,9 @@ CALLS = {
     "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, s: (x + s, x + s)), rows, lambda: [X[:3]]),
     "Parameter": (vr.nn.Parameter, lambda: X),
     "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),
-    "load_state_dict": (lambda *a: vr.nn.Linear(3, 2).load_state_dict(*a), lambda: vr.nn.Linear(3, 2).state_dict(), bool),
+    "load_state_dict": (
+        lambda *a: vr.nn.Linear(3, 2).load_state_dict(*a), lambda: vr.nn.Linear(3, 2).state_dict(), bool,
+    ),
     "load_state_dict, value": (
         lambda value: vr.nn.Linear(3, 2, bias=False).load_state_dict({"weight": value}), lambda: X[:2],
     ),

@@ -1,6 +1,7 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
-from varlen_rnn import baselines, data, nn, ops, optim
+from varlen_rnn import baselines, cells, nn, ops, optim
+from varlen_rnn import data as _data
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (
     CheckpointError,
@@ -13,18 +14,29 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool, sort_by_seq_len
+from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
+from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
+from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
-from varlen_rnn.program.block import Variable, grad_enabled, no_grad
+from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
-from varlen_rnn.program.gradient import backward
+from varlen_rnn.program.format.wire import values_from_bytes, values_to_bytes
+from varlen_rnn.program.guard import data, program_guard
 from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
-from varlen_rnn.program.recording import program_guard
-from varlen_rnn.program.wire import values_from_bytes, values_to_bytes
 from varlen_rnn.random import manual_seed
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.modes import grad_enabled, no_grad
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
+
+# `vr.data(...)` declares what a program is fed, as `fluid.data` did; `vr.data.batches(...)`, and its other attributes,
+# are those of the package `varlen_rnn.data`.
+vars(data).update({name: getattr(_data, name) for name in _data.__all__})

@@ -21,14 +21,14 @@ def to_device(array):
     return cuda.to_device(np.ascontiguousarray(array))
 
 
+def to_host(array):
+    """Return a NumPy array: itself, or a copy of one on the device."""
+    return array.copy_to_host() if on_device(array) else array
+
+
 def beside(index, array):
     """Return `index` where `array` lives: moved to the device if it is still on the host."""
     return to_device(index) if on_device(array) and not on_device(index) else index
-
-
-def to_host(array):
-    """Return `array` as a NumPy array, copied only if it lives on a device."""
-    return array.copy_to_host() if on_device(array) else array
 
 
 def as_operand(array):

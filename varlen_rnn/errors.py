@@ -196,3 +196,14 @@ def check_none(what, **given):
     for name, value in given.items():
         if value is not None:
             raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")
+
+
+def count(number, noun):
+    """Return the number and the noun, plural where it is not one.
+
+    Examples
+    --------
+    >>> count(1, "row"), count(2, "row")
+    ('1 row', '2 rows')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,9 +13,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, count, shown
+from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod_input import (
-    Frozen,
     as_indices,
     as_levels,
     as_rows,
@@ -23,7 +23,6 @@ from varlen_rnn.lod_input import (
     check_cover,
     check_offsets,
     children_of,
-    count,
     depth_of,
     join_sequences,
     offsets_of,
@@ -354,6 +353,10 @@ class LoDTensor:
         """
         lod, first, last = self._lod.slice(level, begin, end)
         return LoDTensor.wrap(self.data[first:last], lod)
+
+    def like(self, rows):
+        """Return rows that fit this tensor's LoD, which they share: no check, no copy."""
+        return LoDTensor.wrap(rows, self._lod)
 
     def copy(self):
         """Return a tensor with rows of its own; the LoD is shared, for it never changes."""

@@ -5,21 +5,9 @@ Errors say which level and which entry, what was expected, what came, and what w
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, count, shown
 
 _MOST_DEPTH = 64  # of lists inside of lists: NumPy's
-
-
-class Frozen:
-    """The base of what stays as it was made: kernels trust its arrays, so no others can be put in their places."""
-
-    __slots__ = ()
-
-    def __setattr__(self, name, value):
-        raise AttributeError(f"{type(self).__name__}.{name} stays as it was made: tensors share it, kernels trust it")
-
-    __delattr__ = lambda self, name: self.__setattr__(name, None)
-    _put = object.__setattr__
 
 
 def as_levels(levels):
@@ -228,8 +216,3 @@ def check_cover(lod, data):
             got=count(lod.num_rows, "row"),
             hint="the last level counts rows; did you mix up lengths and offsets?",
         )
-
-
-def count(number, noun):
-    """Return the number and the noun, plural where it is not one."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

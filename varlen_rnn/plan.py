@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_flag, check_int
+from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember
-from varlen_rnn.lod_input import Frozen, read_only
+from varlen_rnn.lod_input import read_only
 
 # Of a plan, for kernels, the very arrays: never handed out.
 ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
@@ -241,10 +242,3 @@ def check_is_plan(sorted_seqs):
     """Raise unless `sorted_seqs` is a plan."""
     if not isinstance(sorted_seqs, SortedSeqs):
         raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)
-
-
-def check_plan(sorted_seqs, total_len):
-    """Raise unless `sorted_seqs` is a plan of `total_len` rows."""
-    check_is_plan(sorted_seqs)
-    if sorted_seqs.total_len != total_len:
-        raise ShapeError("x", expected=f"the {sorted_seqs.total_len} rows of the plan", got=f"{total_len} rows")

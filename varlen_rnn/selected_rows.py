@@ -6,9 +6,13 @@ only rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
 Source: PaddlePaddle's design document "Selected Rows".
 """
 
+import math
+
 import numpy as np
 
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.lod_input import check_unmasked, read_only
 
 
@@ -126,10 +130,7 @@ class SelectedRows:
         >>> SelectedRows([2, 0, 2], [1.0, 2.0, 3.0], height=4).to_dense()
         array([2., 0., 4., 0.])
         """
-        dense = np.zeros(self.shape, self.dtype)
-        merged = self.merge()
-        dense[merged.rows] = merged.value
-        return dense
+        return _sum_rows(self._value, self._rows, self._height)
 
     def copy(self):
         """Return a SelectedRows that shares nothing with this one."""
@@ -176,16 +177,12 @@ class SelectedRows:
         return f"SelectedRows(height={self.height}, {count} {noun}, {unique} unique, {value})"
 
 
-def _sum_rows(value, position, count):
-    """Return `count` rows: each the sum, in order of appearance, of the rows of `value` at its position."""
-    import scipy.sparse  # here, for it takes longer to import than all of ours, and most programs never merge
-
-    flat = value.reshape(len(value), -1)
-    order = np.argsort(position, kind="stable")
-    ends = np.searchsorted(position[order], np.arange(count + 1))
-    # A row of this matrix lists the entries of one sum; SciPy multiplies them out one after another, in that order.
-    selector = scipy.sparse.csr_array((np.ones(len(order), value.dtype), order, ends), (count, len(order)))
-    return (selector @ flat).reshape(count, *value.shape[1:])
+def _sum_rows(value, rows, count):
+    """Return `count` rows: each the sum, in order of appearance, of what `rows` says belongs to it."""
+    width = math.prod(value.shape[1:])
+    out = np.zeros((count, width), value.dtype)
+    scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out)
+    return out.reshape(count, *value.shape[1:])
 
 
 def _as_value(value):

@@ -8,11 +8,12 @@ within its own length first, so padding stands at the end there too and reaches 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
-from varlen_rnn.nn.recurrent import LSTM, Recurrent
+from varlen_rnn.nn.recurrent import Recurrent
 from varlen_rnn.ops.padding import Rectangle
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.variable import apply, as_variable, required
 
 
 class Padded(Module):
@@ -54,7 +55,7 @@ class Padded(Module):
         states : initial states as the layer takes them, optional
         """
         layer, x = self.layer, required(x, "Padded, x")
-        states = layer.pair(states) if isinstance(layer, LSTM) else (states,)
+        states = layer.each_state(states)
         states = [as_variable(state) for state in states]
         layer.check(x, states)
         directions = [Rectangle(*apply("rectangle", x, reverse=r)) for r in (False, True)[: layer.num_directions]]

@@ -8,6 +8,7 @@ import pickle
 import sys
 
 from numba.core import caching, compiler
+from numba.core.runtime import rtsys
 
 from varlen_rnn.cache import folders
 from varlen_rnn.cache.environment import sources_known, this_environment
@@ -52,7 +53,9 @@ class DiskCache(caching._Cache):
         """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
-        target_context.refresh()
+        # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs,
+        # SciPy among it: a third of a second, which the compiler takes when it comes to work.
+        rtsys.initialize(target_context)
         try:
             compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(_read(self._path(signature))))
         except Exception:  # not there, or damaged in any way: the kernel is compiled again and the file replaced

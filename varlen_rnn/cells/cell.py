@@ -1,55 +1,231 @@
 """What a cell is: its equations for one unit of one sequence at one step, and the names of what they pass on.
 
 A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells, and inlines
-the two bodies of a cell into its CPU loop and its CUDA kernel.
+the two functions of a cell into its CPU loop and its CUDA kernel.
 
-A step sees, for its unit, the projected inputs `x` (one a gate: `W_ih x_t + b_ih`), the recurrent products `h` (one a
-gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: what the gradient
+A step sees, for its unit, the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
+per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: what the gradient
 needs, kept for every row.  The gradient overwrites the slots with the gradients of the gates.  Since weights see those
-as one matrix, the slots are ordered so that the gradients of the projected inputs (`x_slot` and on, in the order of
-`gates`) and those of the recurrent products (slot 0 and on, in the order of `h_gates`) each stand side by side.
+as one matrix, slots are ordered so that the gradients of the projected inputs, and those of the recurrent products,
+each stand side by side.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+import math
+import random
+
+from varlen_rnn.cells.reads import may_read_first
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.frozen import Frozen
+from varlen_rnn.jit import body
+
+_TRIALS = 3  # points at which a gradient is compared with differences
+_STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
 
 
-class Cell(NamedTuple):
-    """The equations of a recurrent cell.
+class Cell(Frozen):
+    """The equations of a recurrent cell, checked when it is made.
 
-    Attributes
+    Parameters
     ----------
     name : str
-    gates : tuple of str
-        Gates in the order of the rows of `weight_ih` and `weight_hh`.
-    states : tuple of str
+        What programs call it; one cell of a name, unless the same function is defined again.
+    gates : sequence of str
+        Gates in the order of the rows of `weight_ih` and `weight_hh`; as any of these sequences, `"ifgo"` is four
+        names.
+    states : sequence of str
         States; the first is the output, and the operand of the recurrent product.
-    slots : tuple of str
-        What `step` keeps for `step_grad`, at least one a gate.
-    x_slot : int
-        The slot where the gradients of the projected inputs begin.
-    h_gates : tuple of int
-        The gate whose recurrent product's gradient stands in slot 0, 1, ...
-    step : body
-        `step(x, h, prev) -> (states, slots)`, each a tuple of scalars.
-    step_grad : body
-        `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` without the recurrent product.
-        It may not read `states[0]`, the output: what it needs of that stands in a slot.
-    reads_output : bool
-        Whether the equations read the output of the step before, `prev[0]`; otherwise it is not brought to them.
+    slots : sequence of str
+        What `step` keeps for `step_grad`, for every row.  The slot of a gate's name gets the gradient of its projected
+        input; these slots are neighbours, in the order of `gates`.
+    step : function
+        `step(x, h, prev) -> (states, slots)`: takes and returns tuples of scalars.
+    step_grad : function
+        `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` without the recurrent product.  It may
+        not read `states[0]`, the output, on any path: what it needs of that stands in a slot.
+    product_slots : dict of str to str, optional
+        Of gates whose recurrent product has another gradient than the projected input: the slot that gets it.  The
+        first slots, as many as there are gates, are those that get the gradients of recurrent products.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        Names that do not fit together; equations that return other than these; a gradient that differs from a central
+        difference of the step.
+
+    Notes
+    -----
+    The equations are compiled by Numba, for float32 and float64: arithmetic, comparisons, `math`, and `sigmoid`,
+    `tanh`, `relu` and `multiply_add` of `varlen_rnn.cells`.  Constants take the type of their argument,
+    `one = type(x)(1)`: a literal turns float32 into float64.
+
+    Examples
+    --------
+    >>> def step(x, h, prev):
+    ...     y = x[0] + h[0]
+    ...     return (y,), (y,)
+    >>> def step_grad(slots, prev, states, d_states):
+    ...     return (d_states[0],), (type(d_states[0])(0),)
+    >>> Cell(name="linear", gates=["y"], states=["h"], slots=["y"], step=step, step_grad=step_grad)
+    Cell('linear', gates=('y',), states=('h',), slots=('y',))
     """
 
-    name: str
-    gates: tuple[str, ...]
-    states: tuple[str, ...]
-    slots: tuple[str, ...]
-    x_slot: int
-    h_gates: tuple[int, ...]
-    step: Callable
-    step_grad: Callable
-    reads_output: bool
+    __slots__ = (
+        "__weakref__", "gates", "h_gates", "name", "num_kept", "reads_output", "slots", "states", "step", "step_grad",
+        "x_slot",
+    )  # fmt: skip
 
-    @property
-    def num_kept(self):
-        """How many numbers of a unit a row keeps for its gradient: the slots, then the states but the output."""
-        return len(self.slots) + len(self.states) - 1
+    def __init__(self, *, name, gates, states, slots, step, step_grad, product_slots=None):
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise DTypeError("Cell, name", expected="a printable text", got=repr(name)[:80])
+        for what, function in (("step", step), ("step_grad", step_grad)):
+            if not callable(function):
+                raise DTypeError(f"cell {name!r}, {what}", expected="a function", got=type(function).__name__)
+        step, step_grad = (getattr(function, "py_func", function) for function in (step, step_grad))
+        self._put("name", name)
+        for what, given in (("gates", gates), ("states", states), ("slots", slots)):
+            self._put(what, _names(f"cell {name!r}, {what}", given))
+        self._put("num_kept", len(self.slots) + len(self.states) - 1)
+        self._put_windows({} if product_slots is None else product_slots)
+        self._put("reads_output", _check_equations(self, step, step_grad))
+        self._put("step", body(step))
+        self._put("step_grad", body(step_grad))
+        _register(self)
+
+    def _put_windows(self, product_slots):
+        """Find where the gradients of projected inputs and of recurrent products stand among the slots."""
+        what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
+        unknown = set(product_slots) - set(gates)
+        if unknown:
+            raise ShapeError(f"cell {self.name!r}, product_slots", expected=f"gates of {gates}", got=sorted(unknown))
+        x_slot = slots.index(gates[0]) if gates[0] in slots else 0
+        if slots[x_slot : x_slot + len(gates)] != gates:
+            raise ShapeError(what, expected=f"{gates}, side by side, and others before or after", got=slots)
+        of_products = {product_slots.get(gate, gate): number for number, gate in enumerate(gates)}
+        first = slots[: len(gates)]
+        if set(first) != set(of_products) or len(of_products) != len(gates):
+            hint = "the gradients of the recurrent products, one per gate"
+            raise ShapeError(what, expected=f"{tuple(of_products)} first, in any order", got=slots, hint=hint)
+        self._put("x_slot", x_slot)
+        self._put("h_gates", tuple(of_products[slot] for slot in first))
+
+    def __reduce__(self):
+        return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again
+
+    def __repr__(self):
+        return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"
+
+
+def _names(what, names):
+    if not hasattr(names, "__iter__"):
+        raise DTypeError(what, expected="a sequence of names", got=repr(names)[:80])
+    names = tuple(names)
+    if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
+        raise ShapeError(what, expected="at least one name, each once", got=names)
+    return names
+
+
+def _check_equations(cell, step, step_grad):
+    """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
+    if _may_read_first(cell, "step_grad", step_grad, 2):
+        hint = "keep what it needs of the output in a slot; take states by constant numbers, do not unpack them"
+        raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
+    draw = random.Random(0)
+    for _ in range(_TRIALS):
+        x, h, prev, d_states = (
+            tuple(draw.uniform(-1, 1) for _ in range(count))
+            for count in (len(cell.gates), len(cell.gates), len(cell.states), len(cell.states))
+        )
+        states, slots = _run(cell, "step", step, (x, h, prev), ("states", "slots"))
+        given = slots, prev, (math.nan, *states[1:]), d_states
+        d_slots, d_prev = _run(cell, "step_grad", step_grad, given, ("slots", "states"))
+        _check_gradient(cell, functools.partial(_loss, step, d_states), (x, h, prev), d_slots, d_prev)
+    return _may_read_first(cell, "step", step, 2) or _may_read_first(cell, "step_grad", step_grad, 1)
+
+
+def _may_read_first(cell, what, function, position):
+    try:
+        return may_read_first(function, position, len(cell.states))
+    except Exception as error:
+        expected = "a function that Numba compiles"
+        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
+
+
+def _run(cell, what, function, arguments, names):
+    """Return the two tuples of an equation, or raise unless they are as long as declared."""
+    wanted = [len(getattr(cell, name)) for name in names]
+    expected = f"a tuple of {wanted[0]} numbers and one of {wanted[1]}"
+    try:
+        result = function(*arguments)
+    except Exception as error:
+        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
+    if not isinstance(result, tuple) or [len(part) if isinstance(part, tuple) else -1 for part in result] != wanted:
+        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(result)[:80])
+    return result
+
+
+def _loss(step, d_states, arguments):
+    states, _ = step(*arguments)
+    return sum(d * state for d, state in zip(d_states, states, strict=True))
+
+
+def _check_gradient(cell, loss, arguments, d_slots, d_prev):
+    """Raise unless gradients are central differences of the loss."""
+    of_products = {gate: d_slots[slot] for slot, gate in enumerate(cell.h_gates)}
+    gradients = (
+        d_slots[cell.x_slot : cell.x_slot + len(cell.gates)],
+        tuple(of_products[gate] for gate in range(len(cell.gates))),
+        d_prev,
+    )
+    names = [f"projected {gate}" for gate in cell.gates], [f"product of {gate}" for gate in cell.gates], cell.states
+    for place, gradient in enumerate(gradients):
+        for number, given in enumerate(gradient):
+            right = _difference(loss, arguments, place, number)
+            if not abs(given - right) <= _TOLERANCE * max(1, abs(right)):
+                what = f"cell {cell.name!r}, gradient of the {'previous ' * (place == 2)}{names[place][number]}"
+                raise ShapeError(what, expected=f"{right:.6g}, as a difference of step tells", got=f"{given:.6g}")
+
+
+def _difference(loss, arguments, place, number):
+    def at(change):
+        moved = list(arguments[place])
+        moved[number] += change
+        return loss((*arguments[:place], tuple(moved), *arguments[place + 1 :]))
+
+    return (at(_STEP) - at(-_STEP)) / (2 * _STEP)
+
+
+_CELLS = {}
+
+
+def _register(cell):
+    """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
+    former = _CELLS.get(cell.name)
+    if former is not None and _origin(former) != _origin(cell):
+        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has")
+    _CELLS[cell.name] = cell
+
+
+def _origin(cell):
+    function = getattr(cell.step, "py_func", cell.step)
+    return function.__module__, function.__qualname__
+
+
+def find_cell(name):
+    """Return the cell of a name.
+
+    Raises
+    ------
+    ProgramError
+        No cell of this name was made in this process.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import LSTM
+    >>> find_cell("lstm") is LSTM
+    True
+    """
+    if name not in _CELLS:
+        hint = "import the module that makes it"
+        raise ProgramError("cell", expected=f"one of {sorted(_CELLS)}", got=repr(name), hint=hint)
+    return _CELLS[name]

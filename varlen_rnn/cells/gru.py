@@ -19,11 +19,9 @@ Sources: Cho et al. (2014), "On the properties of neural machine translation"; r
 """
 
 from varlen_rnn.cells.cell import Cell
-from varlen_rnn.jit import body
 from varlen_rnn.kernels.activations import sigmoid, tanh
 
 
-@body
 def step(x, h, prev):
     """Return ((h,), (u_n, r, z, n)) of one unit."""
     r = sigmoid(x[0] + h[0])
@@ -32,7 +30,6 @@ def step(x, h, prev):
     return (n + z * (prev[0] - n),), (h[2], r, z, n)
 
 
-@body
 def step_grad(slots, prev, states, d_states):
     """Return the gradients of the slots and the direct gradient of the previous state."""
     u, r, z, n = slots
@@ -44,4 +41,12 @@ def step_grad(slots, prev, states, d_states):
     return (d_n * r, d_r, d_z, d_n), (d_h * z,)
 
 
-GRU = Cell("gru", ("r", "z", "n"), ("h",), ("u_n", "r", "z", "n"), 1, (2, 0, 1), step, step_grad, True)
+GRU = Cell(
+    name="gru",
+    gates=("r", "z", "n"),
+    states=("h",),
+    slots=("u_n", "r", "z", "n"),
+    product_slots={"n": "u_n"},
+    step=step,
+    step_grad=step_grad,
+)

@@ -18,22 +18,19 @@ order of `torch.nn.LSTM`.
 """
 
 from varlen_rnn.cells.cell import Cell
-from varlen_rnn.jit import body
-from varlen_rnn.kernels.activations import sigmoid, tanh
+from varlen_rnn.kernels.activations import multiply_add, sigmoid, tanh
 
 
-@body
 def step(x, h, prev):
     """Return ((h, c), (i, f, g, o)) of one unit."""
     i = sigmoid(x[0] + h[0])
     f = sigmoid(x[1] + h[1])
     g = tanh(x[2] + h[2])
     o = sigmoid(x[3] + h[3])
-    c = f * prev[1] + i * g
+    c = multiply_add(i, g, f * prev[1])
     return (o * tanh(c), c), (i, f, g, o)
 
 
-@body
 def step_grad(slots, prev, states, d_states):
     """Return the gradients of the gates' sums and of the previous states, ((da_i, da_f, da_g, da_o), (0, dc))."""
     i, f, g, o = slots
@@ -48,4 +45,11 @@ def step_grad(slots, prev, states, d_states):
     return (d_i, d_f, d_g, d_o), (type(i)(0), d_c * f)
 
 
-LSTM = Cell("lstm", ("i", "f", "g", "o"), ("h", "c"), ("i", "f", "g", "o"), 0, (0, 1, 2, 3), step, step_grad, False)
+LSTM = Cell(
+    name="lstm",
+    gates=("i", "f", "g", "o"),
+    states=("h", "c"),
+    slots=("i", "f", "g", "o"),
+    step=step,
+    step_grad=step_grad,
+)

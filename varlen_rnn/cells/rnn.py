@@ -7,32 +7,27 @@ Sources: Elman (1990), "Finding structure in time"; the form of `torch.nn.RNN`.
 """
 
 from varlen_rnn.cells.cell import Cell
-from varlen_rnn.jit import body
 from varlen_rnn.kernels.activations import relu, tanh
 
 
-@body
 def step_tanh(x, h, prev):
     """Return ((h,), (h,)) of one unit."""
     y = tanh(x[0] + h[0])
     return (y,), (y,)
 
 
-@body
 def step_tanh_grad(slots, prev, states, d_states):
     """Return ((da,), (0,))."""
     y = slots[0]
     return (d_states[0] * (type(y)(1) - y * y),), (type(y)(0),)
 
 
-@body
 def step_relu(x, h, prev):
     """Return ((h,), (h,)) of one unit."""
     y = relu(x[0] + h[0])
     return (y,), (y,)
 
 
-@body
 def step_relu_grad(slots, prev, states, d_states):
     """Return ((da,), (0,)); the gradient at 0 is 0, as in PyTorch."""
     y = slots[0]
@@ -40,5 +35,5 @@ def step_relu_grad(slots, prev, states, d_states):
     return (d_states[0] if y > zero else zero,), (zero,)
 
 
-RNN_TANH = Cell("rnn_tanh", ("h",), ("h",), ("h",), 0, (0,), step_tanh, step_tanh_grad, False)
-RNN_RELU = Cell("rnn_relu", ("h",), ("h",), ("h",), 0, (0,), step_relu, step_relu_grad, False)
+RNN_TANH = Cell(name="rnn_tanh", gates=("h",), states=("h",), slots=("h",), step=step_tanh, step_grad=step_tanh_grad)
+RNN_RELU = Cell(name="rnn_relu", gates=("h",), states=("h",), slots=("h",), step=step_relu, step_grad=step_relu_grad)

@@ -14,7 +14,8 @@ from varlen_rnn.baselines import Padded
 from varlen_rnn.cli.batching import cost
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.memory import release_memory
-from varlen_rnn.program.block import Variable, no_grad
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable
 
 REPEATS = 3  # times that each step is measured; their median counts
 

@@ -10,7 +10,7 @@ from varlen_rnn.ops.cost import Cost, costs
 from varlen_rnn.program.inference import load_inference_model
 from varlen_rnn.program.layout import aligned, columns
 from varlen_rnn.program.program import Program
-from varlen_rnn.program.registry import find
+from varlen_rnn.tape.operator import find
 
 
 def add_to(commands):

@@ -8,9 +8,12 @@ from tqdm import tqdm
 
 from varlen_rnn import data, nn, optim
 from varlen_rnn.baselines import Padded
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, segment_inputs, sequence_pool
+from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
+from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import no_grad
+from varlen_rnn.tape.modes import no_grad
 
 # Units: more than a panel of the register tile has columns, for an array with one panel has a layout of its own.
 _SIZE = 200

@@ -1,15 +1,57 @@
 """One row from each sequence: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums run in the order of rows on every device.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are those of `kernels.sums`, on every device to the bit; a
+reduction over an axis is the sum of sequences of equal lengths.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Source of the pooling types: Fluid's `sequence_pool`.
 """
 
+import math
+
+import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.device import as_operand, beside, launch, on_device
+from varlen_rnn.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+
+
+@cpu_inlined
+def _sum_rows(x, first, end, out, i):
+    """`out[i] = sum of rows first..end`, one after another; four a pass, which loads and stores sums less often."""
+    zero = out.dtype.type(0)
+    for j in range(out.shape[1]):
+        out[i, j] = zero + x[first, j] if first < end else zero
+    row = first + 1
+    while row + 4 <= end:
+        for j in range(out.shape[1]):
+            out[i, j] = (((out[i, j] + x[row, j]) + x[row + 1, j]) + x[row + 2, j]) + x[row + 3, j]
+        row += 4
+    while row < end:
+        for j in range(out.shape[1]):
+            out[i, j] += x[row, j]
+        row += 1
+
+
+@cpu_kernel
+def _add_blocks(x, first, end, out, i):
+    """`out[i] += sum of rows first..end`, where `out[i]` is the sum of the block before them."""
+    part, lost = np.empty((1, out.shape[1]), out.dtype), np.zeros(out.shape[1], out.dtype)
+    for start in range(first, end, BLOCK):
+        _sum_rows(x, start, end_of_block(start, end), part, 0)
+        for j in range(out.shape[1]):
+            out[i, j], lost[j] = add_block(out[i, j], lost[j], part[0, j])
+    for j in range(out.shape[1]):
+        out[i, j] = settled(out[i, j], lost[j])
+
+
+@cpu_inlined
+def _sum_sequence(x, first, end, out, i):
+    """`out[i] = sum of rows first..end`, any number of them."""
+    _sum_rows(x, first, end_of_block(first, end), out, i)
+    if end - first > BLOCK:
+        _add_blocks(x, first + BLOCK, end, out, i)
 
 
 @cpu_kernel
@@ -19,11 +61,7 @@ def pool_sum_cpu(x, offsets, scale, out):
     No bounds are checked.
     """
     for i in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[i, j] = 0
-        for row in range(offsets[i], offsets[i + 1]):
-            for j in range(out.shape[1]):
-                out[i, j] += x[row, j]
+        _sum_sequence(x, offsets[i], offsets[i + 1], out, i)
         for j in range(out.shape[1]):
             out[i, j] *= scale[i]
 
@@ -34,16 +72,20 @@ def pool_sum_cuda(x, offsets, scale, out):
     thread = cuda.grid(1)
     if thread < out.size:
         i, j = thread // out.shape[1], thread % out.shape[1]
-        total = out.dtype.type(0)
-        for row in range(offsets[i], offsets[i + 1]):
-            total += x[row, j]
-        out[i, j] = total * scale[i]
+        total = lost = out.dtype.type(0)
+        for start in range(offsets[i], offsets[i + 1], BLOCK):
+            part = out.dtype.type(0)
+            for row in range(start, end_of_block(start, offsets[i + 1])):
+                part += x[row, j]
+            total, lost = add_block(total, lost, part)
+        out[i, j] = settled(total, lost) * scale[i]
 
 
 def pool_sum(x, offsets, scale, out):
     """Compute `out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; 0 for an empty sequence.
 
-    Its gradient is `pool_sum_grad`.
+    The order and the precision of the sums are those of `kernels.sums`, and depend on nothing but the sequence's own
+    rows.  The gradient is `pool_sum_grad`.
 
     No bounds are checked.
 
@@ -66,6 +108,40 @@ def pool_sum(x, offsets, scale, out):
         launch(pool_sum_cuda, out.size, x, beside(offsets, out), beside(scale, out), out)
     else:
         pool_sum_cpu(x, offsets, scale, out)
+
+
+@cpu_kernel
+def _sum_neighbours(x, count, out):
+    """`out[i] = sum of rows i * count..(i + 1) * count`."""
+    for i in range(out.shape[0]):
+        _sum_sequence(x, i * count, (i + 1) * count, out, i)
+
+
+def sum_over(x, axis):
+    """Return the sum of an array on the host over an axis, which it then lacks, or of all its elements.
+
+    Sums of all elements and over the last axis are NumPy's, pairwise, others those of `kernels.sums`.  They do not
+    depend on how the array lies in memory.
+
+    Parameters
+    ----------
+    x : array, float32 or float64
+    axis : int or None
+        `0 <= axis < x.ndim`; None for all elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
+    array([6., 9.])
+    """
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
+    shape = x.shape
+    if axis is None or (after := math.prod(shape[axis + 1 :])) == 1:
+        return np.asarray(np.add.reduce(x, axis))
+    before, count, out = math.prod(shape[:axis]), shape[axis], np.empty(shape[:axis] + shape[axis + 1 :], x.dtype)
+    _sum_neighbours(as_operand(x).reshape(before * count, after), count, out.reshape(before, after))
+    return out
 
 
 @cpu_kernel

@@ -4,10 +4,15 @@ Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): cal
 that they are rows of the table.
 """
 
+import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.device import beside, launch, on_device, to_host
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbours go far apart
+_HALF = np.uint64(32)
 
 
 @cpu_kernel
@@ -20,9 +25,13 @@ def first_outside(ids, height):
     >>> first_outside(np.array([1, 0, 2, -1]), 2), first_outside(np.array([1, 0]), 2)
     (2, -1)
     """
-    for k in range(ids.shape[0]):
-        if ids[k] < 0 or ids[k] >= height:
-            return k
+    outside = False
+    for k in range(ids.shape[0]):  # without a way out in the middle it vectorises
+        outside |= (ids[k] < 0) | (ids[k] >= height)
+    if outside:
+        for k in range(ids.shape[0]):
+            if ids[k] < 0 or ids[k] >= height:
+                return k
     return -1
 
 
@@ -94,25 +103,71 @@ def gather_rows(table, ids, out):
 
 @cpu_kernel
 def scatter_add_rows_cpu(values, ids, out):
-    """`out[ids[k]] += values[k]`, in the order of k.  No bounds are checked."""
-    for k in range(values.shape[0]):
-        row = ids[k]
-        for j in range(values.shape[1]):
+    """`out[ids[k]] += values[k]`, in the order of k; what a row of `out` holds is the first summand of its sum.
+
+    No bounds are checked.  A row of `out` holds the sum of a block.  Rows of more than a block have totals, found by a
+    hash table with room for twice as many as there can be: one for 48 rows of `values`.
+    """
+    count, width, room = values.shape[0], values.shape[1], 1
+    while room <= count // (BLOCK // 2):
+        room *= 2
+    added, owners = np.zeros(out.shape[0], np.uint8), np.full(room, -1)
+    totals, lost = np.empty((room, width), out.dtype), np.empty((room, width), out.dtype)
+    for k in range(count):
+        row = np.uint64(ids[k])  # of a signed index, whether it is negative would be asked at every element
+        if added[row] == BLOCK:
+            place = (row * _SPREAD >> _HALF) & np.uint64(room - 1)
+            while owners[place] != ids[k] and owners[place] >= 0:
+                place = (place + np.uint64(1)) & np.uint64(room - 1)
+            if owners[place] < 0:
+                owners[place] = ids[k]
+                for j in range(width):
+                    totals[place, j] = lost[place, j] = 0
+            for j in range(width):
+                totals[place, j], lost[place, j] = add_block(totals[place, j], lost[place, j], out[row, j])
+                out[row, j] = 0
+            added[row] = 0
+        for j in range(width):
             out[row, j] += values[k, j]
+        added[row] += np.uint8(1)
+    for place in range(room):
+        row = owners[place]
+        for j in range(width if row >= 0 else 0):
+            total, rest = add_block(totals[place, j], lost[place, j], out[row, j])
+            out[row, j] = settled(total, rest)
 
 
 @cuda_kernel
-def scatter_add_rows_cuda(values, ids, out):
-    """Twin of `scatter_add_rows_cpu`; a thread a column, so that sums need no atomics and keep their order."""
-    j = cuda.grid(1)
-    if j < out.shape[1]:
-        for k in range(values.shape[0]):
-            out[ids[k], j] += values[k, j]
+def scatter_add_rows_cuda(values, rows, starts, order, out):
+    """Twin of `scatter_add_rows_cpu`: `out[rows[i]] += values[order[k]]`, k from `starts[i]` to `starts[i + 1]`.
+
+    A thread a column of a listed row, so that sums need no atomics and keep their order.
+    """
+    thread = cuda.grid(1)
+    if thread < rows.size * out.shape[1]:
+        i, j = thread // out.shape[1], thread % out.shape[1]
+        total = lost = out.dtype.type(0)
+        part = out[rows[i], j]
+        for start in range(starts[i], starts[i + 1], BLOCK):
+            for k in range(start, end_of_block(start, starts[i + 1])):
+                part += values[order[k], j]
+            total, lost = add_block(total, lost, part)
+            part = out.dtype.type(0)
+        out[rows[i], j] = settled(total, lost)
+
+
+def _by_row(ids):
+    """Return the rows that are listed, ascending, where the entries of each begin in `order`, and `order`."""
+    order = np.argsort(ids, kind="stable")
+    ascending = ids[order]
+    starts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    return ascending[starts], np.append(starts, len(ids)), order
 
 
 def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 
+    The order and the precision of the sums are those of `kernels.sums`, where what `out` holds is the first summand.
     No bounds are checked.
 
     Parameters
@@ -129,6 +184,7 @@ def scatter_add_rows(values, ids, out):
            [5.]])
     """
     if on_device(out):
-        launch(scatter_add_rows_cuda, out.shape[1], values, beside(ids, out), out)
+        listed = _by_row(to_host(ids))
+        launch(scatter_add_rows_cuda, len(listed[0]) * out.shape[1], values, *(beside(a, out) for a in listed), out)
     else:
         scatter_add_rows_cpu(values, ids, out)

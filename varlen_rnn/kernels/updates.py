@@ -191,11 +191,13 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
 
 
 @body
-def adam_step(g, lr, beta1, beta2, epsilon, m1, m2, p):
-    """Return (m1, m2, p): m1 = b1 m1 + (1 - b1) g, m2 = b2 m2 + (1 - b2) g^2, then p - lr m1 / (sqrt(m2) + epsilon)."""
-    one = type(g)(1)
-    m1 = beta1 * m1 + (one - beta1) * g
-    m2 = beta2 * m2 + (one - beta2) * g * g
+def adam_step(g, lr, beta1, share1, beta2, share2, epsilon, m1, m2, p):
+    """Return (m1, m2, p): m1 = b1 m1 + s1 g, m2 = b2 m2 + s2 g^2, then p - lr m1 / (sqrt(m2) + epsilon).
+
+    The shares are 1 - beta, computed in float64: in float32, 1 - 0.99999999 is 0, and 1 - 0.999 is off by 1e-5.
+    """
+    m1 = beta1 * m1 + share1 * g
+    m2 = beta2 * m2 + share2 * g * g
     return m1, m2, p - lr * m1 / (math.sqrt(m2) + epsilon)
 
 
@@ -203,26 +205,27 @@ def adam_step(g, lr, beta1, beta2, epsilon, m1, m2, p):
 def adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     """`moment1, moment2, param = adam_step(...)` at the listed rows.  No bounds are checked."""
     number = param.dtype.type
+    share1, share2 = number(1 - beta1), number(1 - beta2)
     lr, beta1, beta2, epsilon = number(lr), number(beta1), number(beta2), number(epsilon)
     for k in range(grad.shape[0]):
         row = rows[k]
         for j in range(grad.shape[1]):
             m1, m2, p = adam_step(
-                grad[k, j], lr, beta1, beta2, epsilon, moment1[row, j], moment2[row, j], param[row, j]
+                grad[k, j], lr, beta1, share1, beta2, share2, epsilon, moment1[row, j], moment2[row, j], param[row, j]
             )
             moment1[row, j], moment2[row, j], param[row, j] = m1, m2, p
 
 
 @cuda_kernel
-def adam_cuda(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
-    """Twin of `adam_cpu`; a thread an element of `grad`."""
+def adam_cuda(rows, grad, lr, beta1, share1, beta2, share2, epsilon, moment1, moment2, param):
+    """Twin of `adam_cpu`, but for the shares, 1 - beta, which come typed; a thread an element of `grad`."""
     i = cuda.grid(1)
-    number = param.dtype.type
-    lr, beta1, beta2, epsilon = number(lr), number(beta1), number(beta2), number(epsilon)
     if i < grad.size:
         k, j = i // grad.shape[1], i % grad.shape[1]
         row = rows[k]
-        m1, m2, p = adam_step(grad[k, j], lr, beta1, beta2, epsilon, moment1[row, j], moment2[row, j], param[row, j])
+        m1, m2, p = adam_step(
+            grad[k, j], lr, beta1, share1, beta2, share2, epsilon, moment1[row, j], moment2[row, j], param[row, j]
+        )
         moment1[row, j], moment2[row, j], param[row, j] = m1, m2, p
 
 
@@ -240,7 +243,7 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     lr : float
         Learning rate of step t, bias-corrected already: lr sqrt(1 - beta2^t) / (1 - beta1^t).
     beta1, beta2, epsilon : float
-        Decays of the moments; what keeps the quotient finite.
+        Decays of the moments, in float64 also where `grad` is float32; what keeps the quotient finite.
     moment1, moment2, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -253,9 +256,8 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
 
     Source: Kingma and Ba (2015), in the order of operations of its section 2's last paragraph.
     """
-    lr, beta1, beta2, epsilon = _typed(param, lr, beta1, beta2, epsilon)
     if on_device(param):
-        arguments = (beside(rows, param), grad, lr, beta1, beta2, epsilon, moment1, moment2, param)
-        launch(adam_cuda, grad.size, *arguments)
+        scalars = _typed(param, lr, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
+        launch(adam_cuda, grad.size, beside(rows, param), grad, *scalars, moment1, moment2, param)
     else:
         adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param)

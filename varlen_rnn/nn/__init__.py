@@ -4,4 +4,4 @@ from varlen_rnn.nn import functional
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
-from varlen_rnn.nn.recurrent import GRU, LSTM, RNN
+from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent

@@ -4,8 +4,9 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.module import Module
-from varlen_rnn.program.block import apply, grad_enabled, recorder, recording, required
-from varlen_rnn.program.recording import Recorder
+from varlen_rnn.ops.dynamic_rnn import describe_step
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.variable import apply, required
 
 
 class DynamicRNN(Module):
@@ -51,38 +52,15 @@ class DynamicRNN(Module):
         if not xs:
             raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
-            raise DTypeError("DynamicRNN, states", expected="a list, one entry a state", got=type(states).__name__)
+            raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], number) for number, state in enumerate(states)]
-        step, captured = self._describe(xs, states)
+        step, captured = describe_step(self.cell, xs, states)
         try:
             y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
         except BaseException:
             step["block"].recorder.drop(step["block"].idx)
             raise
         return y, *rest[: len(states)]
-
-    def _describe(self, xs, states):
-        """Return the step as the constants of the operator, and the Variables that it reads from outside."""
-        into = recorder() or Recorder()
-        xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
-        with recording(into), into.block() as block:
-            arguments = [block.argument("x", x, x.requires_grad) for x in xs]
-            # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
-            arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
-            given = self.cell(*arguments)
-            results = list(given) if isinstance(given, (tuple, list)) else [given]
-            if len(results) != 1 + len(states):
-                expected = f"an output and {len(states)} next states"
-                raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
-            results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
-        captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
-        block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
-        block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
-        names = [[variable.name for variable in group] for group in (arguments, own, results)]
-        return {
-            "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
-            "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
-        }, captured  # fmt: skip
 
 
 def _initial(state, x, number):

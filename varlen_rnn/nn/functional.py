@@ -1,38 +1,14 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
-from varlen_rnn.ops.sequence import sequence_pool
-from varlen_rnn.program.block import apply, required
+from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.tape.variable import apply, required
 
-
-def tanh(x):
-    """Return the hyperbolic tangent of every element."""
-    return apply("tanh", x)
-
-
-def sigmoid(x):
-    """Return 1 / (1 + exp(-x)) of every element."""
-    return apply("sigmoid", x)
-
-
-def relu(x):
-    """Return every element where it is positive, else 0."""
-    return apply("relu", x)
-
-
-def exp(x):
-    """Return e to the power of every element."""
-    return apply("exp", x)
-
-
-def log(x):
-    """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
-    return apply("log", x)
-
-
-def log_softmax(x):
-    """Return the logarithm of the softmax over the last axis."""
-    return apply("log_softmax", x)
+__all__ = [
+    "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
+    "relu", "sequence_pool", "sigmoid", "softmax", "tanh",
+]  # fmt: skip
 
 
 def softmax(x):

@@ -7,8 +7,8 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.program.block import apply
 from varlen_rnn.random import generator
+from varlen_rnn.tape.variable import apply
 
 
 def uniform(shape, size, dtype):
@@ -138,7 +138,7 @@ class Dropout(Module):
 
 
 class SequencePool(Module):
-    """One row a sequence; see `sequence_pool`."""
+    """One row per sequence; see `sequence_pool`."""
 
     def __init__(self, pool_type):
         self.pool_type = pool_type

@@ -7,7 +7,9 @@ import numpy as np
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
 from varlen_rnn.lod_input import as_rows
-from varlen_rnn.program.block import Variable, recorder, was_updated
+from varlen_rnn.tape.gradient import was_updated
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.variable import Variable
 
 
 class Parameter(Variable):

@@ -1,15 +1,18 @@
-"""Recurrent layers over rows: RNN, LSTM and GRU, any number of layers, one or two directions."""
+"""Recurrent layers over rows: RNN, LSTM, GRU and any cell of your own, any number of layers, one or two directions."""
 
 import numpy as np
 
-from varlen_rnn.cells import CELLS
-from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int
+from varlen_rnn.cells import GRU as GRU_CELL
+from varlen_rnn.cells import LSTM as LSTM_CELL
+from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
-from varlen_rnn.program.block import apply, as_variable, grad_enabled, required
-from varlen_rnn.program.spec import sizes_fit
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.variable import apply, as_variable, required
 
 
 class Recurrent(Module):
@@ -17,6 +20,8 @@ class Recurrent(Module):
 
     Parameters
     ----------
+    cell : cells.Cell
+        One of `varlen_rnn.cells`, or your own.
     input_size, hidden_size : int
         Features of a row, and units of a layer and direction.
     num_layers : int
@@ -33,10 +38,30 @@ class Recurrent(Module):
     weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or directions * hidden_size)
     weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size)
     bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import GRU
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> y, h_n = Recurrent(GRU, 3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 4), (1, 3, 4))
     """
 
-    def __init__(self, cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype):
-        self.cell = CELLS[cell]
+    def __init__(
+        self,
+        cell,
+        input_size,
+        hidden_size,
+        num_layers=1,
+        bias=True,
+        dropout=0.0,
+        bidirectional=False,
+        dtype=np.float32,
+    ):
+        if not isinstance(cell, Cell):
+            raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
+        self.cell = cell
         # The ints of Python from here on: NumPy's small ones overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
@@ -59,11 +84,39 @@ class Recurrent(Module):
         return 2 if self.bidirectional else 1
 
     def suffixes(self, layer):
-        """Return the endings of the names of a layer's parameters, one a direction."""
+        """Return the endings of the names of a layer's parameters, one per direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
 
+    def forward(self, x, states=None):
+        """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, shape `(rows, input_size)`
+        states : initial states, optional
+            One, or a tuple where the cell has several; each
+            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.
+
+        Returns
+        -------
+        y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
+        last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
+        """
+        y, last = self._run(x, self.each_state(states))
+        return y, last if len(last) > 1 else last[0]
+
+    def each_state(self, states):
+        """Return an initial value, or None, for each state, as a tuple."""
+        count = len(self.cell.states)
+        if states is None or count == 1:
+            return (states,) * count
+        if not isinstance(states, (tuple, list)) or len(states) != count:
+            expected = f"({', '.join(f'{name}_0' for name in self.cell.states)})"
+            raise ShapeError(f"{type(self).__name__}, states", expected=expected, got=type(states).__name__)
+        return tuple(states)
+
     def _run(self, x, states):
-        """Return the outputs and the last states of `x` from one initial value, or None, a state."""
+        """Return the outputs and the last states of `x` from one initial value, or None, for each state."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
@@ -80,6 +133,9 @@ class Recurrent(Module):
 
     def check(self, x, states):
         """Raise unless the rows and the initial states, None or Variables, fit this layer."""
+        if find_cell(self.cell.name) is not self.cell:
+            hint = "make the layer again, or give the other cell a name of its own"
+            raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
         if x.dtype != self._dtype:
             hint = "data types are never mixed silently: use astype"
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
@@ -97,8 +153,9 @@ class Recurrent(Module):
                 )
 
     def extra_repr(self):
-        """Return the sizes."""
-        text = f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+        """Return the cell, where the class does not tell it, and the sizes."""
+        cell = f"{self.cell.name!r}, " if type(self) is Recurrent else ""
+        text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         return text + f", dropout={self.dropout}, bidirectional={self.bidirectional}"
 
 
@@ -119,30 +176,7 @@ class LSTM(Recurrent):
     def __init__(
         self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
     ):
-        super().__init__("lstm", input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
-
-    def forward(self, x, states=None):
-        """Return `y, (h_n, c_n)`.
-
-        Parameters
-        ----------
-        x : Variable or LoDTensor, shape `(rows, input_size)`
-        states : pair `(h_0, c_0)`, optional
-            Each `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.
-
-        Returns
-        -------
-        y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
-        h_n, c_n : Variables, shaped as the initial states; of an empty sequence, its initial states
-        """
-        return self._run(x, self.pair(states))
-
-    @staticmethod
-    def pair(states):
-        """Return initial states, a pair or None, as a pair, or raise."""
-        if states is not None and (not isinstance(states, (tuple, list)) or len(states) != 2):
-            raise ShapeError("LSTM, states", expected="a pair (h_0, c_0)", got=type(states).__name__)
-        return (None, None) if states is None else states
+        super().__init__(LSTM_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
 
 class GRU(Recurrent):
@@ -161,12 +195,11 @@ class GRU(Recurrent):
     def __init__(
         self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
     ):
-        super().__init__("gru", input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        super().__init__(GRU_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
     def forward(self, x, h_0=None):
-        """Return `y, h_n`; shapes as those of `LSTM.forward`."""
-        y, (h_n,) = self._run(x, (h_0,))
-        return y, h_n
+        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        return super().forward(x, h_0)
 
 
 class RNN(Recurrent):
@@ -195,10 +228,10 @@ class RNN(Recurrent):
         bidirectional=False,
         dtype=np.float32,
     ):
-        cell = f"rnn_{check_choice(nonlinearity, 'nonlinearity', 'tanh', 'relu')}"
+        check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
+        cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
         super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
     def forward(self, x, h_0=None):
-        """Return `y, h_n`; shapes as those of `LSTM.forward`."""
-        y, (h_n,) = self._run(x, (h_0,))
-        return y, h_n
+        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        return super().forward(x, h_0)

@@ -1,15 +1,21 @@
-"""Operators: infer + forward + grad, registered with the recorder; the one place where program meets kernels."""
+"""Operators, one subject a file: the one place where the tape meets kernels.  Importing this registers all of them."""
 
 from varlen_rnn.ops import (
     clip,
+    concat,
+    constants,
     dropout,
     dynamic_rnn,
+    elementwise,
     embedding,
+    indexing,
     losses,
-    math,
     padding,
+    products,
     recurrent,
-    sequence,
-    shape,
+    reductions,
+    reshape,
+    sums,
     updates,
 )
+from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, zeros

@@ -1,31 +1,55 @@
 """Clipping of gradients, dense and SelectedRows alike, by their global norm."""
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_TENSOR, SELECTED_ROWS, TensorSpec
+from varlen_rnn.ops.cost import size
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
+from varlen_rnn.tape.spec import TensorSpec
 
 
+def _of_clipping(inputs, outputs, max_norm):
+    """3 per element: the norm, and the factor."""
+    return 3 * sum(map(size, inputs))
+
+
+@operator(outputs=("norm", "*out"), cost=_of_clipping)
+def clip_by_global_norm(*x, max_norm: float):
+    """Return the global norm, and gradients scaled by one factor so that it is at most `max_norm`."""
+    # Duplicate rows are summed first, for only their sum has a norm.
+    gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(sum(_sum_of_squares(_elements(value)) for value in gradients))
+        if not norm <= max_norm:  # a norm of NaN makes all gradients NaN, as in PyTorch
+            gradients = [_scaled(value, max_norm / norm) for value in gradients]
+    return LoDTensor.wrap(np.array(norm)), *gradients
+
+
+@clip_by_global_norm.infer
 def _infer(*gradients, max_norm):
     for number, gradient in enumerate(gradients):
         if gradient.kind not in (LOD_TENSOR, SELECTED_ROWS) or gradient.dtype.kind != "f":
             raise DTypeError(f"clip_by_global_norm, x[{number}]", expected="a gradient", got=gradient.kind.name)
     if not max_norm > 0:
         raise OutOfRangeError("max_norm", expected="more than 0", got=max_norm)
-    return [TensorSpec((), np.dtype(np.float64)), *gradients]
+    return TensorSpec((), np.dtype(np.float64)), *gradients
 
 
-def _forward(*gradients, max_norm):
-    """Return the norm before, and the gradients; duplicate rows are summed first, for only their sum has a norm."""
-    gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in gradients]
-    squares = [np.sum(np.square(_elements(value), dtype=np.float64)) for value in gradients]
-    norm = float(np.sqrt(sum(squares)))
-    if norm > max_norm:
-        gradients = [_scaled(value, max_norm / norm) for value in gradients]
-    return [LoDTensor.wrap(np.array(norm)), *gradients]
+_PIECE = 2**16  # elements: all of a gradient in float64 would be a copy of twice its size
+
+
+def _sum_of_squares(values):
+    """Return the sum of the squares of an array, in float64: in float32, the square of 1e20 has no end."""
+    flat, total = values.reshape(-1), 0.0
+    for start in range(0, flat.size, _PIECE):
+        piece = flat[start : start + _PIECE].astype(np.float64)
+        total += float(np.add.reduce(np.multiply(piece, piece, out=piece)))
+    return total
 
 
 def _elements(gradient):
@@ -39,4 +63,8 @@ def _scaled(gradient, factor):
     return LoDTensor.wrap(value, gradient.structure)
 
 
-register(Op("clip_by_global_norm", ("*x",), _infer, _forward, outputs=("norm", "*out"), attrs={"max_norm": "float"}))
+@clip_by_global_norm.examples
+def _examples(rng):
+    sparse = SelectedRows([4, 1, 4], rng.standard_normal((3, 2)), 6)
+    for max_norm in (0.5, 100.0):
+        yield [rng.standard_normal((2, 3)), sparse], {"max_norm": max_norm}

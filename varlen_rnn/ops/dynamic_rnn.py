@@ -7,6 +7,7 @@ Source: `RecurrentOp` and `RecurrentGradientOp` of the design document "Variable
 PaddlePaddle Fluid.
 """
 
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -15,25 +16,20 @@ from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_kind, check_lod_level, shared_lod
-from varlen_rnn.ops.math import sum_values, tensor_like
-from varlen_rnn.ops.sequence import check_moved, flat
-from varlen_rnn.ops.shape import apply_list
+from varlen_rnn.ops.cost import costs_of_block
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.sums import sum_values
 from varlen_rnn.plan import sort_by_seq_len
-from varlen_rnn.program.block import Variable, recording
-from varlen_rnn.program.gradient import propagate
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import (
-    LOD_RANK_TABLE,
-    LOD_TENSOR,
-    PLAN,
-    SCOPES,
-    SELECTED_ROWS,
-    STEP_SCOPES,
-    Scopes,
-    sizes_fit,
-)
+from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import check_kind, check_lod_level, shared_lod
+from varlen_rnn.tape.constants import Block, Strs
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES
+from varlen_rnn.tape.modes import recorder, recording
+from varlen_rnn.tape.spec import PLAN, SCOPES, Scopes, sizes_fit
+from varlen_rnn.tape.variable import Variable, apply, apply_list, propagate, required
 
 
 class Names(NamedTuple):
@@ -108,7 +104,7 @@ def _infer(*inputs, block, keep, **names):
 def _rows_of(value, count, what, like=None):
     """Return the rows that a step computed for the sequences alive, each like a row of `like`."""
     if not value.shape or len(value.data) != count:
-        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one a sequence alive", got=value.shape)
+        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
         expected, got = f"rows of {like.shape[1:]} {like.dtype}", f"{value.shape[1:]} {value.dtype}"
         raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=got)
@@ -140,13 +136,13 @@ def _check_batch(op, xs, boots):
     plan = sort_by_seq_len(xs[0])
     for number, boot in enumerate(boots):
         if len(boot.data) != plan.num_sequences:
-            expected = f"{plan.num_sequences} rows, one a sequence"
+            expected = f"{plan.num_sequences} rows, one per sequence"
             raise ShapeError(f"{op}, state {number}", expected=expected, got=f"shape {boot.shape}")
     return plan
 
 
-def _forward(*inputs, block, keep, **names):
-    nested, names = block.nested, Names(**names)
+def _forward(*inputs, block, keep, names):
+    nested = block.nested
     xs, boots, others = names.split(inputs)
     plan = _check_batch("dynamic_rnn", xs, boots)
     states = [_to_ranks(boot.data, plan) for boot in boots]
@@ -170,15 +166,15 @@ def _forward(*inputs, block, keep, **names):
             end[:alive] = state
         scopes += [values] * keep
     ends = [LoDTensor.wrap(_to_callers_order(state, plan)) for state in last]
-    return [tensor_like(y, xs[0]), *ends, plan] + [scopes] * keep
+    return [xs[0].like(y), *ends, plan] + [scopes] * keep
 
 
 def _grad(inputs, outputs, d_outputs, block, keep, **names):
     """Describe the gradient of the step as a block beside it, and apply the operator that runs it."""
-    of_step, recorder = Names(**names), block.recorder
+    of_step, into = Names(**names), block.recorder
     roots = [block.variables[name] for name in (of_step.output, *of_step.next_memories)]
-    with recording(recorder), recorder.block(differentiates=block) as grad_block:
-        gradients = [Variable(grad_block.declare(recorder.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
+    with recording(into), into.block(differentiates=block) as grad_block:
+        gradients = [Variable(grad_block.declare(into.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
         propagate(roots, gradients)
     leaves = [block.variables[name] for name in of_step.taken()]
     plan, scopes = outputs[-2:]
@@ -214,8 +210,8 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     return specs
 
 
-def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
-    of_step = Names(**names)
+def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
+    of_step = names
     count = len(d_inputs)
     (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
     xs, boots, others = of_step.split(inputs[:count])
@@ -244,12 +240,12 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, **names):
             d_state[:alive] = _rows_of(values[name], alive, name, d_state) if name else 0
         for name, total in zip(of_others, totals, strict=True):
             total += [values[name]] if name else []
-    d_boots = [tensor_like(_to_callers_order(d, plan), boot) for d, boot in zip(d_states, boots, strict=True)]
+    d_boots = [boot.like(_to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
-        sum_values(*total)[0] if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
+        sum_values(total) if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
         for total, other, name in zip(totals, others, of_others, strict=True)
     ]
-    return [*(tensor_like(d, x) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+    return [*(x.like(d) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
 
 
 def _nothing(value, kind):
@@ -257,7 +253,7 @@ def _nothing(value, kind):
     if kind == SELECTED_ROWS:
         rows = np.empty((0, *value.shape[1:]), value.dtype)
         return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))
-    return tensor_like(np.zeros(value.shape, value.dtype), value)
+    return value.like(np.zeros(value.shape, value.dtype))
 
 
 def _given(names):
@@ -279,28 +275,97 @@ def _places_grad(num_inputs, num_outputs, block, grad_block, d_outputs, d_inputs
     return [*given, "sorted_seqs", "step_scopes", "y", "d_y", *d_last], [f"d_{place}" for place in given]
 
 
-_NAMES = {
-    "step_inputs": "strs", "memories": "strs", "captured": "strs", "output": "str", "next_memories": "strs",
-}  # fmt: skip
-register(
-    Op(
-        "dynamic_rnn",
-        ("*x",),
-        _infer,
-        _forward,
-        _grad,
-        attrs={"block": "block", "keep": "bool"} | _NAMES,
-        inference={"keep": False},
-        places=_places,
-    )
-)
-register(
-    Op(
-        "dynamic_rnn_grad",
-        ("*x?",),
-        _infer_grad,
-        _backward,
-        attrs={"block": "block", "grad_block": "block", "d_outputs": "strs", "d_inputs": "strs"} | _NAMES,
-        places=_places_grad,
-    )
-)
+def describe_step(cell, xs, states):
+    """Return the step of a cell as constants of the operator, and the Variables that it reads from outside.
+
+    Parameters
+    ----------
+    cell : callable
+        As that of `nn.DynamicRNN`; it is called once.
+    xs, states : lists of Variables
+    """
+    into = recorder() or Recorder()
+    xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
+    with recording(into), into.block() as block:
+        arguments = [block.argument("x", x, x.requires_grad) for x in xs]
+        # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
+        arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
+        given = cell(*arguments)
+        results = list(given) if isinstance(given, (tuple, list)) else [given]
+        if len(results) != 1 + len(states):
+            expected = f"an output and {len(states)} next states"
+            raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
+        results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
+    captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+    block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
+    block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
+    names = [[variable.name for variable in group] for group in (arguments, own, results)]
+    return {
+        "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
+        "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
+    }, captured  # fmt: skip
+
+
+# Two operators a block that run the next one would else take a time that doubles with each block.
+_flops_of_blocks = weakref.WeakKeyDictionary()
+
+
+def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
+    """That of the operators of the step, or of its gradient, once."""
+    nested = grad_block or block
+    if nested not in _flops_of_blocks:
+        _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))
+    return _flops_of_blocks[nested]
+
+
+@operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places)
+def dynamic_rnn(
+    *x,
+    block: Block,
+    keep: bool,
+    step_inputs: Strs,
+    memories: Strs,
+    captured: Strs,
+    output: str,
+    next_memories: Strs,
+):
+    """Return the outputs and last states of a nested block that runs once for each step of a batch."""
+    return _forward(*x, block=block, keep=keep, names=Names(step_inputs, memories, captured, output, next_memories))
+
+
+dynamic_rnn.infer(_infer)
+dynamic_rnn.grad(_grad)
+
+
+@dynamic_rnn.examples
+def _examples(rng):
+    def constants(x, h, w):
+        def cell(x_t, state):  # `w` is read from outside
+            state = apply("tanh", x_t + (state @ w)[:, 1:] * 0.5).reshape(-1, 2) * (state[:, :2] - 1.5)
+            return state[:, 0] * x_t[:, 1], apply("concat", state, x_t[:, :1], axis=-1)
+
+        step, _ = describe_step(cell, [x], [h])
+        return {"keep": True, **step}
+
+    yield [rows(rng, 2), rng.standard_normal((4, 3)), rng.standard_normal((3, 3))], constants
+
+
+@operator(may_miss=("x",), cost=_cost_of_step, places=_places_grad)
+def dynamic_rnn_grad(
+    *x,
+    block: Block,
+    grad_block: Block,
+    d_outputs: Strs,
+    d_inputs: Strs,
+    step_inputs: Strs,
+    memories: Strs,
+    captured: Strs,
+    output: str,
+    next_memories: Strs,
+):
+    """Return the gradients of the inputs of `dynamic_rnn`, from the last step to the first."""
+    names = Names(step_inputs, memories, captured, output, next_memories)
+    return _backward(*x, block=block, grad_block=grad_block, d_outputs=d_outputs, d_inputs=d_inputs, names=names)
+
+
+dynamic_rnn_grad.infer(_infer_grad)

@@ -1,79 +1,84 @@
-"""Losses, one number a row: softmax cross entropy and binary cross entropy, from logits."""
+"""Losses, one number for each row: softmax cross entropy and binary cross entropy, from logits, and squares."""
 
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.rows import negative_log_likelihood
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_rank, check_shape, indices, shared_lod
-from varlen_rnn.ops.math import grad_like, log_softmax, tensor_like
-from varlen_rnn.program.block import apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
+from varlen_rnn.ops.elementwise import grad_like, log_softmax_of
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import indices
+from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
 
 
-def _infer_softmax(logits, labels):
-    check_float("cross_entropy", logits=logits)
-    check_rank("cross_entropy", "logits", logits, 2)
-    if logits.shape[1] == 0:
-        raise ShapeError("cross_entropy, logits", expected="at least one class", got=f"shape {logits.shape}")
-    check_integer("cross_entropy", labels=labels)
-    check_shape("cross_entropy", "labels", labels, logits.shape[:1], "one class a row of logits")
-    return [TensorSpec(logits.shape[:1], logits.dtype, logits.lod_level), logits]
+@operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",))
+def cross_entropy(logits, labels):
+    """Return minus the log-probability of each row's class; softmax is inside."""
+    classes = _checked_classes(labels, logits.shape[1])
+    shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
+    log_probabilities, lod = np.ascontiguousarray(log_softmax_of(logits.data)), logits.structure
+    loss = np.empty(len(classes), log_probabilities.dtype)
+    negative_log_likelihood(log_probabilities, classes, loss)
+    return LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)
 
 
 def _checked_classes(labels, num_classes):
     return indices("cross_entropy, labels", labels, num_classes, "class")
 
 
-def _softmax(logits, labels):
-    classes = _checked_classes(labels, logits.shape[1])
-    shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
-    log_probabilities, lod = np.ascontiguousarray(log_softmax(logits.data)), logits.structure
-    loss = np.empty(len(classes), log_probabilities.dtype)
-    negative_log_likelihood(log_probabilities, classes, loss)
-    return [LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)]
+@cross_entropy.infer
+def _infer_cross_entropy(logits, labels):
+    check_float("cross_entropy", logits=logits)
+    check_rank("cross_entropy", "logits", logits, 2)
+    if logits.shape[1] == 0:
+        raise ShapeError("cross_entropy, logits", expected="at least one class", got=f"shape {logits.shape}")
+    check_integer("cross_entropy", labels=labels)
+    check_shape("cross_entropy", "labels", labels, logits.shape[:1], "one class for each row of logits")
+    return TensorSpec(logits.shape[:1], logits.dtype, logits.lod_level), logits
 
 
-def _softmax_grad(inputs, outputs, d_outputs):
-    return [apply("cross_entropy_grad", inputs[1], outputs[1], d_outputs[0]), None]
-
-
-def _softmax_grad_forward(labels, log_probabilities, d_loss):
-    """Softmax minus the one-hot label, times the gradient of the row's loss."""
+@cross_entropy.backward("logits")
+def _cross_entropy_grad(labels, log_probabilities, d_loss):
+    """Return softmax minus the one-hot label, times the gradient of the row's loss."""
     d = np.exp(log_probabilities.data)
     d[np.arange(len(d)), _checked_classes(labels, d.shape[1])] -= 1
     d *= d_loss.data[:, None]
-    return [tensor_like(d, log_probabilities)]
+    return log_probabilities.like(d)
 
 
-def _infer_softmax_grad(labels, log_probabilities, d_loss):
-    loss, _ = _infer_softmax(log_probabilities, labels)
+@_cross_entropy_grad.infer
+def _infer_cross_entropy_grad(labels, log_probabilities, d_loss):
+    loss, _ = _infer_cross_entropy(log_probabilities, labels)
     check_like("cross_entropy_grad", "d_loss", d_loss, loss)
-    return [log_probabilities]
+    return log_probabilities
 
 
-_PLACES = ("loss", "log_probabilities")
-register(Op("cross_entropy", ("logits", "labels"), _infer_softmax, _softmax, _softmax_grad, _PLACES))
-register(
-    Op("cross_entropy_grad", ("labels", "log_probabilities", "d_loss"), _infer_softmax_grad, _softmax_grad_forward)
-)
+@cross_entropy.examples
+def _examples_of_classes(rng):
+    yield [rows(rng, 3), np.array([0, 2, 1, 1, 0, 2])], {}
 
 
-def _infer_binary(logits, targets):
-    check_float("binary_cross_entropy", logits=logits, targets=targets)
-    check_shape("binary_cross_entropy", "targets", targets, logits.shape, "one target a logit")
-    return [logits]
-
-
-def _binary(logits, targets):
+@operator
+def binary_cross_entropy(logits, targets):
+    """Return the binary cross entropy of each element against a target between 0 and 1."""
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
     x, y = logits.data, targets.data
     # log(1 + exp(-|x|)) + max(x, 0) - x y: no exponential of a large number.
-    return [tensor_like(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y, logits)]
+    return logits.like(np.asarray(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y))
 
 
-def _binary_grad(inputs, outputs, d_outputs):
+@binary_cross_entropy.infer
+def _infer_binary(logits, targets):
+    check_float("binary_cross_entropy", logits=logits, targets=targets)
+    check_shape("binary_cross_entropy", "targets", targets, logits.shape, "one target for each logit")
+    return logits
+
+
+@binary_cross_entropy.grad
+def _grad_of_binary(inputs, outputs, d_outputs):
     logits, targets = inputs
     d_logits = d_targets = None
     if logits.requires_grad:
@@ -83,26 +88,33 @@ def _binary_grad(inputs, outputs, d_outputs):
     return [d_logits, d_targets]
 
 
-register(Op("binary_cross_entropy", ("logits", "targets"), _infer_binary, _binary, _binary_grad))
+@operator
+def squared_error(x, target):
+    """Return the square of the difference of each element."""
+    lod = shared_lod("mse_loss", x, target, names=("x", "target"))
+    difference = np.asarray(x.data - target.data)
+    return LoDTensor.wrap(np.asarray(difference * difference), lod)
 
 
+@squared_error.infer
 def _infer_squared(x, target):
     check_float("mse_loss", x=x, target=target)
     check_shape("mse_loss", "target", target, x.shape)
-    return [x._replace(lod_level=max(x.lod_level, target.lod_level))]
+    return x._replace(lod_level=max(x.lod_level, target.lod_level))
 
 
-def _squared(x, target):
-    lod = shared_lod("mse_loss", x, target, names=("x", "target"))
-    difference = np.asarray(x.data - target.data)
-    return [LoDTensor.wrap(difference * difference, lod)]
-
-
-def _squared_grad(inputs, outputs, d_outputs):
+@squared_error.grad
+def _grad_of_squared(inputs, outputs, d_outputs):
     x, target = inputs
     half = (x - target) * d_outputs[0]
     d = half + half
     return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
 
 
-register(Op("squared_error", ("x", "target"), _infer_squared, _squared, _squared_grad))
+@binary_cross_entropy.examples
+@squared_error.examples
+def _examples_of_two(rng):
+    x = rows(rng, 3)
+    yield [x, rng.random((6, 3))], {}
+    yield [rng.standard_normal((6, 3)), rows(rng, 3)], {}
+    yield [x, rows(rng, 3)], {}

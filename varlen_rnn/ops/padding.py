@@ -8,21 +8,34 @@ from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
-from varlen_rnn.ops.checks import check_float, check_integer, check_like, check_lod_level, check_rank
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.program.block import Variable, apply
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
+from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable
 
-# The operator `out[k] = x[index[k]]`, a zero row where the index is -1; the result has the LoD of the index.
+# Rows by index.
 
 
+@operator(cost=nothing)
+def take_rows(x, index):
+    """Return `x[index]`, a zero row where the index is -1; the result has the LoD of the index."""
+    places = _places(index, len(x.data))
+    if _stay(places, len(x.data)):
+        return index.like(x.data)
+    out = empty((len(places), x.shape[1]), x.data)
+    gather_rows(np.ascontiguousarray(x.data), places, out)
+    return index.like(out)
+
+
+@take_rows.infer
 def _infer(x, index):
     check_float("take_rows", x=x)
     check_integer("take_rows", index=index)
     check_rank("take_rows", "x", x, 2)
     check_rank("take_rows", "index", index, 1)
-    return [x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)]
+    return x._replace(shape=(index.shape[0], x.shape[1]), lod_level=index.lod_level)
 
 
 def _places(index, height):
@@ -38,19 +51,16 @@ def _stay(places, height):
     return len(places) == height and np.array_equal(places, np.arange(height))
 
 
-def _take_rows(x, index):
-    places = _places(index, len(x.data))
-    if _stay(places, len(x.data)):
-        return [tensor_like(x.data, index)]
-    out = empty((len(places), x.shape[1]), x.data)
-    gather_rows(np.ascontiguousarray(x.data), places, out)
-    return [tensor_like(out, index)]
+def _additions(inputs, outputs):
+    """1 per element of the rows that were taken."""
+    return size(inputs[2])
 
 
+@take_rows.backward("x", cost=_additions)
 def _take_rows_grad(x, index, d_out):
     places = _places(index, len(x.data))
     if _stay(places, len(x.data)):
-        return [tensor_like(d_out.data, x)]
+        return x.like(d_out.data)
     d_x, d_rows = empty(x.shape, x.data), np.ascontiguousarray(d_out.data)
     taken = np.flatnonzero(places >= 0)
     origin = np.full(len(d_x), -1)
@@ -60,23 +70,16 @@ def _take_rows_grad(x, index, d_out):
     else:
         d_x[...] = 0
         scatter_add_rows(d_rows[taken], places[taken], d_x)
-    return [tensor_like(d_x, x)]
+    return x.like(d_x)
 
 
-def _grad(inputs, outputs, d_outputs):
-    return [apply("take_rows_grad", *inputs, d_outputs[0]), None]
+@take_rows.examples
+def _examples(rng):
+    for index in ([2, -1, 0], [2, -1, 2, 0], [0, 1, 2, 3]):
+        yield [rng.standard_normal((4, 2)), np.array(index)], {}
 
 
-def _infer_grad(x, index, d_out):
-    check_like("take_rows_grad", "d_out", d_out, *_infer(x, index))
-    return [x]
-
-
-register(Op("take_rows", ("x", "index"), _infer, _take_rows, _grad))
-register(Op("take_rows_grad", ("x", "index", "d_out"), _infer_grad, _take_rows_grad))
-
-
-# The operator that finds where rows go in a padded batch and where they come back from, for one direction.
+# Where rows go.
 
 
 class Rectangle(NamedTuple):
@@ -88,14 +91,9 @@ class Rectangle(NamedTuple):
     is_empty: Variable
 
 
-def _infer_rectangle(x, reverse):
-    check_float("rectangle", x=x)
-    check_lod_level("rectangle", "x", x)
-    rows = TensorSpec((-1,), np.dtype(np.int64))
-    return [rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)]
-
-
-def _rectangle(x, reverse):
+@operator(outputs=Rectangle._fields, cost=nothing)
+def rectangle(x, reverse: bool):
+    """Return where the rows of a batch go when it is padded, for one direction, and where they come back from."""
     offsets = x.structure.levels[-1]
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))
@@ -108,7 +106,18 @@ def _rectangle(x, reverse):
     pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), LoD([np.arange(num_sequences + 1) * steps]))
     last = np.arange(num_sequences) * steps + lengths - 1
     is_empty = (lengths == 0)[:, None].astype(x.dtype)
-    return [pad, tensor_like(back, x), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)]
+    return pad, x.like(back), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)
 
 
-register(Op("rectangle", ("x",), _infer_rectangle, _rectangle, outputs=Rectangle._fields, attrs={"reverse": "bool"}))
+@rectangle.infer
+def _infer_rectangle(x, reverse):
+    check_float("rectangle", x=x)
+    check_lod_level("rectangle", "x", x)
+    rows = TensorSpec((-1,), np.dtype(np.int64))
+    return rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)
+
+
+@rectangle.examples
+def _examples_of_rectangle(rng):
+    for reverse in (False, True):
+        yield [rows(rng, 3)], {"reverse": reverse}

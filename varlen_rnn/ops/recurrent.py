@@ -5,25 +5,21 @@ import functools
 import numpy as np
 
 from varlen_rnn import recurrence
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import CELLS, find_cell
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
-from varlen_rnn.ops.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
-from varlen_rnn.ops.math import tensor_like
-from varlen_rnn.ops.shape import apply_list
+from varlen_rnn.ops.cost import Cost, known
+from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.plan import plan_of_rows
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import LOD_RANK_TABLE, LOD_TENSOR, PLAN, spec_of_tensor
+from varlen_rnn.tape.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
+from varlen_rnn.tape.spec import PLAN, spec_of_tensor
+from varlen_rnn.tape.variable import apply_list
 
 _new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
-def _cell(name):
-    if name not in CELLS:
-        raise ProgramError("recurrent, cell", expected=f"one of {sorted(CELLS)}", got=repr(name))
-    return CELLS[name]
 
 
 def _split(cell, inputs):
@@ -56,7 +52,7 @@ def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
 
 
 def _infer(*inputs, cell, keep):
-    cell, num_directions = _cell(cell), 1
+    cell, num_directions = find_cell(cell), 1
     operands = _operands(cell, inputs)
     if not (operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands)):
         num_directions = _check(cell, *_split(cell, inputs))
@@ -118,7 +114,7 @@ def _direction(weights):
 
 
 def _forward(*inputs, cell, keep):
-    cell = _cell(cell)
+    cell = find_cell(cell)
     x, states, directions = _split(cell, inputs)
     plan = plan_of_rows(x.structure)
     rows, weights, initial = _arrays(cell, x, states, directions, plan)
@@ -140,8 +136,8 @@ def _run(cell, lod, rows, weights, initial, plan, keep):
 
 def _shortcut(inputs, cell, keep):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
-    kind = CELLS.get(cell)
-    operands = kind and _operands(kind, inputs)
+    kind = find_cell(cell)
+    operands = _operands(kind, inputs)
     if not operands:
         return None
     try:
@@ -159,7 +155,7 @@ def _shortcut(inputs, cell, keep):
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep):
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     y, (plan, *kept) = outputs[0], outputs[1 + num_states :]
     d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad}
@@ -171,7 +167,7 @@ def _infer_grad(*inputs, cell, num_forward, need_x):
         raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
     y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     last, kept = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
     expected = [y, PLAN, *kept, y, *last]
     if len(given) != len(expected) or given[0] is None or given[1] is None:
@@ -206,7 +202,7 @@ def _check_kept(x, plan, kept, columns):
 
 
 def _forward_grad(*inputs, cell, num_forward, need_x):
-    cell = _cell(cell)
+    cell = find_cell(cell)
     x, states, directions = _split(cell, inputs[:num_forward])
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_last) = rest[: len(directions)], rest[len(directions) :]
@@ -223,20 +219,20 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
     d_x, d_weights, d_initial = recurrence.backward(
         cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x
     )
-    d_x = tensor_like(d_x, x) if need_x else x
+    d_x = x.like(d_x) if need_x else x
     return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
 
 
 def _overwritten(num_inputs, cell, **attrs):
     """Return the positions of what each direction kept: the gradient writes there."""
     first = attrs["num_forward"] + 2
-    return tuple(range(first, num_inputs - 1 - len(_cell(cell).states)))
+    return tuple(range(first, num_inputs - 1 - len(find_cell(cell).states)))
 
 
 @functools.lru_cache
 def _places(num_inputs, num_outputs, cell, keep):
     """Return the names of inputs, and of outputs: y, the last states, the plan, what each direction keeps."""
-    states = _cell(cell).states
+    states = find_cell(cell).states
     ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
     inputs = "x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)
     kept = ("kept" + end for end in ends if keep)
@@ -245,35 +241,72 @@ def _places(num_inputs, num_outputs, cell, keep):
 
 def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
     inputs, (y, *rest) = _places(num_forward, 0, cell, True)
-    num_states = len(_cell(cell).states)
+    num_states = len(find_cell(cell).states)
     last, (plan, *kept) = rest[:num_states], rest[num_states:]
     given = [*inputs, y, plan, *kept, f"d_{y}", *(f"d_{name}" for name in last)]
     return given, [f"d_{name}" for name in inputs]
 
 
-register(
-    Op(
-        "recurrent",
-        ("x", "*states_and_weights?"),
-        _infer,
-        _forward,
-        _grad,
-        outputs=("*y",),
-        attrs={"cell": "str", "keep": "bool"},
-        inference={"keep": False},
-        shortcut=_shortcut,
-        places=_places,
-    )
+def _sizes(inputs, cell):
+    """Return gates * hidden * rows, the features of a row, the hidden size, and the directions."""
+    x, weights = inputs[0], inputs[1 + len(find_cell(cell).states) :]
+    gates, hidden = map(known, weights[1].shape)
+    return gates * known(x.shape[0]), known(weights[0].shape[1]), hidden, len(weights) // 4
+
+
+def _kept_bytes(inputs, cell, directions, hidden):
+    """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
+    columns = find_cell(cell).num_kept * hidden - 1
+    return directions * known(inputs[0].shape[0]) * columns * inputs[0].dtype.itemsize
+
+
+def _cost(inputs, outputs, cell, keep):
+    """2 gates hidden (input + hidden) per row and direction."""
+    gates, features, hidden, directions = _sizes(inputs, cell)
+    more = _kept_bytes(inputs, cell, directions, hidden) if keep else 0
+    return Cost(directions * 2 * gates * (features + hidden), more)
+
+
+def _cost_of_grad(inputs, outputs, cell, num_forward, need_x):
+    """2 gates hidden (input + 2 hidden) per row and direction, and (input) more for the inputs."""
+    gates, features, hidden, directions = _sizes(inputs[:num_forward], cell)
+    flops = directions * 2 * gates * ((features + hidden) + hidden + (features if need_x else 0))
+    return Cost(flops, _kept_bytes(inputs, cell, directions, hidden))
+
+
+@operator(
+    outputs=("*y",),
+    intermediate=("kept", "kept_reverse"),
+    may_miss=("states_and_weights",),
+    cost=_cost,
+    inference={"keep": False},
+    shortcut=_shortcut,
+    places=_places,
 )
-register(
-    Op(
-        "recurrent_grad",
-        ("x", "*rest?"),
-        _infer_grad,
-        _forward_grad,
-        outputs=("*d",),
-        attrs={"cell": "str", "num_forward": "int", "need_x": "bool"},
-        overwrites=_overwritten,
-        places=_places_grad,
-    )
-)
+def recurrent(x, *states_and_weights, cell: str, keep: bool):
+    """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions."""
+    return _forward(x, *states_and_weights, cell=cell, keep=keep)
+
+
+recurrent.infer(_infer)
+recurrent.grad(_grad)
+
+
+@recurrent.examples
+def _examples(rng):
+    hidden, features, sequences = 4, 3, len(LOD.levels[-1]) - 1
+    for name, directions in (("lstm", 2), ("gru", 2), ("rnn_tanh", 2), ("gru", 1)):
+        cell = CELLS[name]
+        gates = len(cell.gates) * hidden
+        states = [rng.standard_normal((directions, sequences, hidden)) for _ in cell.states]
+        shapes = [(gates, features), (gates, hidden), (gates,), (gates,)] * directions
+        yield [rows(rng, features), *states, *map(rng.standard_normal, shapes)], {"cell": name, "keep": True}
+
+
+@operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_grad, overwrites=_overwritten, places=_places_grad)
+def recurrent_grad(x, *rest, cell: str, num_forward: int, need_x: bool):
+    """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
+    return _forward_grad(x, *rest, cell=cell, num_forward=num_forward, need_x=need_x)
+
+
+recurrent_grad.infer(_infer_grad)

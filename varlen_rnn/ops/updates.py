@@ -5,6 +5,7 @@ gradient touches is Fluid's rule: `sgd` and `adagrad` only those listed, `moment
 momentum decays everywhere; `adam` with `lazy` only those listed.  An empty sparse gradient updates nothing.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -12,34 +13,16 @@ import numpy as np
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
-from varlen_rnn.ops.checks import check_float, check_like
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import check_float, check_like
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = np.zeros(1, np.int64)
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
 _COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
 _STATES = tuple(f"states[{number}]" for number in range(3))
 _ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
-
-
-def _infer(op):
-    def infer(parameter, gradient, lr, *states, **attrs):
-        check_float(op, parameter=parameter)
-        if gradient.dtype != parameter.dtype:
-            raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
-        if gradient.shape != parameter.shape:
-            raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
-        for name in ("beta1", "beta2"):
-            if not 0 <= attrs.get(name, 0) < 1:
-                raise OutOfRangeError(f"{op}, {name}", expected="0 <= beta < 1", got=attrs[name])
-        check_like(op, "lr", lr, _NUMBER)
-        for number, state in enumerate(states):
-            check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
-        return [parameter, *states]
-
-    return infer
 
 
 def _operands(gradient, listed_only, *tensors):
@@ -68,51 +51,77 @@ def _in_place(tensors):
     return arrays
 
 
-def _sgd(parameter, gradient, lr):
-    rows, (value, p) = _operands(gradient, True, parameter)
-    updates.sgd(rows, value, lr.data.item(), p)
-    return [parameter]
-
-
-def _momentum(parameter, gradient, lr, velocity, momentum, nesterov):
-    rows, (value, v, p) = _operands(gradient, False, velocity, parameter)
-    updates.momentum(rows, value, lr.data.item(), momentum, nesterov, v, p)
-    return [parameter, velocity]
-
-
 def _merged(gradient):
     return gradient.merge() if isinstance(gradient, SelectedRows) else gradient
 
 
-def _adagrad(parameter, gradient, lr, moment, epsilon):
+def _update(**constants):
+    """Give an update what all have: an inference, for gradient and states are like the parameter, and examples."""
+
+    def give(made):
+        made.infer(functools.partial(_infer, made.op.type))
+
+        @made.examples
+        def examples(rng):
+            states = [np.array(2) if name == "step" else rng.random((3, 2)) for name in made.op.inputs[3:]]
+            for gradient in (rng.standard_normal((3, 2)), SelectedRows([1, 1], rng.standard_normal((2, 2)), 3)):
+                yield [rng.standard_normal((3, 2)), gradient, np.array(0.1), *states], constants
+
+        return made
+
+    return give
+
+
+def _infer(op, parameter, gradient, lr, *states, **attrs):
+    check_float(op, parameter=parameter)
+    if gradient.dtype != parameter.dtype:
+        raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
+    if gradient.shape != parameter.shape:
+        raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+    for name in ("beta1", "beta2"):
+        if not 0 <= attrs.get(name, 0) < 1:
+            raise OutOfRangeError(f"{op}, {name}", expected="0 <= beta < 1", got=attrs[name])
+    check_like(op, "lr", lr, _NUMBER)
+    for number, state in enumerate(states):
+        check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
+    return parameter, *states
+
+
+@_update()
+@operator(outputs=("parameter",), in_place=True)
+def sgd(parameter, gradient, lr):
+    """Update by `p -= lr g`."""
+    rows, (value, p) = _operands(gradient, True, parameter)
+    updates.sgd(rows, value, lr.data.item(), p)
+    return parameter
+
+
+@_update(momentum=0.9, nesterov=True)
+@operator(outputs=("parameter", "velocity"), in_place=True)
+def momentum(parameter, gradient, lr, velocity, momentum: float, nesterov: bool):
+    """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`."""
+    rows, (value, v, p) = _operands(gradient, False, velocity, parameter)
+    updates.momentum(rows, value, lr.data.item(), momentum, nesterov, v, p)
+    return parameter, velocity
+
+
+@_update(epsilon=1e-6)
+@operator(outputs=("parameter", "moment"), in_place=True)
+def adagrad(parameter, gradient, lr, moment, epsilon: float):
+    """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`."""
     rows, (value, m, p) = _operands(_merged(gradient), True, moment, parameter)
     updates.adagrad(rows, value, lr.data.item(), epsilon, m, p)
-    return [parameter, moment]
+    return parameter, moment
 
 
-def _adam(parameter, gradient, lr, step, moment1, moment2, beta1, beta2, epsilon, lazy):
+@_update(beta1=0.9, beta2=0.99, epsilon=1e-8, lazy=False)
+@operator(outputs=("parameter", "step", "moment1", "moment2"), in_place=True)
+def adam(parameter, gradient, lr, step, moment1, moment2, beta1: float, beta2: float, epsilon: float, lazy: bool):
+    """Update by adaptive moments, corrected for their start at zero."""
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if len(rows):
         t = int(step.data) + 1
         _in_place([step])[0][...] = t
         rate = lr.data.item() * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
-    return [parameter, step, moment1, moment2]
-
-
-def _register(name, forward, states, attrs):
-    """Register an update: its outputs are the parameter and its states, changed in place."""
-    places = ("parameter", "gradient", "lr", *states)
-    in_place = 0, *range(3, 3 + len(states))
-    register(Op(name, places, _infer(name), forward, outputs=("parameter", *states), attrs=attrs, in_place=in_place))
-
-
-_register("sgd", _sgd, (), {})
-_register("momentum", _momentum, ("velocity",), {"momentum": "float", "nesterov": "bool"})
-_register("adagrad", _adagrad, ("moment",), {"epsilon": "float"})
-_register(
-    "adam",
-    _adam,
-    ("step", "moment1", "moment2"),
-    {"beta1": "float", "beta2": "float", "epsilon": "float", "lazy": "bool"},
-)
+    return parameter, step, moment1, moment2

@@ -1,9 +1,9 @@
 """Clipping of gradients by their global norm, dense and SelectedRows alike."""
 
 from varlen_rnn.errors import DTypeError, check_list, check_number
-from varlen_rnn.ops.shape import apply_list
-from varlen_rnn.program.block import Variable, recorded, recorder
-from varlen_rnn.program.gradient import plain
+from varlen_rnn.tape.modes import recorded, recorder
+from varlen_rnn.tape.values import plain
+from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def clip_grad_norm_(parameters, max_norm):

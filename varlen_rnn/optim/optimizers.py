@@ -4,8 +4,8 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
-from varlen_rnn.program.block import Variable, apply, no_grad, recorded
-from varlen_rnn.program.gradient import backward
+from varlen_rnn.tape.modes import no_grad, recorded
+from varlen_rnn.tape.variable import Variable, apply, backward
 
 
 class Optimizer:

@@ -1,36 +1,45 @@
 """Sums over rows, `x^T dg` and the columns' sums of dg: what the gradients of weights and biases are made of.
 
 They reduce in blocks of rows of a fixed size, so the order depends on the number of rows alone, not on the number of
-threads.  CUDA twins are plain: a thread an element of the result.
+threads.  CUDA twins are plain: one thread per element of the result.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.products.gemm import ALL_ROWS, size_of_piece
+from varlen_rnn.products.gemm import size_of_piece
+from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
-from varlen_rnn.products.tile import (
+from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
+from varlen_rnn.products.vectors import (
     TILE_ROWS,
-    copy_run,
-    copy_tile_row,
+    VECTOR_BYTES,
+    copy_and_add_span,
+    copy_units,
+    lanes_of,
+    least,
     offset,
+    optimise_for_size,
     panel_width,
     pointer,
     prefetch_to_read,
     prefetch_to_write,
-    tile,
+    span_of_tile,
+    width_of,
 )
 from varlen_rnn.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
-_PANEL_STEP = _DEPTH_BLOCK + 1  # rows from panel to panel: a power of two would put all in one set of a cache
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 _ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
+
+_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / 4)
 
 
 class Factor(NamedTuple):
@@ -50,148 +59,232 @@ class Factor(NamedTuple):
     targets: np.ndarray = ALL_ROWS
 
 
-@cpu_inlined
-def _gather(factor, start, count, panels, width):
-    """Copy a block of rows of a factor into panels [panel][row][width]; the last one keeps its zeros."""
-    b, initial, stride = factor.b.ravel(), factor.initial.ravel(), factor.b.shape[1]
-    for k in range(count):
-        row = factor.rows[start + k] if factor.rows.shape[0] else start + k
-        source, at = (b, row * stride + factor.column) if row >= 0 else (initial, (-1 - row) * factor.columns)
-        for p in range(0, factor.columns, width):
-            copy_run(source, at + p, panels, p * _PANEL_STEP + k * width, min(width, factor.columns - p), width)
+class Shares(NamedTuple):
+    """How row products are cut: columns `lowest` to `highest` of `a` in pieces of whole tiles, by blocks of rows.
+
+    A piece of work is one piece of columns in one block of `depth` rows; of the first `whole` blocks, it is all pieces.
+    There are `panel_rows` rows from a panel to the next: a power of two would put all in one set of a cache.
+    """
+
+    lowest: int
+    highest: int
+    piece: int
+    depth: int
+    panel_rows: int
+    whole: int
+
+
+class _Columns(NamedTuple):
+    """Rows of `a`, and what a shard copies of a block of them, tile by tile of its columns, with their sums in float64.
+
+    Tiles read `a` down its columns, a whole row apart: each gets a copy, of `size`, where its neighbours are
+    neighbours.  The sums of a tile take a `span`.
+    """
+
+    at: Any
+    stride: int
+    num_rows: int
+    tiles: Any
+    size: int
+    sums: Any
+    span: int
+
+
+class _Side(NamedTuple):
+    """A factor: its rows, panels of a block of them, the sums of products with it, and the offset of each row of those.
+
+    For the tiles of the columns of `a` from `first` to `end`.  Panels are `panel_step` elements apart.
+    """
+
+    first: int
+    end: int
+    b: Any
+    stride: int
+    columns: int
+    initial: Any
+    rows: Any
+    num_listed: int
+    panels: Any
+    panel_step: int
+    c: Any
+    c_rows: Any
 
 
 @cpu_inlined
-def _offsets_of_rows(factor, lowest, highest, stride):
-    """Return where the sums of each column from `lowest` to `highest` begin."""
-    offsets, first = np.arange(highest - lowest) * stride, factor.first - lowest
+def _columns_of(a, depth, tiles, sums):
+    """Return the columns of a shard, copies and sums in memory of its own."""
+    span = span_of_tile(tiles)
+    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, depth * TILE_ROWS + span, sums, span)
+
+
+@cpu_inlined
+def _side_of(factor, c, shares, panels, c_rows):
+    """Return one side of a shard's work, after clearing what is no column of its factor in the last panel."""
+    before, width = factor.first - shares.lowest, width_of(panels)
+    panel_step = shares.panel_rows * width
+    for i in range(c.shape[0]):
+        c_rows[i] = i * c.shape[1]
     for i in range(len(factor.targets)):
-        offsets[first + i] = (first + factor.targets[i]) * stride
-    return offsets
+        c_rows[before + i] = (before + factor.targets[i]) * c.shape[1]
+    last = (factor.columns - 1) // width
+    for k in range(shares.depth if factor.columns else 0):
+        for j in range(factor.columns - last * width, width):
+            panels[last * panel_step + k * width + j] = 0
+    return _Side(
+        factor.first, factor.end, pointer(factor.b, factor.column), factor.b.shape[1], factor.columns,
+        pointer(factor.initial, 0), pointer(factor.rows, 0), len(factor.rows), panels, panel_step,
+        pointer(c, 0), c_rows,
+    )  # fmt: skip
 
 
 @cpu_inlined
-def _ask(c, c_rows, row, end, column, width):
-    """Ask for the sums of the tile that begins with a row of `c`: many, and each is read only once a block."""
-    for r in range(row, min(row + TILE_ROWS, end)):
-        for j in range(column, column + width, CACHE_LINE // c.itemsize):
-            prefetch_to_write(pointer(c, c_rows[r] + j))
+def _zeros_of(numbers, offsets):
+    """Return where sums begin: zeros for a panel, and an offset of 0 for each row, followed by 0, 1, 2 ..."""
+    for j in range(width_of(numbers)):
+        numbers[j] = 0
+    for r in range(TILE_ROWS):
+        offsets[r], offsets[TILE_ROWS + r] = 0, r
+    return Sums(numbers, offsets, 0)
 
 
 @cpu_inlined
-def _add_products(
-    factor, lowest, first, end, count, tiles, tile_size, columns_of_tile, panels, zeros, c_rows, c, begins, width,
-    wanted, wanted_stride,
-):  # fmt: skip
-    """Add the products of a block of rows to the rows of `c` that belong to columns `first` to `end` of `a`.
+def _next_piece(counter, block, number, until, shares, pieces):
+    """Return the block and the piece of columns that come next, and the end of the pieces that are this shard's."""
+    if number < until:
+        return block, number, until
+    taken = arrive(counter)
+    if taken < shares.whole:
+        return taken, 0, pieces
+    block, number = shares.whole + (taken - shares.whole) // pieces, (taken - shares.whole) % pieces
+    return block, number, number + 1
 
-    The block that `begins` the sums starts from zeros, whatever is in `c`: a panel's width and an offset for each row.
-    Tiles ask for rows that are `wanted` later, one each.
-    """
-    at_columns, asked = pointer(columns_of_tile, 0), 0
-    for p in range(0, factor.columns, width):
+
+@cpu_inlined
+def _gather(side, start, count):
+    """Copy a block of rows of a factor into panels [panel][row][width]."""
+    width = width_of(side.panels)
+    for k in range(count):
+        row = side.rows[start + k] if side.num_listed else start + k
+        source = offset(side.b, row * side.stride) if row >= 0 else offset(side.initial, (-1 - row) * side.columns)
+        target, whole = offset(side.panels, k * width), side.columns // width
+        copy_units(whole, source, width, target, side.panel_step, width)
+        left = side.columns - whole * width
+        copy_units(left > 0, offset(source, whole * width), 0, offset(target, whole * side.panel_step), 0, left)
+
+
+@cpu_inlined
+def _copy_columns(columns, start, count, first, end):
+    """Copy a block of rows of `a`, columns `first` to `end`, and sum them."""
+    stride, past = columns.stride, columns.num_rows * columns.stride - 1
+    for j in range((end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span):
+        columns.sums[j] = 0
+    for k in range(count):
+        row, target, sums = (start + k) * stride, offset(columns.tiles, k * TILE_ROWS), columns.sums
         for m in range(first, end, TILE_ROWS):
-            n = min(TILE_ROWS, end - m)
-            if m < factor.end and m + n > factor.first:
-                _ask(c, c_rows, m + TILE_ROWS - lowest, end - lowest, p, width)
-                here, at_rows = pointer(c, p), pointer(c_rows, m - lowest)
-                start, start_rows = (pointer(zeros[0], 0), pointer(zeros[1], 0)) if begins else (here, at_rows)
-                panel = pointer(panels, p * _PANEL_STEP)
-                tile(
-                    n, 1, pointer(tiles, (m - first) // TILE_ROWS * tile_size), at_columns, TILE_ROWS,
-                    panel, 0, count, start, start_rows, 0, here, at_rows, 0,
-                    offset(wanted, asked * wanted_stride), True,
-                )  # fmt: skip
-                asked = min(asked + 1, _DEPTH_BLOCK - 1)
+            prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
+            source = offset(columns.at, row + m)
+            if m + columns.span <= stride:  # what is too much is overwritten by the next row
+                copy_and_add_span(source, target, sums)
+            else:
+                for j in range(least(TILE_ROWS, end - m)):
+                    target[j] = source[j]
+                    sums[j] += source[j]
+            target, sums = offset(target, columns.size), offset(sums, columns.span)
 
 
 @cpu_inlined
-def _add(source, source_start, target, target_start, count):
-    """Add `count` neighbours of one flat array to those of another."""
-    here, there = source[source_start : source_start + count], target[target_start : target_start + count]
-    for j in range(count):
-        there[j] += here[j]
+def _prefetch_sums(side, row, end, column):
+    """Prefetch the sums of the tile that begins with a row: many, and each is read only once a block."""
+    line = lanes_of(side.c) * CACHE_LINE // VECTOR_BYTES
+    for r in range(row, least(row + TILE_ROWS, end)):
+        for j in range(column, column + width_of(side.c), line):
+            prefetch_to_write(offset(side.c, side.c_rows[r] + j))
 
 
-@cpu_kernel
-def row_products_cpu(
-    shard, num_shards, counters, piece, whole, width, lowest, highest, a, one, two, c_one, c_two, sums
-):
-    """Three sums over the rows of `a`, read once: its products with two factors, and its own.
+@cpu_inlined
+def _add_products(columns, side, shares, count, first, end, zeros, begins, later, later_step):
+    """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
-    They take the columns of `a` from `lowest` to `highest`.  Row i of `c_one` and `c_two`, which have whole panels, and
-    entry i of `sums`, zeros at first, belong to column `lowest + i`.  Factors come as plain tuples.
-
-    A piece of work is a block of rows and `piece` columns, whole tiles.  Shards take all pieces of the next block,
-    whose factors they gather once; or, after the first `whole` blocks, the next piece, so that none waits long for one
-    whose core is slow.  They take at the first of the `counters`; the others count the blocks that each piece of
-    columns has added, which are added in order.
+    The block that `begins` the sums starts from zeros, whatever is there.  Tiles prefetch what is read later, one row
+    each.
     """
-    one, two = Factor(*one), Factor(*two)
-    pieces, gathered = (highest - lowest + piece - 1) // piece, -1
-    if (whole + (counters[0] - whole) // pieces) * _DEPTH_BLOCK >= a.shape[0]:
-        return  # too late: others have taken all
-    flat, flat_one = a.ravel(), one.b.ravel()
-    # Tiles read `a` down its columns, a whole row apart: each tile gets a copy where its neighbours are neighbours.
-    tile_size = _DEPTH_BLOCK * TILE_ROWS + width
-    tiles = np.empty(piece // TILE_ROWS * tile_size, a.dtype)
-    panels_one = np.zeros(c_one.shape[1] * _PANEL_STEP, a.dtype)
-    panels_two = np.zeros(c_two.shape[1] * _PANEL_STEP, a.dtype)
-    part = np.empty(piece, a.dtype)
-    steps = np.arange(TILE_ROWS)
-    rows_one = _offsets_of_rows(one, lowest, highest, c_one.shape[1])
-    rows_two = _offsets_of_rows(two, lowest, highest, c_two.shape[1])
-    zeros = np.zeros(width, a.dtype), np.zeros(TILE_ROWS, np.int64)
-    # Nothing may raise from here on: others wait for a piece that was taken.
-    block, number, until = 0, 0, 0
+    number, width = 0, width_of(side.c)
+    steps = offset(zeros.offsets, TILE_ROWS)
+    for p in range(0, side.columns, width):
+        panel = Panels(offset(side.panels, p // width * side.panel_step), 0, count)
+        for m in range(first, end, TILE_ROWS):
+            if m < side.end and m + TILE_ROWS > side.first:
+                _prefetch_sums(side, m + TILE_ROWS - shares.lowest, end - shares.lowest, p)
+                a = Rows(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), steps)
+                sums = Sums(offset(side.c, p), offset(side.c_rows, m - shares.lowest), 0)
+                start = zeros if begins else sums
+                _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
+                number = least(number + 1, shares.depth - 1)
+
+
+@cpu_inlined
+def _add_sums(columns, totals, first, end):
+    """Add the sums of the columns from `first` to `end` to those of the blocks before, in float64."""
+    for m in range(first, end, TILE_ROWS):
+        sums = offset(columns.sums, (m - first) // TILE_ROWS * columns.span)
+        for j in range(least(TILE_ROWS, end - m)):
+            totals[m - first + j] += sums[j]
+
+
+@engine_kernel
+def row_products_cpu(shard, num_shards, shares, a, factors, c, numbers, totals, integers):
+    """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
+
+    Row i of both `c`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
+    `shares.lowest + i`.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for itself.
+
+    Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the
+    next piece, so that none waits long for one whose core is slow.  They take at the first of the counters, which are
+    the first row of `integers`; the others count the blocks that each piece of columns has added, in order.
+    """
+    optimise_for_size()
+    shares = Shares(*shares)
+    lowest, depth, own = shares.lowest, shares.depth, pointer(numbers, shard * numbers.shape[1])
+    columns = _columns_of(a, depth, own, pointer(totals, (1 + shard) * totals.shape[1]))
+    after_tiles = offset(own, shares.piece // TILE_ROWS * columns.size)
+    zeros, c_rows = _zeros_of(after_tiles, pointer(integers, (1 + shard) * integers.shape[1])), c[0].shape[0]
+    panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
+    more = offset(panels, c[0].shape[1] * shares.panel_rows)
+    sides = (
+        _side_of(Factor(*factors[0]), c[0], shares, panels, at),
+        _side_of(Factor(*factors[1]), c[1], shares, more, offset(at, c_rows)),
+    )
+    pieces, gathered = (shares.highest - lowest + shares.piece - 1) // shares.piece, -1
+    block, number, until = -1, 0, 0
+    # Nothing may raise: others wait for a piece that was taken.
     while True:
-        if number == until:
-            block, number, until = arrive(pointer(counters, 0)), 0, pieces
-            if block >= whole:
-                block, number = whole + (block - whole) // pieces, (block - whole) % pieces
-                until = number + 1
-        start, first = block * _DEPTH_BLOCK, lowest + number * piece
-        if start >= a.shape[0]:
+        block, number, until = _next_piece(pointer(integers, 0), block, number, until, shares, pieces)
+        start, first = block * depth, lowest + number * shares.piece
+        if start >= columns.num_rows:
             return
-        count, end = min(_DEPTH_BLOCK, a.shape[0] - start), min(first + piece, highest)
-        if block != gathered:
-            _gather(one, start, count, panels_one, width)
-            _gather(two, start, count, panels_two, width)
-            gathered = block
-        part[:] = 0
-        for k in range(count):
-            target, row = k * TILE_ROWS, (start + k) * a.shape[1]
-            for m in range(first, end, TILE_ROWS):
-                prefetch_to_read(pointer(flat, min(row + _ROWS_AHEAD * a.shape[1] + m, len(flat) - 1)))
-                # Whole vectors where the row has them: what is too much is overwritten by the next row.
-                if m + width <= a.shape[1] and width >= TILE_ROWS:
-                    copy_tile_row(flat, row + m, tiles, target)
-                else:
-                    for j in range(min(TILE_ROWS, end - m)):
-                        tiles[target + j] = flat[row + m + j]
-                target += tile_size
-            _add(flat, row + first, part, 0, end - first)
+        count, end = least(depth, columns.num_rows - start), least(first + shares.piece, shares.highest)
+        for side in sides:
+            if block != gathered:
+                _gather(side, start, count)
+        gathered = block
+        _copy_columns(columns, start, count, first, end)
         # What is copied next, as a rule: other columns of this block, or the block after those that other shards take.
-        next_block = start + num_shards * _DEPTH_BLOCK
-        next_start, next_first = (start, end) if number + 1 < until else (next_block, lowest)
-        added = pointer(counters, (1 + number) * COUNTER)
+        next_block = start + num_shards * depth
+        next_a = start * columns.stride + end if number + 1 < until else next_block * columns.stride + lowest
+        later, step = offset(sides[0].b, next_block * sides[0].stride), sides[0].stride
+        added = pointer(integers, (1 + number) * COUNTER)
         wait_until(added, block)
-        _add_products(
-            one, lowest, first, end, count, tiles, tile_size, steps, panels_one, zeros, rows_one, c_one, block == 0,
-            width, pointer(flat_one, next_block * one.b.shape[1] + one.column), one.b.shape[1],
-        )  # fmt: skip
-        _add_products(
-            two, lowest, first, end, count, tiles, tile_size, steps, panels_two, zeros, rows_two, c_two, block == 0,
-            width, pointer(flat, next_start * a.shape[1] + next_first), a.shape[1],
-        )  # fmt: skip
-        _add(part, 0, sums, first - lowest, end - first)
+        for side in sides:
+            _add_products(columns, side, shares, count, first, end, zeros, block == 0, later, step)
+            later, step = offset(columns.at, next_a), columns.stride
+        _add_sums(columns, pointer(totals, first - lowest), first, end)
         arrive(added)
         number += 1
 
 
 @cuda_kernel
 def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, c):
-    """Twin of `row_products_cpu` for one factor; a thread an element of `c` (end - first, columns)."""
+    """Twin of `row_products_cpu` for one factor; one thread per element of `c` (end - first, columns)."""
     i = cuda.grid(1)
     if i < c.size:
         m, j = i // c.shape[1], i % c.shape[1]
@@ -212,29 +305,45 @@ def row_products(a, one, two):
     of_all : (a_columns,); columns that neither factor sees may be missing from the sum
     """
     if on_device(a):
-        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), row_sum(a)]
-    width = panel_width(a.dtype)
+        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
-    allocate = empty if len(a) else zeros
-    wide = [allocate((highest - lowest, -(-f.columns // width) * width), a) for f in (one, two)]
-    sums = np.zeros(a.shape[1], a.dtype)
-    columns = highest - lowest
-    num_shards = count_shards(a.shape[0] * sum(c.size for c in wide), -(-columns // TILE_ROWS))
-    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
-    counters = np.zeros(COUNTER * (1 + -(-columns // piece)), np.int64)
-    whole = max(0, -(-a.shape[0] // _DEPTH_BLOCK) - 2 * num_shards)
-    arguments = (counters, piece, whole, width, lowest, highest, a, tuple(one), tuple(two), *wide, sums[lowest:highest])
-    if columns:
-        for_each_shard(row_products_cpu, *arguments, num_shards=num_shards)
+    sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
+    allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
+    wide = tuple(allocate((rows, -(-f.columns // width) * width), a) for f in (one, two))
+    if highest > lowest:
+        sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
     cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
     return [*map(np.ascontiguousarray, cut), sums]
+
+
+def _run(a, one, two, wide, lowest, highest):
+    """Compute row products on as many threads as pay; return the columns' sums, in float64."""
+    columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
+    panel_rows = depth | 1
+    num_shards = count_shards(len(a) * sum(c.size for c in wide), -(-columns // TILE_ROWS))
+    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
+    whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # or less
+    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(c.shape[1] for c in wide) * panel_rows
+    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + len(wide[0]))
+    totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
+    memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
+    shares, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
+    for_each_shard(row_products_cpu, shares, a, factors, wide, *memory, num_shards=num_shards)
+    return totals[0, :columns]
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
     c = empty((end - first, columns), a)
     launch(row_product_cuda, c.size, a, first, b, column, initial, beside(rows, a), beside(targets, a), c)
     return c
+
+
+def _row_sum_on_device(a):
+    out = empty((1, a.shape[1]), a)
+    pool_sum(a, np.array([0, a.shape[0]]), np.ones(1, a.dtype), out)
+    return out.reshape(a.shape[1])
 
 
 def row_product(a, b):
@@ -248,44 +357,3 @@ def row_product(a, b):
     none = empty((0, 0), a)
     factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
     return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]
-
-
-@cpu_inlined
-def _share(shard, num_shards, count):
-    """Return the first and the end of a shard's share of `count` columns, in whole tiles."""
-    tiles = (count + TILE_ROWS - 1) // TILE_ROWS
-    return tiles * shard // num_shards * TILE_ROWS, min(count, tiles * (shard + 1) // num_shards * TILE_ROWS)
-
-
-@cpu_kernel
-def row_sum_cpu(shard, num_shards, a, out):
-    """`out = a.sum(axis=0)`, this shard's columns: in blocks of rows, so that rounding grows slowly."""
-    first, end = _share(shard, num_shards, a.shape[1])
-    out[first:end] = 0
-    flat, part = a.ravel(), np.empty(end - first, a.dtype)
-    for start in range(0, a.shape[0], _DEPTH_BLOCK):
-        part[:] = 0
-        for r in range(start, min(start + _DEPTH_BLOCK, a.shape[0])):
-            _add(flat, r * a.shape[1] + first, part, 0, end - first)
-        _add(part, 0, out, first, end - first)
-
-
-@cuda_kernel
-def row_sum_cuda(a, out):
-    """Twin of `row_sum_cpu`."""
-    j = cuda.grid(1)
-    if j < out.size:
-        total = out.dtype.type(0)
-        for r in range(a.shape[0]):
-            total += a[r, j]
-        out[j] = total
-
-
-def row_sum(a):
-    """Return the sum of the rows of `a` (rows, columns): the gradient of a bias."""
-    out = empty((a.shape[1],), a)
-    if on_device(a):
-        launch(row_sum_cuda, out.size, a, out)
-    else:
-        for_each_shard(row_sum_cpu, a, out, num_shards=count_shards(8 * a.size, -(-a.shape[1] // TILE_ROWS)))
-    return out

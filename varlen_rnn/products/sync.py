@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.jit import cpu_inlined
 
 COUNTER = 8  # int64 in a cache line: a counter each
 _SPINS = 256
@@ -73,7 +73,7 @@ def _pause(typing):
     return types.void(), codegen
 
 
-@cpu_kernel
+@cpu_inlined
 def wait_until(counter, total):
     """Return once the counter at an address has reached `total`."""
     spins = 0
@@ -85,14 +85,14 @@ def wait_until(counter, total):
             _yield_core()
 
 
-@cpu_kernel
+@cpu_inlined
 def wait(counter, total):
     """Count this member up at the address `counter`, and return once the counter has reached `total`."""
     arrive(counter)
     wait_until(counter, total)
 
 
-@cpu_kernel
+@cpu_inlined
 def take_or_wait(taken, done, count):
     """Return the next of `count` pieces, of which the counter `taken` counts; `count` once all of them are `done`.
 

@@ -1,378 +1,249 @@
-"""The SIMD register tile, in LLVM IR: the only place that knows the width of a vector.
+"""The register tile, in LLVM IR, and products of rows with packed panels that are made of it.
 
-`C[r, :] (+)= sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of `panel_width`
-columns.  All of C stays in registers while k runs, so a product runs at the rate of the fused multiply-add units at
-three rows as at three hundred.  Rows of A are given by their offsets, so they need not be adjacent; the step between
-neighbours in k is free, so A may be read transposed.
+`C[r, :] = start[r, :] + sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of
+`panel_width` columns.  All of C stays in registers while k runs, so a product runs at the rate of the fused
+multiply-add units at three rows as at three hundred.  Rows of A are given by their offsets, so they need not be
+adjacent.
 
-Each element of C is one chain of multiply-adds in the order of k, whatever the number of rows: a row's result never
-depends on the rows beside it, to the bit.
+Each element of C is a sum over blocks of `DEPTH_BLOCK` k, each block one chain of multiply-adds in the order of k,
+whatever the number of rows: a row's result never depends on the rows beside it, to the bit.
 """
 
+import functools
 import itertools
+from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import cpu_inlined, cpu_kernel
+from varlen_rnn.jit import address_of, caller, cpu_inlined
+from varlen_rnn.products.vectors import (
+    TILE_ROWS,
+    TILE_VECTORS,
+    WIDE,
+    add_panel,
+    emit_prefetch,
+    lanes,
+    lanes_of,
+    least,
+    load_vector,
+    make_stack_memory,
+    offset,
+    optimise_for_size,
+    vector_at,
+    width_of,
+)
 
-_FEATURES = llvm.get_host_cpu_features()
-WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
-_VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
-BLOCK_BYTES = 256  # of neighbours that move at once: whole panels
-FAR = 2**19  # numbers, of four bytes as a rule, more of which are far: no cache near the core holds them
-# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
-TILE_ROWS, _VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 FEW_ROWS = TILE_ROWS // 2  # of which a tile takes several panels at once
-_SOON = 16  # rows further on in a panel: each row asks for those, with long vectors
+DEPTH_BLOCK = 512  # of k in one chain: longer ones would round as often as they are long
+_SLOWLY = 1 / 4  # of a line, that is prefetched at each k of what is read much later
+_ROWS_AHEAD = 16  # with long vectors, each row of a panel prefetches the one this many rows further down
 
 
-def panel_width(dtype):
-    """Return the columns of a panel, which depend on the host's vectors.
+class Rows(NamedTuple):
+    """Rows of numbers: an address, and the offset of each row from there."""
 
-    Examples
-    --------
-    >>> panel_width(np.float32) == 2 * panel_width(np.float64)
-    True
+    at: Any
+    offsets: Any
+
+
+class Panels(NamedTuple):
+    """Packed weights: the address of the first panel, elements from panel to panel, and the depth of each."""
+
+    at: Any
+    step: int
+    depth: int
+
+
+class Sums(NamedTuple):
+    """Sums of rows with several panels: as `Rows`, and elements from the sums of a panel to those of the next."""
+
+    at: Any
+    offsets: Any
+    step: int
+
+
+class Prefetch(NamedTuple):
+    """What is read later: an address, offsets from there, one for each of the next tiles, and how many there are."""
+
+    at: Any
+    offsets: Any
+    count: int
+
+
+class _Tile(NamedTuple):
+    """A tile of so many rows and panels; `k_step` elements of A lie between k and k + 1.
+
+    At each k, it prefetches `lines` of a cache into L2, from an address on.
     """
-    return _VECTORS * _VECTOR_BYTES // np.dtype(dtype).itemsize
+
+    rows: int
+    panels: int
+    k_step: int
+    lines: float
 
 
-@intrinsic
-def pointer(typing, array, start):
-    """Return the address of entry `start` of a C-contiguous array, whose last use must come later than the address's.
+class _Writer:
+    """Writes the instructions of one tile.
 
-    Numba frees a local array after its last use, and an address is none: take addresses of arguments, or inside the
-    loop that uses them.
+    Its sums are one vector for each place (row, panel, vector of the panel); in the loop they are values that pass from
+    one k to the next, and so stay in registers.
     """
 
-    def codegen(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-        return builder.gep(array.data, [arguments[1]])
+    def __init__(self, builder, scalar, tile, a, panels, start, c, later):
+        self.builder, self.tile, self.panels, self.later = builder, tile, panels, later
+        self.scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
+        self.vector = ir.VectorType(scalar, lanes(self.scalar_bytes))
+        self.a, self.start, self.c = a, start, c
+        places = itertools.product(range(tile.panels), range(TILE_VECTORS), range(tile.rows))
+        self.places = [(r, q, v) for q, v, r in places]
+        if tile.rows > tile.panels * TILE_VECTORS:  # the order decides what stays in registers beside the sums
+            self.places.sort()
 
-    return types.CPointer(array.dtype)(array, types.intp), codegen
+    def write(self):
+        """Write the tile: sums from `start`, the loop over k, and sums to `c`."""
+        builder, depth = self.builder, self.panels[2]
+        a_rows, begins = self._rows(self.a), [self._load(address) for address in self._sums(self.start)]
+        before, loop, end = builder.block, *(builder.append_basic_block(name) for name in ("loop", "end"))
+        builder.cbranch(builder.icmp_signed(">", depth, _index(0)), loop, end)
+        builder.position_at_end(loop)
+        k, *sums = self._phis([_index(0), *begins], before)
+        totals = self._write_step(k, a_rows, sums)
+        next_k = builder.add(k, _index(1))
+        for phi, value in zip((k, *sums), (next_k, *totals), strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.cbranch(builder.icmp_signed("<", next_k, depth), loop, end)
+        builder.position_at_end(end)
+        results = self._phis(begins, before)
+        for phi, total, address in zip(results, totals, self._sums(self.c), strict=True):
+            phi.add_incoming(total, loop)
+            builder.store(phi, address).align = self.scalar_bytes
 
-
-@intrinsic
-def offset(typing, address, count):
-    """Return the address `count` elements further."""
-    return address(address, types.intp), lambda context, builder, signature, arguments: builder.gep(
-        arguments[0], [arguments[1]]
-    )
-
-
-def _emit_prefetch(builder, address, to_write, near):
-    """Ask for the cache line at an address, to read or to write it, into the first cache (3) or the second (2)."""
-    line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    flags = [ir.Constant(flag, number) for number in (int(to_write), near, 1)]
-    builder.call(function, [builder.bitcast(address, line), *flags])
-
-
-def _make_prefetch(to_write):
-    """Return a function that asks for the cache line at an address, to be read or overwritten a little later."""
-
-    @intrinsic
-    def prefetch(typing, address):
-        def codegen(context, builder, signature, arguments):
-            _emit_prefetch(builder, arguments[0], to_write, near=3)
-            return context.get_dummy_value()
-
-        return types.void(address), codegen
-
-    return prefetch
-
-
-prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_prefetch(to_write=True)
-
-
-@intrinsic
-def vectorise_widely(typing):
-    """Let loops of the function that calls this take vectors of 64 bytes, where LLVM would rather take 32 of a host."""
-
-    def codegen(context, builder, signature, arguments):
-        if WIDE:  # llvmlite knows no attribute with a value, and refuses what it does not know
-            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-def _emit_tile(builder, scalar, rows, panels, ahead, arguments):
-    """Write the tile of exactly `rows` rows and `panels` panels, which may ask for `ahead` lines of what is wanted."""
-    a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step, wanted = arguments
-    scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
-    lanes = _VECTOR_BYTES // scalar_bytes
-    vector, index = ir.VectorType(scalar, lanes), ir.IntType(64)
-    cells = [(r, q, v) for q in range(panels) for v in range(_VECTORS) for r in range(rows)]
-    if rows > panels * _VECTORS:
-        cells.sort()
-
-    def row_at(address, offsets, r):
-        return builder.gep(address, [builder.load(builder.gep(offsets, [ir.Constant(index, r)]))])
-
-    def panel_at(address, step, q):
-        return builder.gep(address, [builder.mul(step, ir.Constant(index, q))])
-
-    def vector_at(address, v):
-        address = builder.gep(address, [ir.Constant(index, v * lanes)])
-        return builder.bitcast(address, vector.as_pointer())
-
-    def load(address):
-        value = builder.load(address)
-        value.align = scalar_bytes
-        return value
-
-    a_row = [row_at(a, a_rows, r) for r in range(rows)]
-    start_row = [row_at(start, start_rows, r) for r in range(rows)]
-    c_row = [row_at(c, c_rows, r) for r in range(rows)]
-    sums = {cell: cgutils.alloca_once(builder, vector) for cell in cells}
-    for r, q, v in cells:
-        builder.store(load(vector_at(panel_at(start_row[r], start_step, q), v)), sums[r, q, v])
-    name = f"llvm.fmuladd.v{lanes}f{scalar_bytes * 8}"
-    multiply_add = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), name)
-    undefined = ir.Constant(vector, ir.Undefined)
-    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-    with cgutils.for_range(builder, depth, intp=index) as loop:
-        offset = builder.mul(loop.index, a_step)
-        here = builder.gep(panel, [builder.mul(loop.index, ir.Constant(index, _VECTORS * lanes))])
+    def _write_step(self, k, a_rows, sums):
+        """Write the multiply-adds of one k, and the prefetches beside them; return the sums after it."""
+        builder, tile = self.builder, self.tile
+        row_of_panel = builder.gep(self.panels[0], [builder.mul(k, _index(TILE_VECTORS * self.vector.count))])
+        vectors = list(itertools.product(range(tile.panels), range(TILE_VECTORS)))
         # Constants, so that the addresses take no registers: rows take twelve of sixteen.
-        if ahead:
-            step = builder.mul(loop.index, ir.Constant(index, int(lanes * ahead)))
-            _emit_prefetch(builder, builder.gep(wanted, [step]), to_write=False, near=2)
-        for q, v in itertools.product(range(panels if WIDE and rows > 1 else 0), range(_VECTORS)):
-            soon = vector_at(panel_at(here, panel_step, q), v + _SOON * _VECTORS)
-            _emit_prefetch(builder, soon, to_write=False, near=3)
-        spread, steps = {}, {}
-        for r, q, v in cells:  # the order decides what stays in registers beside the sums
-            if r not in spread:
-                one = builder.load(builder.gep(a_row[r], [offset]))
-                first_lane = builder.insert_element(undefined, one, ir.Constant(ir.IntType(32), 0))
-                spread[r] = builder.shuffle_vector(first_lane, undefined, everywhere)
-            if (q, v) not in steps:
-                steps[q, v] = load(vector_at(panel_at(here, panel_step, q), v))
-            total = builder.call(multiply_add, [spread[r], steps[q, v], builder.load(sums[r, q, v])])
-            builder.store(total, sums[r, q, v])
-    for r, q, v in cells:
-        address = vector_at(panel_at(c_row[r], c_step, q), v)
-        builder.store(builder.load(sums[r, q, v]), address).align = scalar_bytes
+        if tile.lines:
+            step = builder.mul(k, _index(int(self.vector.count * tile.lines)))
+            emit_prefetch(builder, builder.gep(self.later, [step]), to_write=False, cache=2)
+        for q, v in vectors if WIDE and tile.rows > 1 else ():
+            ahead = self._vector_of_panel(row_of_panel, q, v + _ROWS_AHEAD * TILE_VECTORS)
+            emit_prefetch(builder, ahead, to_write=False, cache=1)
+        k_offset = k if tile.k_step == 1 else builder.mul(k, _index(tile.k_step))
+        of_rows, of_panels, totals = {}, {}, []
+        for (r, q, v), value in zip(self.places, sums, strict=True):
+            if r not in of_rows:
+                of_rows[r] = self._spread(builder.load(builder.gep(a_rows[r], [k_offset])))
+            if (q, v) not in of_panels:
+                of_panels[q, v] = self._load(self._vector_of_panel(row_of_panel, q, v))
+            totals.append(builder.call(self._multiply_add(), [of_rows[r], of_panels[q, v], value]))
+        return totals
+
+    def _rows(self, rows):
+        """Return the addresses of the rows of a group."""
+        at, offsets, builder = rows[0], rows[1], self.builder
+        return [builder.gep(at, [builder.load(builder.gep(offsets, [_index(r)]))]) for r in range(self.tile.rows)]
+
+    def _sums(self, sums):
+        """Yield the address of each sum."""
+        rows = self._rows(sums)
+        for r, q, v in self.places:
+            yield vector_at(self.builder, self._further(rows[r], sums[2], q), self.vector, v)
+
+    def _vector_of_panel(self, row, q, v):
+        return vector_at(self.builder, self._further(row, self.panels[1], q), self.vector, v)
+
+    def _further(self, address, step, count):
+        return self.builder.gep(address, [self.builder.mul(step, _index(count))]) if count else address
+
+    def _load(self, address):
+        return load_vector(self.builder, address, self.scalar_bytes)
+
+    def _phis(self, values, block):
+        """Write what is one of several values, of these if the control comes from a block."""
+        phis = [self.builder.phi(value.type) for value in values]
+        for phi, value in zip(phis, values, strict=True):
+            phi.add_incoming(value, block)
+        return phis
+
+    def _spread(self, scalar):
+        """Return a vector whose lanes all are a scalar."""
+        undefined, lane = ir.Constant(self.vector, ir.Undefined), ir.IntType(32)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(lane, 0))
+        everywhere = ir.Constant(ir.VectorType(lane, self.vector.count), [0] * self.vector.count)
+        return self.builder.shuffle_vector(first, undefined, everywhere)
+
+    def _multiply_add(self):
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        name = f"llvm.fmuladd.v{self.vector.count}f{self.scalar_bytes * 8}"
+        return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
 
-def _make_tile(numbers_of_rows, panels, ahead=0):
-    """Return the tile of so many `panels`, for some numbers of rows, as a function of addresses, for compiled code.
+_INDEX = ir.IntType(64)
 
-    Its arguments: how many `rows`; `a`, and `a_rows[r]`, the offset in elements of row r from `a`; `a_step`, elements
-    from k to k + 1; the first `panel`, elements from panel to panel, and their `depth`; `start`, where the sums begin,
-    and `c`, where they go, each with the offsets of its rows, and elements from the sums of a panel to those of the
-    next; and an address of what is `wanted` later, of which tiles of more than `FEW_ROWS` ask for `ahead` lines at each
-    k.
+
+def _index(number):
+    return ir.Constant(_INDEX, number)
+
+
+def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0):
+    """Return the tile of so many `panels`, for some numbers of rows, as a function of compiled code.
+
+    It takes how many `rows`, the named groups of this module, `c` as `Sums` whose steps are used, and the address of
+    what is read later, of which tiles of more than `FEW_ROWS` rows prefetch `lines` at each k.
     """
 
     @intrinsic
-    def tile(
-        typing, rows, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
-        wanted,
-    ):  # fmt: skip
-        number = types.intp
-        signature = types.void(
-            number, a, a_rows, number, panel, number, number, start, start_rows, number, c, c_rows, number, wanted
-        )  # fmt: skip
-
+    def tile(typing, rows, a, packed, start, c, later):
         def codegen(context, builder, signature, arguments):
-            scalar = context.get_value_type(signature.args[1].dtype)
-            end = builder.append_basic_block("end")
-            choice = builder.switch(arguments[0], end)
-            for rows in numbers_of_rows:
-                block = builder.append_basic_block(f"rows{rows}")
-                choice.add_case(ir.Constant(ir.IntType(64), rows), block)
-                builder.position_at_end(block)
-                lines = ahead if WIDE and rows > FEW_ROWS else 0
-                _emit_tile(builder, scalar, rows, panels, lines, arguments[1:])
-                builder.branch(end)
-            builder.position_at_end(end)
+            groups = [cgutils.unpack_tuple(builder, group) for group in arguments[1:5]]
+            flat = [arguments[0], *itertools.chain.from_iterable(groups), arguments[5]]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in flat])
+            function = ir.Function(builder.module, kind, builder.module.get_unique_name(f"tile{panels}"))
+            function.linkage = "internal"
+            function.attributes.add("noinline")  # for LLVM would copy all of it, wherever it is called
+            _write_tiles(function, numbers_of_rows, panels, k_step, lines)
+            builder.call(function, flat)
             return context.get_dummy_value()
 
-        return signature, codegen
+        return types.void(types.intp, a, packed, start, c, later), codegen
 
     return tile
 
 
+def _write_tiles(function, numbers_of_rows, panels, k_step, lines):
+    """Write the function that runs the tile of some rows, its first argument."""
+    builder, (choice, *flat) = ir.IRBuilder(function.append_basic_block("entry")), function.args
+    a, packed, start, c, later = flat[:2], flat[2:5], flat[5:8], flat[8:11], flat[11]
+    end = builder.append_basic_block("end")
+    switch = builder.switch(choice, end)
+    for rows in numbers_of_rows:
+        block = builder.append_basic_block(f"rows{rows}")
+        switch.add_case(_index(rows), block)
+        builder.position_at_end(block)
+        shape = _Tile(rows, panels, k_step, lines if WIDE and rows > FEW_ROWS else 0)
+        _Writer(builder, a[0].type.pointee, shape, a, packed, start, c, later).write()
+        builder.branch(end)
+    builder.position_at_end(end)
+    builder.ret_void()
+
+
 # Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add, and a row's number
 # that is spread over a vector serves them all.
-_two_panels = _make_tile(range(2, FEW_ROWS + 1), 2)
-_three_panels, _four_panels = _make_tile((1,), 3), _make_tile((1,), 4)
-_tile, _tile_asking_less = (_make_tile(range(1, TILE_ROWS + 1), 1, ahead) for ahead in (1, 1 / 4))
+_two_panels = make_tile(range(2, FEW_ROWS + 1), 2)
+_three_panels, _four_panels = make_tile((1,), 3), make_tile((1,), 4)
+_one_panel = make_tile(range(1, TILE_ROWS + 1), 1, lines=1)
+_one_panel_slowly = make_tile(range(FEW_ROWS + 1, TILE_ROWS + 1), 1, lines=_SLOWLY)
 
 
-@cpu_kernel
-def tile(
-    rows, panels, a, a_rows, a_step, panel, panel_step, depth, start, start_rows, start_step, c, c_rows, c_step,
-    wanted, asks_less,
-):  # fmt: skip
-    """Run the tile of `rows` rows, 1 to `TILE_ROWS`, on `panels` panels; the arguments are those of `_make_tile`.
-
-    With long vectors, a tile of more than `FEW_ROWS` asks for a line of what is `wanted` at each k, or for a quarter if
-    it `asks_less`.
-    """
-    q = 0
-    while q < panels:
-        p, s, d = offset(panel, q * panel_step), offset(start, q * start_step), offset(c, q * c_step)
-        if rows == 1 and q + 3 < panels:
-            _four_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
-            )  # fmt: skip
-            q += 4
-        elif rows == 1 and q + 2 < panels:
-            _three_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
-            )  # fmt: skip
-            q += 3
-        elif 1 < rows <= FEW_ROWS and q + 1 < panels:
-            _two_panels(
-                rows, a, a_rows, a_step, p, panel_step, depth, s, start_rows, start_step, d, c_rows, c_step, wanted
-            )  # fmt: skip
-            q += 2
-        elif WIDE and asks_less:
-            _tile_asking_less(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, wanted)
-            q += 1
-        else:
-            _tile(rows, a, a_rows, a_step, p, 0, depth, s, start_rows, 0, d, c_rows, 0, wanted)
-            q += 1
-
-
-@intrinsic
-def transpose_block(typing, source, source_step, target, target_step):
-    """Write the transpose of a block of `lanes_of` vectors, `source_step` apart, as as many, `target_step` apart."""
-    scalar_bytes = source.dtype.bitwidth // 8
-    lanes = _VECTOR_BYTES // scalar_bytes
-
-    def codegen(context, builder, signature, arguments):
-        source, source_step, target, target_step = arguments
-        vector, index = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes), ir.IntType(64)
-
-        def vector_at(address, step, number):
-            address = builder.gep(address, [builder.mul(step, ir.Constant(index, number))])
-            return builder.bitcast(address, vector.as_pointer())
-
-        def interleave(low, high, half):
-            order = [lane // 2 + half * lanes // 2 + lane % 2 * lanes for lane in range(lanes)]
-            return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(ir.IntType(32), lanes), order))
-
-        block = []
-        for number in range(lanes):
-            block.append(builder.load(vector_at(source, source_step, number)))
-            block[-1].align = scalar_bytes
-        for _ in range(lanes.bit_length() - 1):
-            pairs = zip(block[: lanes // 2], block[lanes // 2 :], strict=True)
-            block = [interleave(low, high, half) for low, high in pairs for half in (0, 1)]
-        for number, value in enumerate(block):
-            builder.store(value, vector_at(target, target_step, number)).align = scalar_bytes
-        return context.get_dummy_value()
-
-    return types.void(source, types.intp, target, types.intp), codegen
-
-
-@intrinsic
-def lanes_of(typing, address):
-    """Return how many of the numbers at an address a vector holds."""
-    lanes = _VECTOR_BYTES // (address.dtype.bitwidth // 8)
-    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), lanes)
-
-
-def _make_move(vectors=lambda lanes: _VECTORS, add=False, stream=False):
-    """Return a function that copies, or adds, neighbours from one flat array to another, some vectors of them.
-
-    How many depends on the lanes of a vector; as many as a panel has, as a rule.  To `stream` is to write past the
-    caches, which do not fetch the lines first; the target is aligned to a vector.
-    """
-
-    @intrinsic
-    def move(typing, source, source_start, target, target_start):
-        signature = types.void(source, types.intp, target, types.intp)
-        scalar_bytes = source.dtype.bitwidth // 8
-        lanes = _VECTOR_BYTES // scalar_bytes
-
-        def codegen(context, builder, signature, arguments):
-            source, source_start, target, target_start = arguments
-            vector = ir.VectorType(context.get_value_type(signature.args[0].dtype), lanes)
-
-            def pointers(position, value, start):
-                data = context.make_array(signature.args[position])(context, builder, value=value).data
-                first = builder.gep(data, [start])
-                steps = [ir.Constant(ir.IntType(64), v * lanes) for v in range(vectors(lanes))]
-                return [builder.bitcast(builder.gep(first, [step]), vector.as_pointer()) for step in steps]
-
-            def load(pointer):
-                value = builder.load(pointer)
-                value.align = scalar_bytes
-                return value
-
-            there = pointers(2, target, target_start)
-            values = [load(pointer) for pointer in pointers(0, source, source_start)]
-            if add:
-                values = [builder.fadd(load(pointer), value) for pointer, value in zip(there, values, strict=True)]
-            for pointer, value in zip(there, values, strict=True):
-                store = builder.store(value, pointer)
-                store.align = _VECTOR_BYTES if stream else scalar_bytes
-                if stream:
-                    one = ir.Constant(ir.IntType(32), 1)
-                    store.set_metadata("nontemporal", builder.module.add_metadata([one]))
-            return context.get_dummy_value()
-
-        return signature, codegen
-
-    return move
-
-
-def _vectors_of_block(lanes):
-    return BLOCK_BYTES // _VECTOR_BYTES
-
-
-_copy_panel, _add_panel, stream_panel = _make_move(), _make_move(add=True), _make_move(stream=True)
-_copy_block, _add_block = _make_move(_vectors_of_block), _make_move(_vectors_of_block, add=True)
-copy_tile_row = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
-
-
-@cpu_inlined
-def copy_run(source, source_start, target, target_start, count, width):
-    """Copy `count` neighbours, at most `width`, the panel's, from one flat array to another."""
-    if count == width:
-        _copy_panel(source, source_start, target, target_start)
-    else:
-        for j in range(count):
-            target[target_start + j] = source[source_start + j]
-
-
-@cpu_inlined
-def add_run(source, source_start, target, target_start, count, width):
-    """Add `count` neighbours, at most `width`, the panel's, of one flat array to those of another."""
-    if count == width:
-        _add_panel(source, source_start, target, target_start)
-    else:
-        for j in range(count):
-            target[target_start + j] += source[source_start + j]
-
-
-def _make_units(move_block, move_run):
-    """Return a function that moves `count` neighbours: `BLOCK_BYTES` of them at once, or a panel's width at a time."""
-
-    @cpu_inlined
-    def move_units(source, source_start, target, target_start, count, width):
-        if count * source.itemsize == BLOCK_BYTES:
-            move_block(source, source_start, target, target_start)
-        else:
-            for j in range(0, count, width):
-                move_run(source, source_start + j, target, target_start + j, min(width, count - j), width)
-
-    return move_units
-
-
-copy_units, add_units = _make_units(_copy_block, copy_run), _make_units(_add_block, add_run)
+_offsets_on_stack = make_stack_memory(lambda lanes: 2 * TILE_ROWS)
+_panels_on_stack = make_stack_memory(lambda lanes: 4 * TILE_VECTORS * lanes)
+_sums_on_stack = make_stack_memory(lambda lanes: TILE_ROWS * 2 * TILE_VECTORS * lanes)
 
 
 @cpu_inlined
@@ -380,3 +251,105 @@ def rows_of_tile(left):
     """Return how many of the `left` rows the next tile takes, so that all tiles have about as many."""
     tiles = (left + TILE_ROWS - 1) // TILE_ROWS
     return (left + tiles - 1) // tiles
+
+
+@cpu_inlined
+def _panels_of_tile(rows, left):
+    """Return how many of the `left` panels a tile of so many rows takes."""
+    if rows > FEW_ROWS or left == 1:
+        return 1
+    if rows > 1:
+        return 2
+    return 4 if left > 3 else 3 if left > 2 else 1
+
+
+@cpu_inlined
+def _multiply_tile(rows, num_panels, a, panels, start, c, later, slowly):
+    """Run the tile of some rows and panels."""
+    if num_panels == 2:
+        _two_panels(rows, a, panels, start, c, later)
+    elif num_panels == 3:
+        _three_panels(rows, a, panels, start, c, later)
+    elif num_panels == 4:
+        _four_panels(rows, a, panels, start, c, later)
+    elif WIDE and slowly:
+        _one_panel_slowly(rows, a, panels, start, c, later)
+    else:
+        _one_panel(rows, a, panels, start, c, later)
+
+
+@cpu_inlined
+def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
+    """Run the tile of some rows and panels on each block of k, and add up what the blocks give."""
+    width, lines = width_of(a.at), lanes_of(a.at)
+    offsets, zeros, sums = _offsets_on_stack(a.offsets), _panels_on_stack(a.at), _sums_on_stack(a.at)
+    begin, end = start, c
+    for first in range(0, panels.depth + (panels.depth == 0), DEPTH_BLOCK):
+        if first == DEPTH_BLOCK:
+            for r in range(TILE_ROWS):
+                offsets[r], offsets[TILE_ROWS + r] = r * 2 * width, 0
+            for j in range(4 * width):
+                zeros[j] = 0
+            begin, end = Sums(zeros, offset(offsets, TILE_ROWS), width), Sums(sums, offsets, width)
+        depth = least(DEPTH_BLOCK, panels.depth - first)
+        block = Panels(offset(panels.at, first * width), panels.step, depth)
+        further = first * lines // 4 if slowly else first * lines
+        _multiply_tile(
+            rows, num_panels, Rows(offset(a.at, first), a.offsets), block, begin, end, offset(later, further), slowly
+        )
+        for r in range(rows if first else 0):
+            for q in range(num_panels):
+                add_panel(offset(sums, r * 2 * width + q * width), offset(c.at, c.offsets[r] + q * c.step))
+
+
+@cpu_inlined
+def _sums_from(sums, row, panel):
+    """Return the sums from a row and a panel on."""
+    return Sums(offset(sums.at, panel * sums.step), offset(sums.offsets, row), sums.step)
+
+
+def _arguments(scalar):
+    number, offsets, address = types.intp, types.CPointer(types.int64), types.CPointer(scalar)
+    sums = types.NamedTuple((address, offsets, number), Sums)
+    a = types.NamedTuple((address, offsets), Rows)
+    panels = types.NamedTuple((address, number, number), Panels)
+    return number, number, a, panels, sums, sums, types.NamedTuple((address, offsets, number), Prefetch)
+
+
+def _multiply(rows, num_panels, a, panels, start, c, prefetch):
+    """Multiply `rows` rows of `a` by `num_panels` panels; a depth of 0 copies the start, and reads no panel.
+
+    Tiles of more than `FEW_ROWS` rows prefetch: `depth` quarters of a line from each address of `prefetch`, and the
+    tiles after those the next panel.
+    """
+    optimise_for_size()
+    p, number = 0, 0
+    while p < num_panels:  # a panel stays in the caches while rows pass
+        q, r = _panels_of_tile(rows, num_panels - p), 0
+        panel = Panels(offset(panels.at, p * panels.step), panels.step, panels.depth)
+        next_panel = offset(panel.at, panels.step)
+        while r < rows:
+            m = rows_of_tile(rows - r)
+            slowly = m > FEW_ROWS and number < prefetch.count
+            later = offset(prefetch.at, prefetch.offsets[number]) if slowly else next_panel
+            _multiply_blocks(
+                m,
+                q,
+                Rows(a.at, offset(a.offsets, r)),
+                panel,
+                _sums_from(start, r, p),
+                _sums_from(c, r, p),
+                later,
+                slowly,
+            )
+            next_panel, number, r = offset(next_panel, panels.depth * lanes_of(a.at)), number + 1, r + m
+        p += q
+
+
+multiply = caller(_arguments)
+
+
+@functools.cache
+def address_of_multiply(dtype):
+    """Return the address that `multiply` calls, for numbers of a data type; compiled at its first use."""
+    return address_of(_multiply, _arguments(from_dtype(dtype)))

@@ -1,4 +1,4 @@
-"""The recorder: operators applied to Variables, and the gradients of what was applied.
+"""What describes: programs, which are recorded, run, cut and saved.
 
-This floor knows arrays and names, but no kernels: what an operator computes is registered by `ops/`.
+A program is the description of a computation apart from its values; the operators in it are those of the tape.
 """

@@ -7,50 +7,14 @@ and blocks are those of PaddlePaddle Fluid's `framework.proto`.  `docs/programs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-
-import numpy as np
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
+from varlen_rnn.tape.kinds import DTYPES, SELECTED_ROWS, TYPES, Type
+from varlen_rnn.tape.spec import TensorSpec
 
 VERSION = 1  # of the description; a reader refuses a newer one
 MOST_DIMS = 64  # of a tensor: NumPy's
-
-
-class Type(IntEnum):
-    """The data types, then the kinds of variables, with the numbers of the seed's `enum Type`.
-
-    The numbers after CHANNEL are those of Fluid 1.8.
-    """
-
-    BOOL = 0
-    INT16 = 1
-    INT32 = 2
-    INT64 = 3
-    FP16 = 4
-    FP32 = 5
-    FP64 = 6
-    LOD_TENSOR = 7
-    SELECTED_ROWS = 8
-    FEED_MINIBATCH = 9
-    FETCH_LIST = 10
-    STEP_SCOPES = 11
-    LOD_RANK_TABLE = 12
-    LOD_TENSOR_ARRAY = 13
-    PLACE_LIST = 14
-    READER = 15
-    CHANNEL = 16
-    UINT8 = 20
-    INT8 = 21
-
-
-_DTYPES = {
-    Type.BOOL: "bool", Type.INT16: "int16", Type.INT32: "int32", Type.INT64: "int64", Type.FP16: "float16",
-    Type.FP32: "float32", Type.FP64: "float64", Type.UINT8: "uint8", Type.INT8: "int8",
-}  # fmt: skip
-DTYPES = {kind: np.dtype(name) for kind, name in _DTYPES.items()}
-TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 def _freeze(desc, *names):
@@ -151,8 +115,8 @@ class VarDesc:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """The variables that stand at one place of an operator; an empty name is a missing variable."""
+class Var:
+    """The variables that stand at one place of an operator, `OpDesc.Var`; an empty name is a missing variable."""
 
     parameter: str
     arguments: tuple[str, ...]
@@ -186,8 +150,8 @@ class OpDesc:
     """An operator: its type, its variables by place, and its constants."""
 
     type: str
-    inputs: tuple[Slot, ...] = ()
-    outputs: tuple[Slot, ...] = ()
+    inputs: tuple[Var, ...] = ()
+    outputs: tuple[Var, ...] = ()
     attrs: tuple[Attr, ...] = ()
 
     def __post_init__(self):
@@ -195,11 +159,11 @@ class OpDesc:
 
     def input_names(self):
         """Return the names of all inputs, in order; an empty one is missing."""
-        return [name for slot in self.inputs for name in slot.arguments]
+        return [name for var in self.inputs for name in var.arguments]
 
     def output_names(self):
         """Return the names of all outputs, in order."""
-        return [name for slot in self.outputs for name in slot.arguments]
+        return [name for var in self.outputs for name in var.arguments]
 
     def attr(self, name):
         """Return the value of a constant, or None."""
@@ -210,8 +174,8 @@ class OpDesc:
 
     def lines(self, width=WIDTH):
         """Return the text in lines that fit: outputs, the type, the inputs that there are by place, the constants."""
-        given = [slot for slot in self.inputs if any(slot.arguments)]
-        told = [f"{slot.parameter}={', '.join(name or 'none' for name in slot.arguments)}" for slot in given]
+        given = [var for var in self.inputs if any(var.arguments)]
+        told = [f"{var.parameter}={', '.join(name or 'none' for name in var.arguments)}" for var in given]
         told += map(str, self.attrs)
         outputs = self.output_names()
         line = f"{', '.join(outputs)} = {self.type}({'; '.join(told)})"
@@ -269,3 +233,26 @@ class ProgramDesc:
 
     def __str__(self):
         return "\n".join([f"program, version {self.version}", *map(str, self.blocks)])
+
+
+def to_var(name, spec, persistable=False):
+    """Return the description of a variable of which `spec` is known."""
+    if spec.dtype is None:
+        return VarDesc(name, VarType(spec.kind), persistable)
+    if spec.dtype not in TYPES:
+        raise DTypeError(f"variable {name!r}", expected=f"one of {[str(d) for d in TYPES]}", got=spec.dtype)
+    tensor = TensorDesc(TYPES[spec.dtype], tuple(map(int, spec.shape)))
+    if spec.kind == SELECTED_ROWS:
+        return VarDesc(name, VarType(SELECTED_ROWS, selected_rows=tensor), persistable)
+    return VarDesc(name, VarType(spec.kind, lod_tensor=LoDTensorDesc(tensor, spec.lod_level)), persistable)
+
+
+def of_var(var):
+    """Return what is known of a described variable."""
+    if var.type.selected_rows is not None:
+        tensor = var.type.selected_rows
+        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], 0, SELECTED_ROWS)
+    if var.type.lod_tensor is not None:
+        tensor = var.type.lod_tensor.tensor
+        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], var.type.lod_tensor.lod_level, var.type.type)
+    return TensorSpec((), None, 0, var.type.type)

@@ -49,10 +49,10 @@ def _variable(var, numbers, double):
 def _operator(place, op, numbers):
     label = _quoted(op.type, *map(str, op.attrs))
     lines = [f"{place} [label={label}, shape=box]"]
-    for slot in op.inputs:
-        lines += [f"{numbers[name]} -> {place} [label={_quoted(slot.parameter)}]" for name in slot.arguments if name]
-    for slot in op.outputs:
-        lines += [f"{place} -> {numbers[name]} [label={_quoted(slot.parameter)}]" for name in slot.arguments if name]
+    for var in op.inputs:
+        lines += [f"{numbers[name]} -> {place} [label={_quoted(var.parameter)}]" for name in var.arguments if name]
+    for var in op.outputs:
+        lines += [f"{place} -> {numbers[name]} [label={_quoted(var.parameter)}]" for name in var.arguments if name]
     return lines
 
 

@@ -2,15 +2,14 @@
 
 from typing import NamedTuple
 
-from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import count
-from varlen_rnn.program.block import VALUES, Variable
-from varlen_rnn.program.desc import ProgramDesc
-from varlen_rnn.program.gradient import memory_of, own, plain
+from varlen_rnn.program.desc import ProgramDesc, of_var
+from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
-from varlen_rnn.program.spec import TensorSpec, describe, of_var, sizes_fit
-from varlen_rnn.program.steps import Steps
+from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
+from varlen_rnn.tape.values import memory_of, own, plain
+from varlen_rnn.tape.variable import Variable
 
 _MOST_PREPARED = 16  # lists of fetches, a program
 
@@ -21,7 +20,7 @@ class Executor:
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> from varlen_rnn.program.guard import data, program_guard
     >>> with program_guard() as program:
     ...     x = data("x", shape=[-1, 2], dtype="float32")
     ...     y = x * 2.0
@@ -67,17 +66,17 @@ class Executor:
             program.prepared[names] = ready = _prepare(program, desc, names)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
         given = program.persistables | fed
-        held, place = ready.steps.run(given), ready.steps.place
+        held, place = ready.instructions.run(given), ready.instructions.place
         # A view of a parameter would change at the next run, one of another fetch with what its user does to it.
         owned = {id(array): array for array in map(memory_of, given.values())}
         return [plain(own(held[place[name]], owned)) for name in ready.fetches]
 
 
 class Ready(NamedTuple):
-    """A program as it is run for some fetches."""
+    """A program as it runs for some fetches."""
 
     desc: ProgramDesc
-    steps: Steps
+    instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
 
@@ -86,8 +85,8 @@ def _prepare(program, desc, names):
     fetches = tuple(program.fetch_names) if names is None else names
     declared = {var.name: of_var(var) for var in desc.blocks[0].vars}
     feeds = {name: declared[name] for name in program.feed_names}
-    steps = Steps(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
-    return Ready(desc, steps, feeds, fetches)
+    instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
+    return Ready(desc, instructions, feeds, fetches)
 
 
 def _checked_feeds(declared, feed):

@@ -3,17 +3,27 @@
 They compute nothing: an executor puts values there and takes them.  Source: the operators of PaddlePaddle Fluid.
 """
 
-from varlen_rnn.program.registry import Op, register
-from varlen_rnn.program.spec import TensorSpec, Type
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import Type
+from varlen_rnn.tape.spec import TensorSpec
 
 FEED_LIST = TensorSpec((), None, 0, Type.FEED_MINIBATCH)
 FETCH_LIST = TensorSpec((), None, 0, Type.FETCH_LIST)
-
-
-def _edge(*values, **attrs):
-    raise NotImplementedError("an executor feeds and fetches")
-
-
-FEED = register(Op("feed", ("feed",), _edge, _edge, attrs={"col": "int"}))
-FETCH = register(Op("fetch", ("x",), _edge, _edge, outputs=("fetch",), attrs={"col": "int"}))
 EDGES = ("feed", "fetch")
+
+
+def _nothing(inputs, outputs, col):
+    """None."""
+    return 0
+
+
+@operator(name="feed", cost=_nothing)
+def _feed(feed, col: int):
+    """Stand for a value that a run is given, in its column of the list of feeds."""
+    raise NotImplementedError("an executor feeds")
+
+
+@operator(name="fetch", outputs=("fetch",), cost=_nothing)
+def _fetch(x, col: int):
+    """Stand for a value that a run returns, in its column of the list of fetches."""
+    raise NotImplementedError("an executor fetches")

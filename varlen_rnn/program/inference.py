@@ -6,7 +6,7 @@ from varlen_rnn.errors import DTypeError, ProgramError, check_path
 from varlen_rnn.program import prune
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
-from varlen_rnn.program.spec import Symbol
+from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.whole_file import write_file
 
 _FILE = "model.safetensors"
@@ -39,7 +39,7 @@ def save_inference_model(folder, feeds, fetches, program=None):
     Examples
     --------
     >>> import tempfile
-    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> from varlen_rnn.program.guard import data, program_guard
     >>> with program_guard():
     ...     x = data("x", shape=[-1, 3], dtype="float32")
     ...     y = x.sum(axis=1)

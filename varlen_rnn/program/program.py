@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program import dot, files, prune, validate
-from varlen_rnn.program.block import Variable
-from varlen_rnn.program.desc import ProgramDesc, Type
-from varlen_rnn.program.spec import Symbol
+from varlen_rnn.program import dot, prune, validate
+from varlen_rnn.program.desc import ProgramDesc
+from varlen_rnn.program.format import files
 from varlen_rnn.program.structure import LONGEST_NAME
+from varlen_rnn.tape.kinds import Type
+from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.variable import Variable
 
 _MOST_COMPARED = 1000  # names, with one that there is not
 
@@ -40,7 +42,7 @@ class Program:
 
     Examples
     --------
-    >>> from varlen_rnn.program.recording import data, program_guard
+    >>> from varlen_rnn.program.guard import data, program_guard
     >>> with program_guard() as program:
     ...     y = data("x", shape=[-1, 2], dtype="float32").sum()
     >>> print(program)
@@ -166,8 +168,8 @@ class Program:
         Examples
         --------
         >>> import numpy as np
-        >>> from varlen_rnn.program.block import Variable
-        >>> from varlen_rnn.program.recording import program_guard
+        >>> from varlen_rnn.tape.variable import Variable
+        >>> from varlen_rnn.program.guard import program_guard
         >>> with program_guard() as program:
         ...     weight = Variable(np.ones(3), name="weight", persistable=True) * 2.0
         >>> Program.from_bytes(program.to_bytes()).persistables["weight"].data

@@ -4,11 +4,10 @@ import dataclasses
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode, encode
-from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Slot
+from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Var, to_var
 from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
-from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import to_var
-from varlen_rnn.program.steps import nested_blocks
+from varlen_rnn.program.instructions import nested_blocks
+from varlen_rnn.tape.operator import find
 
 
 def prune(desc, fetches):
@@ -44,9 +43,9 @@ def _for_inference(nested, specs, op):
     if not kind.inference:
         return op
     attrs = decode(kind, op.attrs, nested) | dict(kind.inference)
-    inferred = kind.infer(*[specs.get(name) for name in op.input_names()], **attrs)
-    _, pairs = kind.slots(op.input_names(), op.output_names()[: len(inferred)], attrs)
-    outputs = tuple(Slot(*pair) for pair in pairs)
+    inferred = kind.specs([specs.get(name) for name in op.input_names()], attrs)
+    _, pairs = kind.by_place(op.input_names(), op.output_names()[: len(inferred)], attrs)
+    outputs = tuple(Var(*pair) for pair in pairs)
     return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda block: block.block.idx))
 
 
@@ -132,8 +131,8 @@ def edge(kind, source, target, column):
     kind = find(kind)
     return OpDesc(
         kind.type,
-        (Slot(kind.inputs[0], (source,)),),
-        (Slot(kind.outputs[0], (target,)),),
+        (Var(kind.inputs[0], (source,)),),
+        (Var(kind.outputs[0], (target,)),),
         (Attr("col", column),),
     )
 

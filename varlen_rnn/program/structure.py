@@ -5,8 +5,9 @@ import functools
 import typing
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import DTYPES, MOST_DIMS, Type
+from varlen_rnn.program.desc import MOST_DIMS
 from varlen_rnn.program.feed import EDGES
+from varlen_rnn.tape.kinds import DTYPES, Type
 
 _MOST_SIZE = 2**63 - 1
 LONGEST_NAME = 1000  # characters

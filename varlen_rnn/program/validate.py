@@ -4,12 +4,13 @@ from collections import ChainMap
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.attrs import decode
-from varlen_rnn.program.desc import VERSION, Type
+from varlen_rnn.program.desc import VERSION, of_var
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import describe, of_var
-from varlen_rnn.program.steps import nested_blocks
+from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.program.structure import check_fields, check_structure
+from varlen_rnn.tape.kinds import Type
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.spec import describe
 
 _MOST_BLOCKS = 1000
 _MOST_DEPTH = 32  # of blocks inside of blocks: each takes frames of Python's stack
@@ -94,10 +95,10 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
     kind = find(op.type)
     inputs, outputs = op.input_names(), op.output_names()
     attrs = decode(kind, op.attrs, lambda index: _checked_nested(index, blocks, around, checked))
-    for slots, pairs in zip((op.inputs, op.outputs), kind.slots(inputs, outputs, attrs), strict=True):
-        if [(slot.parameter, slot.arguments) for slot in slots] != pairs:
+    for given, pairs in zip((op.inputs, op.outputs), kind.by_place(inputs, outputs, attrs), strict=True):
+        if [(var.parameter, var.arguments) for var in given] != pairs:
             expected = f"the places {[place for place, _ in pairs]}"
-            raise ProgramError("inputs and outputs", expected=expected, got=[slot.parameter for slot in slots])
+            raise ProgramError("inputs and outputs", expected=expected, got=[var.parameter for var in given])
     if (position := kind.missing([name or None for name in inputs])) is not None:
         raise ProgramError(kind.input_name(position), expected="a variable", got="none")
     for name in inputs:
@@ -108,7 +109,7 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
     if op.type in EDGES:
         _check_edge(op, specs, bound, outermost=around == (0,))
         return
-    inferred = kind.infer(*[specs[name] if name else None for name in inputs], **attrs)
+    inferred = kind.specs([specs[name] if name else None for name in inputs], attrs)
     if len(inferred) != len(outputs):
         raise ProgramError("outputs", expected=f"{len(inferred)} variables", got=len(outputs))
     for position, (name, spec) in enumerate(zip(outputs, inferred, strict=True)):

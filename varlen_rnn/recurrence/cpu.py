@@ -1,17 +1,30 @@
-"""The shrinking batch on the CPU: runs the loops on as many threads as pay.
+"""The recurrence on the CPU: the two loops, on as many threads as pay.
 
 Rows stay where they are: products read inputs, and the gradients of gates, through the offsets of their rows.
 """
 
+import functools
+
 from varlen_rnn.device import empty
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.recurrence import cpu_backward, cpu_forward, sharing
+from varlen_rnn.products.packing import address_of_pack
+from varlen_rnn.products.tile import address_of_multiply
+from varlen_rnn.products.vectors import panel_width
+from varlen_rnn.recurrence import backward_loop, forward_loop
+from varlen_rnn.recurrence.equations import backward_equations, forward_equations, sizes_of
+from varlen_rnn.recurrence.schedule import Loop, run
 
-_STREAMED = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
+_NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
 _LONG = 16  # cache lines of a row of slots that are worth one more
 
 
-def slots_of_rows(x, columns):
+@functools.cache
+def _compiled(cell, dtype, equations):
+    """Return the addresses of the functions that a loop calls, and the Sizes of the cell."""
+    return (address_of_multiply(dtype), address_of_pack(dtype), equations(cell, dtype)), sizes_of(cell)
+
+
+def kept_of_rows(x, columns):
     """Return memory for what the rows of `x` keep, each `columns` numbers and perhaps some that `forward` clears.
 
     Long rows that fill cache lines get one more where that makes their number odd: rows that are a multiple of 4 KB
@@ -22,33 +35,41 @@ def slots_of_rows(x, columns):
     return empty((len(x), odd), x)
 
 
-def _streams(slots, whole_panels):
+def _past_caches(kept, whole_panels):
     """Return whether to write what is kept past the caches: they would lose it before the gradient asks for it."""
-    if slots.nbytes < _STREAMED or not whole_panels:
+    if kept.nbytes < _NON_TEMPORAL or not whole_panels:
         return False
-    return slots.__array_interface__["data"][0] % CACHE_LINE == 0
+    return kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 
-def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, reverse, keep):
-    """Run one direction of a layer; writes its columns of `y`, `last`, and, to `keep` it, what `slots` hold."""
-    num_gates, hidden, weights = len(cell.gates), initial.shape[2], tuple(direction)
-    loop = cpu_forward.forward_loop(cell, y.dtype)
-    depths, unit_blocks = x.shape[1] + hidden, -(-hidden // loop.width)
-    sharing.run(
-        loop, plan, reverse, len(x) * num_gates * hidden * depths, unit_blocks,
-        unit_blocks * num_gates * (depths + 2), y,
-        weights, x, initial, given, y, y_column, slots, last, keep,
-        keep and _streams(slots, whole_panels=hidden % loop.width == 0),
+def _plain(task):
+    return task.x, tuple(task.weights), *task[2:]
+
+
+def forward(cell, task, last, plan, reverse, keep):
+    """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
+    code, sizes = _compiled(cell, task.y.dtype, forward_equations)
+    width, (gates, hidden) = panel_width(task.y.dtype), task.weights.weight_hh.shape
+    depths, unit_blocks = task.x.shape[1] + hidden, -(-hidden // width)
+    memory_of = functools.partial(forward_loop.memory_of, sizes)
+    carry_rows = 2 * forward_loop.output_blocks(unit_blocks) + (len(cell.states) - 1) * unit_blocks
+    panel_rows = unit_blocks * len(cell.gates) * (depths + 2)
+    run(
+        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows), plan, reverse,
+        len(task.x) * gates * depths, unit_blocks, task.y,
+        code, tuple(sizes), _plain(task), last, keep, keep and _past_caches(task.kept, hidden % width == 0),
     )  # fmt: skip
 
 
-def backward(cell, slots, y, y_column, weight, weight_rows, initial, d_y, d_last, d_initial, plan, reverse):
-    """Overwrite `slots` with the gradients of the gates; column k has row `weight_rows[k]` of `weight`."""
-    loop = cpu_backward.backward_loop(cell, y.dtype)
+def backward(cell, task, weight_rows, d_y, d_last, d_initial, plan, reverse):
+    """Overwrite the slots of a task with gradients of gates; column k has row `weight_rows[k]` of `weight_hh`."""
+    code, sizes = _compiled(cell, task.y.dtype, backward_equations)
+    width, weight = panel_width(task.y.dtype), task.weights.weight_hh
     depth, hidden = weight.shape
-    unit_blocks = -(-hidden // loop.width)
-    sharing.run(
-        loop, plan, reverse, len(slots) * weight.size, unit_blocks,
-        unit_blocks * (depth + 1), y,
-        weight, weight_rows, slots, y, y_column, initial, d_y, d_last, d_initial,
+    unit_blocks = -(-hidden // width)
+    memory_of = functools.partial(backward_loop.memory_of, sizes)
+    run(
+        Loop(backward_loop.backward, memory_of, width, len(cell.states) * unit_blocks, unit_blocks * (depth + 1)),
+        plan, reverse, len(task.y) * weight.size, unit_blocks, task.y,
+        code, tuple(sizes), _plain(task), weight_rows, d_y, d_last, d_initial,
     )  # fmt: skip

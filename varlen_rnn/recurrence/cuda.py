@@ -1,7 +1,7 @@
-"""The shrinking batch on CUDA, written once for any cell: plain kernels, two launches a step.
+"""The shrinking batch on CUDA, written once for any cell: plain kernels, two launches per step.
 
-The same equations as on the CPU, over the same rows; a thread a sequence and unit.  The host walks the steps with the
-plan's `batch_sizes`.
+The same equations as on the CPU, over the same rows; one thread per sequence and unit.  The host walks the steps with
+the plan's `batch_sizes`.
 """
 
 import functools
@@ -32,7 +32,7 @@ def load_states(initial, order, y, y_column, slots, num_slots, rows, first, out)
 
 @cuda_kernel
 def recurrent_product(state, weight, bias, alive, out):
-    """`out[r] = state[0, r] @ weight^T + bias` for the first `alive` ranks; a thread an element."""
+    """`out[r] = state[0, r] @ weight^T + bias` for the first `alive` ranks; one thread per element."""
     i = cuda.grid(1)
     columns = weight.shape[0]
     if i < alive * columns:
@@ -45,7 +45,7 @@ def recurrent_product(state, weight, bias, alive, out):
 
 @cuda_kernel
 def transposed_product(slots, rows, weight, weight_rows, d_state):
-    """`d_state[0, r] += slots[rows[r], :gates] @ weight[weight_rows]`; a thread a rank of `rows` and unit."""
+    """`d_state[0, r] += slots[rows[r], :gates] @ weight[weight_rows]`; one thread per rank of `rows` and unit."""
     i = cuda.grid(1)
     hidden = weight.shape[1]
     if i < rows.shape[0] * hidden:
@@ -71,7 +71,7 @@ def permute_states(source, order, to_caller, out):
 
 @functools.cache
 def step_kernels(cell):
-    """Return the two kernels of one step of `cell`, forward and backward; a thread a rank of `rows` and unit."""
+    """Return the two kernels of one step of `cell`, forward and backward; one thread per rank of `rows` and unit."""
     num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
     x_slot, step, step_grad = cell.x_slot, cell.step, cell.step_grad
     take_gates, take_states, take_slots = take(num_gates), take(num_states), take(num_slots)
@@ -117,13 +117,14 @@ def _rows_of_step(plan, t, reverse):
     return to_device(starts + steps)
 
 
-def slots_of_rows(x, columns):
-    """Twin of `recurrence.cpu.slots_of_rows`."""
+def kept_of_rows(x, columns):
+    """Twin of `recurrence.cpu.kept_of_rows`."""
     return empty((x.shape[0], columns), x)
 
 
-def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, reverse, keep):
+def forward(cell, task, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
+    x, direction, initial, _, y, y_column, slots = task
     weight = direction.weight_hh
     column = cell.x_slot * weight.shape[1]
     product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
@@ -138,8 +139,9 @@ def forward(cell, x, direction, initial, given, y, y_column, slots, last, plan, 
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, slots, y, y_column, weight, weight_rows, initial, d_y, d_last, d_initial, plan, reverse):
+def backward(cell, task, weight_rows, d_y, d_last, d_initial, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
+    initial, y, y_column, slots, weight = task.initial, task.y, task.column, task.kept, task.weights.weight_hh
     hidden, order, weight_rows = weight.shape[1], to_device(plan.sorted_indices), to_device(weight_rows)
     d_state, previous, new = zeros(initial.shape, y), zeros(initial.shape, y), zeros(initial.shape, y)
     launch(permute_states, d_state.size, d_last, order, False, d_state)

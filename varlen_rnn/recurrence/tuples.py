@@ -1,4 +1,4 @@
-"""Bodies that move a tuple of scalars between an array and a cell's equations, for any number of gates or states."""
+"""Bodies that move a tuple of scalars between memory and a cell's equations, for any number of gates or states."""
 
 import functools
 
@@ -8,37 +8,37 @@ from varlen_rnn.jit import body
 @functools.cache
 def take(count):
     """Return `load(a, start, stride)`: the tuple of `a[start]`, `a[start + stride]`, ... , `count` of them."""
-    if count == 1:
+    if count == 0:
 
         @body
-        def load(a, start, stride):
-            return (a[start],)
+        def load_none(a, start, stride):
+            return ()
 
-        return load
+        return load_none
     head, last = take(count - 1), count - 1
 
     @body
-    def load_more(a, start, stride):
+    def load(a, start, stride):
         return head(a, start, stride) + (a[start + last * stride],)  # noqa: RUF005 - Numba joins tuples by + alone
 
-    return load_more
+    return load
 
 
 @functools.cache
 def put(count):
     """Return `store(a, start, stride, values)`, which writes `count` values `stride` apart."""
-    if count == 1:
+    if count == 0:
 
         @body
-        def store(a, start, stride, values):
-            a[start] = values[0]
+        def store_none(a, start, stride, values):
+            pass
 
-        return store
+        return store_none
     head, last = put(count - 1), count - 1
 
     @body
-    def store_more(a, start, stride, values):
+    def store(a, start, stride, values):
         head(a, start, stride, values)
         a[start + last * stride] = values[last]
 
-    return store_more
+    return store

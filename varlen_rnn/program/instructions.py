@@ -1,19 +1,19 @@
-"""The operators of a block, ready to run, and a nested block as its operator runs it: once for each step."""
+"""The operators of a block as instructions, and a nested block as its operator runs it: once for each time step."""
 
 import functools
 from collections import ChainMap
 from typing import NamedTuple
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode
-from varlen_rnn.program.block import run
+from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.registry import Op, find
-from varlen_rnn.program.spec import of_var
+from varlen_rnn.tape.operator import Op, find
+from varlen_rnn.tape.run import run
 
 
-class Step(NamedTuple):
-    """An operator over the places of its variables; a missing input stands at the last place, which is None."""
+class Instruction(NamedTuple):
+    """An operator over places in a list of values; a missing input stands at the last place, which is None."""
 
     op: Op
     attrs: dict
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     done: tuple[int, ...]  # places that nobody reads after it
 
 
-class Steps:
+class Instructions:
     """The operators of one block, ready to run: names are places in a list of values.
 
     Parameters
@@ -43,14 +43,14 @@ class Steps:
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
-        self.steps = [self._step(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+        self._all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
-    def _step(self, nested, number, op, last, not_ours, kept):
+    def _instruction(self, nested, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
         attrs = decode(kind, op.attrs, nested)
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
-        return Step(
+        return Instruction(
             kind, attrs,
             tuple(self.place[name] if name else self.size - 1 for name in inputs),
             tuple(self.place[name] for name in outputs),
@@ -63,17 +63,11 @@ class Steps:
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
-        for op, attrs, inputs, outputs, overwritten, done in self.steps:
+        for op, attrs, inputs, outputs, overwritten, done in self._all:
             given = [held[place] for place in inputs]
             for position in overwritten:
                 given[position] = given[position].copy()
-            try:
-                results = run(op, given, attrs)
-            except InputError:
-                raise
-            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise ProgramError(f"operator {op.type!r}", expected="inputs that fit", got=str(error)[:300]) from error
-            for place, result in zip(outputs, results, strict=True):
+            for place, result in zip(outputs, run(op, given, attrs), strict=True):
                 held[place] = result
             for place in done:
                 held[place] = None
@@ -118,7 +112,7 @@ class Nested:
         self.desc, self.block = desc, desc.blocks[index]
         self._tables = {} if tables is None else tables
         # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
-        self._arguments = self._steps = None
+        self._arguments = self._instructions = None
 
     def _table(self, index):
         if index not in self._tables:
@@ -156,15 +150,15 @@ class Nested:
         return self.specs[name]
 
     @property
-    def steps(self):
+    def instructions(self):
         """Its operators, ready to run."""
-        if self._steps is None:
+        if self._instructions is None:
             names = [var.name for var in self.block.vars]
-            self._steps = Steps(self.desc, self.block, kept=names, given=list(self.specs))
-        return self._steps
+            self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
+        return self._instructions
 
     def run(self, values):
         """Return all values of a run by name: those given, and those computed."""
-        steps = self.steps
-        held = steps.run({name: value for name, value in values.items() if name in steps.place})
-        return {name: held[place] for name, place in steps.place.items()}
+        place = self.instructions.place
+        held = self.instructions.run({name: value for name, value in values.items() if name in place})
+        return {name: held[place] for name, place in place.items()}

@@ -1,24 +1,26 @@
-"""Recording a program: under `program_guard`, operators are described instead of run.
+"""What takes the operators of a program that is being recorded, block by block: their symbols, and their names.
 
-The same model code serves both.  Parameters, the states of optimizers and the learning rate are the program's
-*persistables*: it holds their values by reference, so a program that updates them trains the model that it was recorded
-from.  Other arrays that the code brings along are constants of the program.
+Parameters, the states of optimizers and the learning rate are the program's *persistables*: it holds their values by
+reference, so a program that updates them trains the model that it was recorded from.  Other arrays that the code brings
+along are constants of the program.
 """
 
 import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_int, check_list
+from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
-from varlen_rnn.program.block import Variable, apply, as_variable, check_given, recorder, recording
-from varlen_rnn.program.desc import TYPES, BlockDesc, OpDesc, ProgramDesc, Slot
-from varlen_rnn.program.feed import FEED, FEED_LIST
-from varlen_rnn.program.program import Program
-from varlen_rnn.program.spec import Symbol, TensorSpec, describe, to_var
-from varlen_rnn.program.steps import Nested
+from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
+from varlen_rnn.program.feed import FEED_LIST
+from varlen_rnn.program.instructions import Nested
 from varlen_rnn.program.structure import LONGEST_NAME, is_name
+from varlen_rnn.tape.kinds import TYPES
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.run import check_given
+from varlen_rnn.tape.spec import Symbol, describe
+from varlen_rnn.tape.variable import Variable, apply, as_variable
 
 
 class Block:
@@ -84,8 +86,8 @@ class Block:
 
 def _describe_op(op, inputs, outputs, attrs):
     names = [["" if symbol is None else symbol.name for symbol in symbols] for symbols in (inputs, outputs)]
-    slots = [tuple(Slot(*pair) for pair in pairs) for pairs in op.slots(*names, attrs)]
-    return OpDesc(op.type, *slots, constants.encode(op, attrs, lambda block: block.idx))
+    places = [tuple(Var(*pair) for pair in pairs) for pairs in op.by_place(*names, attrs)]
+    return OpDesc(op.type, *places, constants.encode(op, attrs, lambda block: block.idx))
 
 
 class Recorder:
@@ -205,7 +207,7 @@ class Recorder:
             What does not fit, with the names of the variables.
         """
         try:
-            specs = op.infer(*[None if symbol is None else symbol.spec for symbol in symbols], **attrs)
+            specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)
             if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
                 constants.encode(op, attrs, None)
         except InputError as error:
@@ -235,7 +237,7 @@ class Recorder:
         if not self._feeds:
             self._feeds.append(self.current.declare("feed", FEED_LIST))
         symbol = self.current.declare(name, spec)
-        self._add(FEED, [self._feeds[0]], [symbol], {"col": len(self._feeds) - 1})
+        self._add(find("feed"), [self._feeds[0]], [symbol], {"col": len(self._feeds) - 1})
         self._feeds.append(symbol)
         return symbol
 
@@ -272,79 +274,3 @@ def _is_number(variable):
     value = variable.value
     is_leaf = isinstance(value, LoDTensor) and not variable.persistable and not variable.requires_grad
     return is_leaf and value.shape == () and value.dtype in (np.float32, np.float64)
-
-
-@contextlib.contextmanager
-def program_guard(program=None):
-    """Record what is computed inside as a program, in this context only.
-
-    A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
-
-    Parameters
-    ----------
-    program : Program, optional
-        One that was begun earlier, to go on with; by default a new one.
-
-    Yields
-    ------
-    Program
-
-    Examples
-    --------
-    >>> with program_guard() as program:
-    ...     x = data("x", shape=[-1, 3], dtype="float32")
-    ...     y = x * 2.0
-    >>> [op.type for op in program.desc.blocks[0].ops]
-    ['feed', 'fill_constant', 'mul']
-
-    Source: `program_guard` of PaddlePaddle Fluid.
-    """
-    if recorder() is not None:
-        raise ProgramError("program_guard", expected="no other inside of it", got="one that is open")
-    program = Program() if program is None else program
-    if not isinstance(program, Program):
-        raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)
-    if program.recorder is None:
-        if program.desc.blocks[0].ops or program.desc.blocks[0].vars:
-            raise ProgramError("program_guard", expected="a new program", got="one from a file: it is complete")
-        program.recorder = Recorder()
-    with recording(program.recorder):
-        yield program
-
-
-def data(name, shape, dtype, lod_level=0, requires_grad=False):
-    """Return a variable that is fed when the program runs.
-
-    Parameters
-    ----------
-    name : str
-    shape : list of int
-        -1 for a size that only the feed tells; of rows with a LoD, the first.
-    dtype : data type
-    lod_level : int
-        Levels of detail of the feed.
-    requires_grad : bool
-        Whether `backward` describes its gradient, `name@GRAD`.
-
-    Raises
-    ------
-    ProgramError
-        Outside of `program_guard`, or a name that is taken.
-
-    Source: `fluid.data` of PaddlePaddle Fluid.
-    """
-    into = recorder()
-    if into is None:
-        raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
-    sizes = tuple(check_int(size, "data, shape", -1) for size in check_list(shape, "data, shape", "a list of sizes"))
-    if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
-        hint = "rows with a LoD are as many as the feed has"
-        raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
-    try:
-        spec = TensorSpec(sizes, np.dtype(dtype), lod_level)
-    except TypeError as error:
-        raise DTypeError("data, dtype", expected="a data type", got=repr(dtype)[:80]) from error
-    if requires_grad and spec.dtype.kind != "f":
-        raise DTypeError("data, requires_grad", expected="float32 or float64", got=spec.dtype)
-    to_var("data", spec)  # a data type that a description can hold
-    return Variable(into.feed(name, spec), requires_grad=requires_grad)

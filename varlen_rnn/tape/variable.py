@@ -1,107 +1,19 @@
-"""Variables and `apply`, which runs an operator, or describes it in the program that is being recorded.
-
-Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
-with them, so a loop that forgets `no_grad` leaks nothing.
-"""
-
-import contextlib
-import contextvars
-import itertools
+"""Variables and `apply`, which runs an operator, or describes it in the program that is being recorded."""
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
 from varlen_rnn.lod import NO_LOD, LoDTensor
-from varlen_rnn.lod_input import check_unmasked
-from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.program.attrs import own_index
-from varlen_rnn.program.registry import find
-from varlen_rnn.program.spec import Scopes, Symbol, UnknownSize, describe
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.lod_input import as_rows, check_unmasked
+from varlen_rnn.tape.gradient import Pass, Record, was_updated
+from varlen_rnn.tape.index import own_index
+from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER, no_grad
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.run import run
+from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize
 
-VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)
 _UNKNOWN = UnknownSize(-1)
-_grad_enabled = contextvars.ContextVar("grad_enabled", default=True)
-_recorder = contextvars.ContextVar("recorder", default=None)
-_numbers = itertools.count()
 _new = object.__new__  # every operator makes Variables
-
-
-def grad_enabled():
-    """Return whether operators of this context are recorded for a backward pass.
-
-    Examples
-    --------
-    >>> with no_grad(): grad_enabled()
-    False
-    """
-    return _grad_enabled.get()
-
-
-def recorder():
-    """Return the recorder of the program that this context describes, or None where operators run."""
-    return _recorder.get()
-
-
-def recorded(variable):
-    """Return what stands for a leaf Variable in the program being recorded; without one, itself."""
-    into = _recorder.get()
-    return variable if into is None else into.admit(variable)
-
-
-@contextlib.contextmanager
-def recording(into):
-    """Describe operators instead of running them: `into.append` takes them."""
-    token = _recorder.set(into)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
-
-
-@contextlib.contextmanager
-def no_grad():
-    """Record nothing in this context: inference keeps nothing for a backward pass.
-
-    A mode is that of one thread: threads that are started inside begin without it.
-    """
-    token = _grad_enabled.set(False)
-    try:
-        yield
-    finally:
-        _grad_enabled.reset(token)
-
-
-class Record:
-    """One applied operator: what it took, what it gave, and its number in the order of application and updates."""
-
-    __slots__ = ("attrs", "inputs", "number", "op", "values")
-
-    def __init__(self, op, inputs, values, attrs):
-        self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
-        self.number = next(_numbers)
-
-    def outputs(self):
-        """Return Variables of the outputs, without a record: one that held its own outputs would be freed late."""
-        return _results(self.values, None)
-
-    def release(self):
-        """Let go of all values: the record cannot be passed again."""
-        self.inputs = self.values = None
-
-    def check(self):
-        """Raise if the values that the gradient needs are gone, or have changed since they were used."""
-        if self.inputs is None:
-            hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
-            raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
-        for position, variable in enumerate(self.inputs):
-            if variable is not None and variable.updated_at > self.number:
-                raise ProgramError(
-                    f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
-                    expected="the value that the forward pass used",
-                    got="a value updated since",
-                    hint="call backward before the optimizer's step",
-                )
 
 
 class Variable:
@@ -131,7 +43,7 @@ class Variable:
     array([2., 4.])
     """
 
-    __slots__ = ("_name", "_slot", "grad", "persistable", "record", "requires_grad", "updated_at", "value")
+    __slots__ = ("_name", "grad", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     # NumPy arrays on the left leave `array * variable` to this class.
     __array_ufunc__ = None
@@ -148,7 +60,7 @@ class Variable:
         self.grad = None
         self.record = None
         self.updated_at = -1  # in the order of records; before any
-        self._slot = 0
+        self.position = 0  # among the outputs of its record
 
     def __setstate__(self, state):
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
@@ -214,8 +126,6 @@ class Variable:
 
     def backward(self, gradient=None):
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
-        from varlen_rnn.program.gradient import backward  # which applies operators to Variables
-
         backward(self, gradient)
 
     def sum(self, axis=None, keepdims=False, *, dtype=None, out=None):
@@ -306,12 +216,12 @@ def _no_variables(value):
     return value
 
 
-def _results(values, record):
+def _results(values, record=None):
     """Return Variables of what an operator computed: the constructor's checks, and its time, are for users."""
     results, requires_grad = [], record is not None
-    for slot, value in enumerate(values):
+    for position, value in enumerate(values):
         variable = _new(Variable)
-        variable.value, variable.record, variable._slot = value, record, slot
+        variable.value, variable.record, variable.position = value, record, position
         variable.requires_grad, variable.persistable = requires_grad, False
         variable._name = variable.grad = None
         variable.updated_at = -1
@@ -331,12 +241,6 @@ def required(value, name):
     return as_variable(value)
 
 
-def check_given(op, inputs):
-    """Raise if an input is None that may not be."""
-    if (position := op.missing(inputs)) is not None:
-        required(None, f"{op.type}, {op.input_name(position)}")
-
-
 def apply(op_type, *inputs, **attrs):
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
@@ -349,7 +253,7 @@ def apply(op_type, *inputs, **attrs):
     InputError
         What does not fit, with the operator's and the input's name.
     """
-    op, into = find(op_type), _recorder.get()
+    op, into = find(op_type), RECORDER.get()
     if into is None:
         variables, values = [], []
         for given in inputs:  # one loop, for every operator comes here
@@ -366,7 +270,7 @@ def apply(op_type, *inputs, **attrs):
             was_updated(variable)
     else:
         record = None
-        if op.grad and _grad_enabled.get():
+        if op.grad and GRAD_ENABLED.get():
             for variable in variables:
                 if variable is not None and variable.requires_grad:
                     record = Record(op, variables, results, attrs)
@@ -375,19 +279,10 @@ def apply(op_type, *inputs, **attrs):
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def was_updated(variable):
-    """Let records that took the value of a variable know that it is another now."""
-    variable.updated_at = next(_numbers)
-
-
-def run(op, values, attrs):
-    """Return the outputs of an operator: what the values alone tell is checked here, as their descriptions were."""
-    if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
-        return outputs
-    if None in values:
-        check_given(op, values)
-    op.infer(*[None if value is None else describe(value) for value in values], **attrs)
-    return op.forward(*values, **attrs)
+def apply_list(op_type, *inputs, **attrs):
+    """Return the outputs of an operator as a list, also when there is one."""
+    outputs = apply(op_type, *inputs, **attrs)
+    return outputs if isinstance(outputs, list) else [outputs]
 
 
 def operand(value, like):
@@ -403,3 +298,54 @@ def operand(value, like):
     if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
         array = array.astype(like.dtype)
     return LoDTensor(array, NO_LOD)
+
+
+def backward(loss, gradient=None):
+    """Leave the gradient of `loss` in the `grad` of every leaf Variable that requires one, added to what is there.
+
+    In a program, the gradient of a variable is a variable named `name@GRAD`.
+
+    Parameters
+    ----------
+    loss : Variable
+        A single number, unless `gradient` is given.
+    gradient : array_like, optional
+        The gradient of `loss`, of its shape; by default 1.
+
+    Raises
+    ------
+    ProgramError
+        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
+    """
+    if not isinstance(loss, Variable):
+        raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)
+    if isinstance(loss.value, Symbol) and RECORDER.get() is None:
+        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
+        raise ProgramError(f"backward, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
+    if not loss.requires_grad:
+        hint = "no input requires a gradient, or it was computed under no_grad"
+        raise ProgramError("backward", expected="a variable computed from leaves that require gradients", hint=hint)
+    propagate([loss], [_first_gradient(loss, gradient)])
+
+
+def propagate(targets, gradients):
+    """Send the gradients of several Variables, None where there is none, back to the leaves that require one."""
+    pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
+    with no_grad():
+        Pass(apply, _results).run(pairs)
+
+
+def _first_gradient(loss, gradient):
+    if gradient is None:
+        if any(size != 1 for size in loss.shape):
+            hint = "reduce it with sum() or mean(), or give its gradient"
+            raise ShapeError("backward", expected="a single number", got=f"shape {loss.shape}", hint=hint)
+        if RECORDER.get() is not None:
+            return apply("fill_constant", shape=loss.shape, value=1.0, dtype=str(loss.dtype))
+        return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
+    if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
+        return gradient
+    rows = as_rows(gradient, "gradient")
+    if rows.shape != loss.shape or rows.dtype != loss.dtype:
+        raise ShapeError("gradient", expected=f"{loss.shape} {loss.dtype}", got=f"{rows.shape} {rows.dtype}")
+    return Variable(LoDTensor.wrap(rows, loss.value.structure))

@@ -17,12 +17,12 @@ from varlen_rnn.program.desc import (
     LoDTensorDesc,
     OpDesc,
     ProgramDesc,
-    Slot,
     TensorDesc,
-    Type,
+    Var,
     VarDesc,
     VarType,
 )
+from varlen_rnn.tape.kinds import Type
 
 MOST_CHARACTERS = 2**26  # of a description
 
@@ -354,7 +354,7 @@ _MAKE = {
     "VarType": _plain_make(VarType),
     "VarDesc": _plain_make(VarDesc),
     "OpDesc.Attr": _make_attr,
-    "OpDesc.Var": _plain_make(Slot),
+    "OpDesc.Var": _plain_make(Var),
     "OpDesc": _plain_make(OpDesc),
     "BlockDesc": _plain_make(BlockDesc),
     "ProgramDesc": _make_program,

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.program import schema
+from varlen_rnn.program.format import schema
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "

@@ -1,15 +1,14 @@
-"""Checks that operators share: data types, ranks, shapes and LoDs that must agree; every error names the operator."""
+"""Checks that inferences share: data types, ranks, shapes and LoDs that must agree; every error names the operator."""
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.kernels.rows import first_outside
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.lod import NO_LOD
-from varlen_rnn.program.spec import LOD_TENSOR, sizes_fit, spec_of_tensor
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.spec import sizes_fit, spec_of_tensor
 
 # Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
-_INT64 = np.dtype(np.int64)
 
 
 def check_float(op, **descs):
@@ -73,17 +72,6 @@ def check_lod_level(op, name, desc):
     if desc.lod_level < 1:
         hint = "give the rows their lengths with create_lod_tensor"
         raise LoDError(f"{op}, {name}", expected="at least one level", got="a tensor without LoD", hint=hint)
-
-
-def indices(what, tensor, height, noun, of=""):
-    """Return integers as a new array, int64 and flat, each of them a row of `height`; kernels use it unchecked."""
-    flat = tensor.data.astype(_INT64)
-    flat = flat if flat.ndim == 1 else flat.reshape(-1)
-    entry = first_outside(flat, height)
-    if entry >= 0:
-        got = int(tensor.data.flat[entry])
-        raise OutOfRangeError(f"{what}, entry {entry}", expected=f"0 <= {noun} < {height}{of}", got=got)
-    return flat
 
 
 def broadcast(op, x, y):

@@ -4,16 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, ProgramError
+from varlen_rnn.errors import LoDError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.program.desc import DTYPES, TYPES, LoDTensorDesc, TensorDesc, Type, VarDesc, VarType
 from varlen_rnn.selected_rows import SelectedRows
-
-LOD_TENSOR = Type.LOD_TENSOR
-SELECTED_ROWS = Type.SELECTED_ROWS
-LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # a plan: sorted_seqs
-STEP_SCOPES = Type.STEP_SCOPES  # what the steps of a recurrence keep for its gradient
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES, Type
 
 
 class TensorSpec(NamedTuple):
@@ -23,6 +18,10 @@ class TensorSpec(NamedTuple):
     dtype: np.dtype | None
     lod_level: int = 0
     kind: Type = LOD_TENSOR
+
+    def __str__(self):
+        tensor = "" if self.dtype is None else f" {self.dtype} {list(self.shape)}"
+        return f"{self.kind.name}{tensor}" + (f", lod_level {self.lod_level}" if self.lod_level else "")
 
 
 _new_tuple = tuple.__new__
@@ -125,11 +124,14 @@ class Symbol:
     __len__ = lambda self: self.data
 
     def __repr__(self):
-        return str(to_var(self.name, self.spec))
+        return f"{self.name}: {self.spec}"
 
 
 class Scopes(list):
-    """The variables that each step of a recurrence keeps: a dict a step."""
+    """The variables that each step of a recurrence keeps: one dict per step."""
+
+
+VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # what operators take and give
 
 
 def describe(value):
@@ -164,26 +166,3 @@ def describe(value):
 def _refuse_rows(shape, lod):
     hint = "its array got another shape in place; reshape() returns a new one"
     raise LoDError("rows of a LoDTensor", expected=f"{lod.num_rows}, as its LoD has", got=f"shape {shape}", hint=hint)
-
-
-def to_var(name, spec, persistable=False):
-    """Return the description of a variable of which `spec` is known."""
-    if spec.dtype is None:
-        return VarDesc(name, VarType(spec.kind), persistable)
-    if spec.dtype not in TYPES:
-        raise DTypeError(f"variable {name!r}", expected=f"one of {[str(d) for d in TYPES]}", got=spec.dtype)
-    tensor = TensorDesc(TYPES[spec.dtype], tuple(spec.shape))
-    if spec.kind == SELECTED_ROWS:
-        return VarDesc(name, VarType(SELECTED_ROWS, selected_rows=tensor), persistable)
-    return VarDesc(name, VarType(spec.kind, lod_tensor=LoDTensorDesc(tensor, spec.lod_level)), persistable)
-
-
-def of_var(var):
-    """Return what is known of a described variable."""
-    if var.type.selected_rows is not None:
-        tensor = var.type.selected_rows
-        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], 0, SELECTED_ROWS)
-    if var.type.lod_tensor is not None:
-        tensor = var.type.lod_tensor.tensor
-        return TensorSpec(tensor.dims, DTYPES[tensor.data_type], var.type.lod_tensor.lod_level, var.type.type)
-    return TensorSpec((), None, 0, var.type.type)

@@ -15,9 +15,9 @@ from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.program.files import check_bools
-from varlen_rnn.program.spec import Scopes
+from varlen_rnn.program.format.files import check_bools
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.spec import Scopes
 
 _FORMAT = "varlen_rnn values 1"
 

@@ -1,0 +1,37 @@
+"""The table of `docs/operators.md`, from the declarations; `python -m tests.operators_page` writes it."""
+
+import inspect
+from pathlib import Path
+
+from varlen_rnn.ops.cost import per_output_element
+from varlen_rnn.tape.operator import OPERATORS
+
+PATH = Path(__file__).parent.parent / "docs" / "operators.md"
+_OURS = ("varlen_rnn.ops.", "varlen_rnn.program.")
+MARK = "<!-- This table is written by `python -m tests.operators_page`. -->\n"
+
+
+def table():
+    """Return the lines of the table: all operators of ours, by name."""
+    ours = [op for op in OPERATORS.values() if inspect.unwrap(op.forward).__module__.startswith(_OURS)]
+    head = "| operator | inputs | outputs | constants | cost | what it does |\n|---|---|---|---|---|---|\n"
+    return head + "".join(row(op) for op in sorted(ours, key=lambda op: op.type))
+
+
+def row(op):
+    """Return the line of an operator."""
+    outputs = [f"({place})" if place in op.intermediate else place for place in op.outputs]
+    constants = ", ".join(f"`{name}`: {kind}" for name, kind in op.attrs.items())
+    cost = inspect.getdoc(op.cost or per_output_element).rstrip(".").splitlines()[0]
+    inputs = ", ".join(f"`{place}`" for place in op.inputs)
+    cells = f"`{op.type}`", inputs, ", ".join(f"`{o}`" for o in outputs), constants, cost, op.doc.splitlines()[0]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def page():
+    """Return the page with the table as it is now."""
+    return PATH.read_text().partition(MARK)[0] + MARK + table()
+
+
+if __name__ == "__main__":
+    PATH.write_text(page())

@@ -1,0 +1,65 @@
+"""Functions that compiled code calls by their addresses, and the parts of loops: what is compiled, and how often."""
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+from numba.core.errors import TypingError
+
+from varlen_rnn import recurrence
+from varlen_rnn.cells import CELLS
+from varlen_rnn.jit import address_of, caller, engine_kernel
+from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.products.vectors import pointer
+from varlen_rnn.recurrence import backward_loop, forward_loop
+
+if numba.config.ENABLE_CUDASIM:
+    pytest.skip("about the CPU", allow_module_level=True)
+
+
+def add_product(factors, out):
+    out[0] += factors[0] * factors[1][0][0]
+
+
+def arguments_for(scalar):
+    address = types.CPointer(scalar)
+    return types.Tuple((types.float64, types.Tuple((address,)))), address
+
+
+call = caller(arguments_for)
+
+
+@engine_kernel
+def twice(address, x, out):
+    for _ in range(2):
+        call(address, ((2.5, (pointer(x, 1),)), pointer(out, 0)))
+
+
+@engine_kernel
+def with_an_integer(address, x, out):
+    call(address, ((2, (pointer(x, 1),)), pointer(out, 0)))
+
+
+def test_compiled_code_calls_a_function_by_its_address():
+    x, out = np.array([1.0, 3.0]), np.zeros(1)
+    twice(address_of(add_product, arguments_for(types.float64)), x, out)
+    assert out[0] == 15
+
+
+def test_arguments_of_other_types_are_not_passed():
+    with pytest.raises(TypingError, match="call by address"):
+        with_an_integer(0, np.ones(2), np.zeros(1))
+
+
+def test_the_loops_are_compiled_once_for_all_cells():
+    """A second cell compiles its equations alone."""
+    plan, x, seen = sort_by_seq_len([0, 2, 5]), np.ones((5, 3), np.float32), []
+    for cell in CELLS.values():
+        gates = len(cell.gates) * 4
+        weights = [np.ones(shape, np.float32) for shape in ((gates, 3), (gates, 4), (gates,), (gates,))]
+        directions = [recurrence.Direction(*weights)]
+        y, last, kept = recurrence.forward(cell, x, directions, None, plan)
+        recurrence.backward(cell, x, directions, None, plan, y, kept, y, last)
+        seen.append([len(loop.signatures) for loop in (forward_loop.forward, backward_loop.backward)])
+    assert min(seen[0]) > 0
+    assert seen == seen[:1] * len(CELLS)

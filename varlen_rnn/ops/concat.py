@@ -1,0 +1,73 @@
+"""Variables side by side along an axis, and the way back."""
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError, check_int
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_float, check_like, check_shape, shared_lod
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.spec import TensorSpec, sizes_fit
+from varlen_rnn.tape.variable import apply_list
+
+
+@operator(cost=nothing)
+def concat(*x, axis: int):
+    """Return Variables side by side along an axis; along any but the rows, the LoD is kept."""
+    lod = shared_lod("concat", *x) if axis % x[0].data.ndim else NO_LOD
+    return LoDTensor.wrap(np.concatenate([tensor.data for tensor in x], axis=axis), lod)
+
+
+@concat.infer
+def _infer_concat(*descs, axis):
+    dtype = descs[0].dtype
+    check_float("concat", **{"x[0]": descs[0]})
+    for number, desc in enumerate(descs):
+        if desc.dtype is not dtype or desc.kind is not LOD_TENSOR:  # a name costs more than the comparison
+            check_float("concat", **{"x[0]": descs[0], f"x[{number}]": desc})
+    axis, rank = check_int(axis, "concat, axis"), len(descs[0].shape)
+    if not -rank <= axis < rank:
+        raise ShapeError("concat, axis", expected=f"an axis of shape {descs[0].shape}", got=axis)
+    axis %= rank
+    before, after = descs[0].shape[:axis], descs[0].shape[axis + 1 :]
+    shape = *before, -1, *after
+    for number, desc in enumerate(descs):
+        if not sizes_fit(desc.shape, shape):
+            check_shape("concat", f"x[{number}]", desc, shape)
+    sizes = [desc.shape[axis] for desc in descs]
+    size = -1 if -1 in sizes else sum(sizes)
+    lod_level = max([desc.lod_level for desc in descs]) if axis else 0
+    return TensorSpec((*before, size, *after), descs[0].dtype, lod_level)
+
+
+@concat.grad
+def _grad(inputs, outputs, d_outputs, axis):
+    return apply_list("split_like", d_outputs[0], *inputs, axis=axis)
+
+
+@concat.examples
+def _examples(rng):
+    yield [rows(rng, 3), rows(rng, 2)], {"axis": -1}
+    yield [rows(rng, 3), rng.standard_normal((6, 1)), rows(rng, 2)], {"axis": 1}
+    yield [rng.standard_normal((2, 3)), rng.standard_normal((1, 3))], {"axis": 0}
+
+
+@operator(outputs=("*out",), cost=nothing)
+def split_like(d, *like, axis: int):
+    """Return the pieces of `d` along an axis, each like one of the Variables that were side by side."""
+    cuts = np.cumsum([tensor.shape[axis] for tensor in like])[:-1]
+    parts = np.split(d.data, cuts, axis=axis)
+    return tuple(tensor.like(np.ascontiguousarray(part)) for part, tensor in zip(parts, like, strict=True))
+
+
+@split_like.infer
+def _infer_split_like(d, *like, axis):
+    check_like("split_like", "d", d, _infer_concat(*like, axis=axis))
+    return like
+
+
+@split_like.examples
+def _examples_of_split(rng):
+    yield [rows(rng, 5), rows(rng, 3), rows(rng, 2)], {"axis": 1}

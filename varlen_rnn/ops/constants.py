@@ -1,0 +1,50 @@
+"""What only programs need: a number that the code brought along, and a second name."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_MOST_FILLED = 2**20  # a description of a few bytes cannot ask for more memory
+
+
+@operator(cost=nothing)
+def fill_constant(shape: tuple[int, ...], value: float, dtype: str):
+    """Return a tensor of one number."""
+    return LoDTensor.wrap(np.full(shape, value, dtype))
+
+
+@fill_constant.infer
+def _infer_fill(shape, value, dtype):
+    if dtype not in ("float32", "float64") or any(size < 0 for size in shape):
+        raise ShapeError("fill_constant", expected="known sizes, float32 or float64", got=f"{shape} {dtype}")
+    if math.prod(shape) > _MOST_FILLED:
+        raise ShapeError("fill_constant, shape", expected=f"at most {_MOST_FILLED} elements", got=shape)
+    return TensorSpec(tuple(shape), np.dtype(dtype))
+
+
+@operator(cost=nothing)
+def assign(x):
+    """Return `x` itself, under another name."""
+    return x
+
+
+@assign.infer
+def _infer_assign(x):
+    return x
+
+
+@fill_constant.examples
+def _examples_of_fill(rng):
+    yield [], {"shape": (2, 3), "value": 0.5, "dtype": "float32"}
+
+
+@assign.examples
+def _examples_of_assign(rng):
+    yield [rows(rng, 3)], {}

@@ -1,0 +1,309 @@
+"""Elementwise arithmetic and activations; row-wise operators hand the LoD on.  The work is NumPy's and SciPy's."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import broadcast, check_float, check_shape, shared_lod
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import SELECTED_ROWS
+from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.variable import apply
+
+# Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
+
+
+def _binary(function):
+    """Declare an operator of two operands."""
+    made = operator(function)
+    made.infer(lambda x, y: broadcast(made.op.type, x, y))
+    return made
+
+
+def _rows(op, data, x, y):
+    """Return the result with the LoD of the operands."""
+    lod = x.structure
+    if lod is not y.structure:
+        lod = shared_lod(op, x, y, names="xy")
+    data = np.asarray(data)
+    if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
+        got = f"shapes {x.shape} and {y.shape}"
+        raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
+    return LoDTensor.wrap(data, lod)
+
+
+@_binary
+def add(x, y):
+    """Return `x + y`."""
+    return _rows("add", np.add(x.data, y.data), x, y)
+
+
+@_binary
+def sub(x, y):
+    """Return `x - y`."""
+    return _rows("sub", np.subtract(x.data, y.data), x, y)
+
+
+@_binary
+def mul(x, y):
+    """Return `x * y`, element by element."""
+    return _rows("mul", np.multiply(x.data, y.data), x, y)
+
+
+@_binary
+def div(x, y):
+    """Return `x / y`; infinities and NaN where `y` is 0, without a warning."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _rows("div", x.data / y.data, x, y)
+
+
+def grad_like(gradient, variable):
+    """Return the gradient of an operand: summed to its shape where it was broadcast, with its LoD or none."""
+    return gradient if _is_like(gradient.value, variable.value) else apply("sum_to", gradient, variable)
+
+
+def _is_like(gradient, value):
+    if gradient.shape != value.shape:
+        return False
+    if isinstance(gradient, Symbol):  # of unknown sizes, only the values tell
+        return gradient.spec.kind == SELECTED_ROWS or (-1 not in value.shape and gradient.spec == value.spec)
+    return isinstance(gradient, SelectedRows) or gradient.structure == value.structure
+
+
+@add.grad
+def _grad_of_add(inputs, outputs, d_outputs):
+    return [grad_like(d_outputs[0], variable) for variable in inputs]
+
+
+@sub.grad
+def _grad_of_sub(inputs, outputs, d_outputs):
+    d = d_outputs[0]
+    return [grad_like(d, inputs[0]), grad_like(-d, inputs[1]) if inputs[1].requires_grad else None]
+
+
+@mul.grad
+def _grad_of_mul(inputs, outputs, d_outputs):
+    (x, y), d = inputs, d_outputs[0]
+    return [grad_like(d * y, x) if x.requires_grad else None, grad_like(d * x, y) if y.requires_grad else None]
+
+
+@div.grad
+def _grad_of_div(inputs, outputs, d_outputs):
+    (x, y), d = inputs, d_outputs[0]
+    d_x = d / y
+    d_y = grad_like(-(d_x * outputs[0]), y) if y.requires_grad else None
+    return [grad_like(d_x, x) if x.requires_grad else None, d_y]
+
+
+@add.examples
+@sub.examples
+@mul.examples
+@div.examples
+def _examples_of_two(rng):
+    x = rows(rng, 3)
+    yield [x, rows(rng, 3, positive=True)], {}
+    for other in (rng.random(3), rng.random((6, 1)), rng.random((6, 3)), rng.random((1, 3)), rng.random(())):
+        yield [x, other + 0.5], {}
+        yield [other, rows(rng, 3, positive=True)], {}
+    yield [rows(rng, 2, 3), rng.random((2, 1)) + 0.5], {}
+
+
+@operator(cost=per_input_element)
+def sum_to(x, like):
+    """Return `x` summed to the shape of `like`, where that was broadcast, with its LoD."""
+    data, added = x.data, x.data.ndim - len(like.shape)
+    if added:
+        data = sum_over(data.reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
+    for axis, size in enumerate(like.shape):
+        if data.shape[axis] != size:
+            data = np.expand_dims(sum_over(data, axis), axis)
+    return like.like(data)
+
+
+@sum_to.infer
+def _infer_sum_to(x, like):
+    check_float("sum_to", x=x, like=like)
+    broadcast_shape = broadcast("sum_to", x, like).shape
+    check_shape("sum_to", "x", x, broadcast_shape)
+    return like
+
+
+@sum_to.examples
+def _examples_of_sum_to(rng):
+    yield [rows(rng, 3), rng.random(3)], {}
+    yield [rows(rng, 2, 3), rng.random((2, 1))], {}
+    yield [rng.random((6, 3)), rows(rng, 3)], {}
+
+
+# One operand.
+
+
+def _unary(function):
+    """Declare an operator of one operand, whose result is like it."""
+    made = operator(function)
+
+    @made.infer
+    def infer(x, **attrs):
+        check_float(made.op.type, x=x)
+        return x
+
+    made.examples(_example_of_one)
+    return made
+
+
+def _example_of_one(rng):
+    yield [rows(rng, 3)], {}
+
+
+def _positive(rng):
+    yield [rows(rng, 3, positive=True)], {}
+
+
+def _backward(made):
+    """Declare the gradient of an operator of one operand, in terms of it, the result and the gradient of the result."""
+    return made.backward("x", aliases={"y": "out", "d_y": "d_out"})
+
+
+@_unary
+def neg(x):
+    """Return `-x`."""
+    return x.like(np.asarray(np.negative(x.data)))
+
+
+@_backward(neg)
+def _neg_grad(x, y, d_y):
+    return x.like(np.asarray(-d_y.data))
+
+
+@_unary
+def tanh(x):
+    """Return the hyperbolic tangent of every element."""
+    return x.like(np.asarray(np.tanh(x.data)))
+
+
+@_backward(tanh)
+def _tanh_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * (1 - y.data * y.data)))
+
+
+@_unary
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)) of every element."""
+    from scipy import special  # here, for it takes as long to import as all of ours
+
+    return x.like(np.asarray(special.expit(x.data)))
+
+
+@_backward(sigmoid)
+def _sigmoid_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * y.data * (1 - y.data)))
+
+
+@_unary
+def relu(x):
+    """Return every element where it is positive, else 0."""
+    return x.like(np.asarray(np.maximum(x.data, 0)))
+
+
+@_backward(relu)
+def _relu_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * (x.data > 0)))
+
+
+@_unary
+def exp(x):
+    """Return e to the power of every element."""
+    return x.like(np.asarray(np.exp(x.data)))
+
+
+@_backward(exp)
+def _exp_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * y.data))
+
+
+@_unary
+def log(x):
+    """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x.like(np.asarray(np.log(x.data)))
+
+
+@_backward(log)
+def _log_grad(x, y, d_y):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x.like(np.asarray(d_y.data / x.data))
+
+
+log.examples(_positive)
+
+
+@operator(name="pow")
+def power(x, exponent: float):
+    """Return every element to the power of a number; infinities and NaN as in NumPy, without a warning."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x.like(np.asarray(x.data**exponent))
+
+
+@power.infer
+def _infer_power(x, exponent):
+    check_float("pow", x=x)
+    return x
+
+
+@_backward(power)
+def _power_grad(x, y, d_y, exponent):
+    if exponent == 0:  # not 0 times an infinite power of 0
+        return x.like(np.zeros_like(d_y.data))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x.like(np.asarray(d_y.data * x.dtype.type(exponent) * x.data ** (exponent - 1)))
+
+
+@power.examples
+def _examples_of_power(rng):
+    yield [rows(rng, 3)], {"exponent": 3.0}
+    yield [rows(rng, 3, positive=True)], {"exponent": -0.5}
+
+
+@operator
+def log_softmax(x):
+    """Return the logarithm of the softmax over the last axis."""
+    return x.like(log_softmax_of(x.data))
+
+
+@log_softmax.infer
+def _infer_log_softmax(x):
+    check_float("log_softmax", x=x)
+    if not x.shape or x.shape[-1] == 0:
+        raise ShapeError("log_softmax, x", expected="at least one class", got=f"shape {x.shape}")
+    return x
+
+
+@_backward(log_softmax)
+def _log_softmax_grad(x, y, d_y):
+    return x.like(d_y.data - np.exp(y.data) * np.expand_dims(sum_over(d_y.data, d_y.data.ndim - 1), -1))
+
+
+log_softmax.examples(_example_of_one)
+
+
+def log_softmax_of(x):
+    """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # else NumPy adds one class after another
+    highest = np.maximum.reduce(x, -1, keepdims=True)
+    finite = np.isfinite(highest)
+    if np.count_nonzero(finite) == finite.size:
+        return _log_softmax(x, highest)
+    with np.errstate(divide="ignore"):  # of rows that are -inf
+        return _log_softmax(x, np.where(finite, highest, 0))
+
+
+def _log_softmax(x, highest):
+    shifted = x - highest
+    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
+    return shifted

@@ -1,0 +1,19 @@
+"""Values that examples of operators are made of: a batch of four sequences, one of them empty."""
+
+import numpy as np
+
+from varlen_rnn.lod import LoD, LoDTensor
+
+LOD = LoD.from_lengths([[2, 0, 3, 1]])
+
+
+def rows(rng, *element, positive=False):
+    """Return the rows of the batch, of an element shape; positive ones are at least 1/2.
+
+    Examples
+    --------
+    >>> rows(np.random.default_rng(0), 3).shape
+    (6, 3)
+    """
+    data = rng.standard_normal((LOD.num_rows, *element))
+    return LoDTensor(np.abs(data) + 0.5 if positive else data, LOD)

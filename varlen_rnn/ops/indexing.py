@@ -1,0 +1,119 @@
+"""`x[index]`; the LoD is kept where all rows are, in front."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.device import as_operand
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.rows import scatter_add_rows
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import FLOATS, check_tensor
+from varlen_rnn.tape.constants import Index
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.index import BASIC_INDEX
+from varlen_rnn.tape.spec import TensorSpec
+
+
+@operator(cost=nothing)
+def getitem(x, index: Index):
+    """Return `x[index]`, as NumPy has it; in a program, numbers, slices, `...` and None only."""
+    data = np.asarray(x.data[index])
+    keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
+    return LoDTensor.wrap(data, x.structure if keeps else NO_LOD)
+
+
+@getitem.infer
+def _infer_getitem(x, index):
+    check_tensor("getitem", "x", x)
+    try:
+        shape = _indexed(x.shape, index)
+    except (IndexError, TypeError, ValueError) as error:
+        raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
+    keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
+    return TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)
+
+
+@getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
+def _getitem_grad(x, d_y, index):
+    data, items = np.zeros(x.shape, x.dtype), index if isinstance(index, tuple) else (index,)
+    if BASIC_INDEX.issuperset(map(type, items)):  # takes nothing twice
+        data[index] += d_y.data
+    elif x.dtype in FLOATS:
+        _add_where_taken(data, index, items, d_y.data)
+    else:
+        np.add.at(data, index, d_y.data)
+    return x.like(data)
+
+
+def _add_where_taken(data, index, items, d):
+    """Add `d` where an index has taken the elements of `data`: what repeats is a row of the axes that it looks at."""
+    rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
+    height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
+    taken = np.arange(height).reshape(data.shape[:rank])[index]
+    rows = as_operand(d).reshape(taken.size, width)
+    scatter_add_rows(rows, np.ascontiguousarray(taken).reshape(-1), data.reshape(height, width))
+
+
+def _axes_of(item):
+    """Return how many axes an item of an index looks at."""
+    if item is None or item is True or item is False:
+        return 0
+    return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
+
+
+@getitem.examples
+def _examples(rng):
+    yield [rng.standard_normal((5, 3))], {"index": slice(1, 4)}
+    yield [rows(rng, 3)], {"index": slice(None)}
+    yield [rows(rng, 3)], {"index": (slice(None), slice(None, None, -2))}
+    yield [rows(rng, 3)], {"index": (Ellipsis, None, 1)}
+
+
+def _indexed(shape, index):
+    """Return the shape of `array[index]`, in which a slice of an unknown size has an unknown size."""
+    if -1 not in shape:
+        # One element in memory, seen at every index: `np.broadcast_to` takes ten times as long.
+        return np.ndarray(shape, np.bool_, b"\0", strides=(0,) * len(shape))[index].shape
+    if isinstance(index, slice):
+        return _size_of_slice(shape[0], index), *shape[1:]
+    items = list(index) if isinstance(index, tuple) else [index]
+    given = sum([item is not None and item is not Ellipsis for item in items])
+    if given > len(shape) or any([isinstance(item, (list, np.ndarray)) for item in items]):
+        raise IndexError("too many, or arrays of indices into an unknown size")
+    if Ellipsis not in items:
+        items.append(Ellipsis)
+    at = items.index(Ellipsis)
+    items[at : at + 1] = [slice(None)] * (len(shape) - given)
+    out, sizes = [], iter(shape)
+    for item in items:
+        if item is None:
+            out.append(1)
+        elif isinstance(item, slice):
+            out.append(_size_of_slice(next(sizes), item))
+        elif not -(size := next(sizes)) <= item < size and size != -1:
+            raise IndexError(f"{item} of {size}")
+    return tuple(out)
+
+
+def _size_of_slice(size, part):
+    return -1 if size == -1 else len(range(*part.indices(size)))
+
+
+def _keeps_rows_first(shape, index, indexed):
+    """Return whether `array[index]`, of shape `indexed`, has all rows, in front.
+
+    Arrays of indices that stand apart, between slices, move before the rows.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if not items or not isinstance(items[0], slice) or items[0] != slice(None):
+        return False
+    if BASIC_INDEX.issuperset(map(type, items)):
+        return True
+    if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
+        return True  # one stands apart from nothing
+    # What NumPy does, not its rules: of all axes, the one that grows with the number of rows is theirs.
+    more = _indexed((shape[0] + 1, *shape[1:]), index)
+    return (indexed[0], more[0]) == (shape[0], shape[0] + 1)

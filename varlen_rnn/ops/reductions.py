@@ -1,0 +1,91 @@
+"""Sums and means of all elements, or over an axis; the LoD stays where the rows stay."""
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.cost import nothing, per_input_element
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_float, check_like
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
+
+
+@operator(cost=per_input_element)
+def reduce_sum(x, axis: int | None, keepdims: bool):
+    """Return the sum of all elements, or over an axis; over any but the rows, the LoD is kept."""
+    return LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))
+
+
+@operator(cost=per_input_element)
+def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = None):
+    """Return the mean of all elements, or over an axis; of no elements it is `of_nothing`, by default NaN."""
+    count = x.data.size if axis is None else x.data.shape[axis]
+    if count or of_nothing is None:
+        with np.errstate(invalid="ignore"):
+            data = _sum(x, axis, keepdims) / x.dtype.type(count)
+    else:
+        data = np.full_like(_sum(x, axis, keepdims), of_nothing)
+    return LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))
+
+
+def _sum(x, axis, keepdims):
+    total = sum_over(x.data, axis if axis is None else axis % x.data.ndim)
+    return np.expand_dims(total, tuple(range(x.data.ndim)) if axis is None else axis) if keepdims else total
+
+
+def _lod_after(x, axis):
+    return NO_LOD if axis is None or axis % x.data.ndim == 0 else x.structure
+
+
+@reduce_sum.infer
+@reduce_mean.infer
+def _infer(x, axis, keepdims, of_nothing=None):
+    check_float("reduce", x=x)
+    if axis is None:
+        return TensorSpec((1,) * len(x.shape) if keepdims else (), x.dtype)
+    if not (isinstance(axis, int) and -len(x.shape) <= axis < len(x.shape)):
+        raise ShapeError("reduce, axis", expected=f"an axis of shape {x.shape}, or None", got=axis)
+    axis %= len(x.shape)
+    shape = x.shape[:axis] + ((1,) if keepdims else ()) + x.shape[axis + 1 :]
+    return TensorSpec(shape, x.dtype, x.lod_level if axis else 0)
+
+
+@reduce_sum.grad
+def _grad_of_sum(inputs, outputs, d_outputs, axis, keepdims):
+    return [apply("reduce_grad", inputs[0], d_outputs[0], axis=axis, keepdims=keepdims, scale=False)]
+
+
+@reduce_mean.grad
+def _grad_of_mean(inputs, outputs, d_outputs, axis, keepdims, of_nothing=None):
+    return [apply("reduce_grad", inputs[0], d_outputs[0], axis=axis, keepdims=keepdims, scale=True)]
+
+
+@reduce_sum.examples
+@reduce_mean.examples
+def _examples(rng):
+    for axis in (None, 0, 1, -1):
+        for keepdims in (False, True):
+            yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
+
+
+@operator(cost=nothing)
+def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
+    """Return the gradient of a sum, or of a mean: that of the result at every element, scaled to a mean's part."""
+    data = d_y.data if keepdims or axis is None else np.expand_dims(d_y.data, axis)
+    factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
+    spread = np.broadcast_to(data if factor is None else data * factor, x.shape)
+    return x.like(np.array(spread, order="C"))  # a copy: what NumPy broadcasts is read-only
+
+
+@reduce_grad.infer
+def _infer_grad(x, d_y, axis, keepdims, scale):
+    check_like("reduce_grad", "d_y", d_y, _infer(x, axis, keepdims))
+    return x
+
+
+@reduce_grad.examples
+def _examples_of_grad(rng):
+    yield [rows(rng, 3), rng.standard_normal(3)], {"axis": 0, "keepdims": False, "scale": True}

@@ -1,0 +1,69 @@
+"""The states before the first step, in the order of the plan."""
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels import segment
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import LOD
+from varlen_rnn.ops.sequence.movement import check_plan, flat, infer_moved, result
+from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import required
+
+
+@operator(name="init_memories", cost=nothing)
+def _init_memories(x, sorted_seqs):
+    """Return one row per sequence in the order of the plan, longest sequence first."""
+    _check_sequences("init_memories", x, sorted_seqs)
+    out = np.empty(x.shape, x.dtype)
+    segment.init_memories(flat(x.data), sorted_seqs.sorted_indices, flat(out))
+    return LoDTensor.wrap(out)
+
+
+def _check_sequences(op, rows, plan):
+    """Raise unless there is a row for each sequence of the plan."""
+    if not rows.shape or len(rows.data) != plan.num_sequences:
+        expected = f"{plan.num_sequences} rows, one per sequence"
+        raise ShapeError(f"{op}, boot", expected=expected, got=f"shape {rows.shape}")
+
+
+@_init_memories.infer
+def _infer(x, sorted_seqs):
+    return infer_moved("init_memories", x, sorted_seqs)
+
+
+@_init_memories.backward("x", cost=nothing)
+def _init_memories_grad(x, sorted_seqs, d_out):
+    _check_sequences("init_memories_grad", x, sorted_seqs)
+    _check_sequences("init_memories_grad", d_out, sorted_seqs)
+    d_x = np.empty(x.shape, x.dtype)
+    segment.init_memories_grad(flat(d_out.data), sorted_seqs.sorted_indices, flat(d_x))
+    return x.like(d_x)
+
+
+@_init_memories.examples
+def _examples(rng):
+    yield [rng.standard_normal((4, 3)), plan_of_rows(LOD)], {}
+
+
+def init_memories(boot, sorted_seqs):
+    """Return the boot memories in sorted order: row k is that of the sequence of rank k.
+
+    Parameters
+    ----------
+    boot : Variable or array, shape `(num_sequences, ...)`, in the caller's order
+    sorted_seqs : SortedSeqs
+
+    Examples
+    --------
+    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> init_memories(np.array([10.0, 20.0]), sort_by_seq_len([0, 1, 4]))
+    array([20., 10.])
+
+    Source: `InitMemories` of the design document "Variable-length supported RNN".
+    """
+    given, boot = boot, required(boot, "init_memories, boot")
+    check_plan(sorted_seqs)
+    return result(_init_memories(boot, sorted_seqs), given)

@@ -1,0 +1,60 @@
+"""What the operators that move rows over a plan share: checks of rows, plans and steps."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.device import as_operand
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
+from varlen_rnn.plan import check_is_plan
+from varlen_rnn.tape.checks import check_kind, check_shape, check_tensor
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE
+from varlen_rnn.tape.values import plain
+from varlen_rnn.tape.variable import Variable
+
+
+def flat(data):
+    """Return rows of one dimension each, an operand of kernels: a view of `data`, where that is one."""
+    return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
+
+
+def check_plan(sorted_seqs):
+    """Raise unless `sorted_seqs` is a plan, or a Variable, which an operator looks at."""
+    if not isinstance(sorted_seqs, Variable):
+        check_is_plan(sorted_seqs)
+
+
+def check_rows(op, x, plan):
+    """Raise unless the rows of `x` are those of the plan."""
+    if not x.shape or len(x.data) != plan.total_len:
+        raise ShapeError(f"{op}, x", expected=f"the {plan.total_len} rows of the plan", got=f"shape {x.shape}")
+
+
+def check_step(op, rows, plan, t):
+    """Raise unless step `t` is one of the plan's, and `rows`, where given, are as many as the sequences then alive."""
+    if not 0 <= t < plan.max_seq_len:
+        raise OutOfRangeError("t", expected=f"0 <= t < {plan.max_seq_len} steps", got=t)
+    if rows is not None and (not rows.shape or len(rows.data) != plan.batch_sizes[t]):
+        raise ShapeError(f"{op}, step {t}", expected=f"{plan.batch_sizes[t]} rows", got=f"shape {rows.shape}")
+
+
+def check_moved(op, name, desc):
+    """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
+    check_tensor(op, name, desc)
+    if desc.dtype == np.float16:
+        raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
+
+
+def infer_moved(op, x, plan):
+    """Return what is known of rows that an operator moves by a plan: as many as only the plan tells, without a LoD."""
+    check_moved(op, "x", x)
+    check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
+    check_shape(op, "x", x, (-1, *x.shape[1:]))
+    return x._replace(shape=(-1, *x.shape[1:]), lod_level=0)
+
+
+def result(variable, *inputs):
+    """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
+    if any(isinstance(value, Variable) for value in inputs):
+        return variable
+    return plain(variable.value)

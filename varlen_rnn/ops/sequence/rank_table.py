@@ -1,0 +1,40 @@
+"""The plan of a batch as an operator: in a program, each run makes its own."""
+
+from varlen_rnn import plan
+from varlen_rnn.errors import LoDError
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_lod_level
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.spec import PLAN
+from varlen_rnn.tape.variable import Variable
+
+
+@operator(cost=nothing)
+def lod_rank_table(x, level: int):
+    """Return the plan of a level: its sequences sorted by length, longest first."""
+    return plan.sort_by_seq_len(x, level)
+
+
+@lod_rank_table.infer
+def _infer(x, level):
+    check_lod_level("lod_rank_table", "x", x)
+    if not -x.lod_level <= level < x.lod_level:
+        raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
+    return PLAN
+
+
+@lod_rank_table.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {"level": -1}
+
+
+def sort_by_seq_len(x, level=-1):
+    """Return the plan of a batch, longest sequence first; see `varlen_rnn.plan.sort_by_seq_len`.
+
+    Of a variable of a program, it is the plan that a run makes.
+    """
+    if isinstance(x, Variable) and recorder() is not None:
+        return lod_rank_table(x, level)
+    return plan.sort_by_seq_len(x, level)

@@ -1,0 +1,64 @@
+"""The sum of gradients: dense, SelectedRows, or both; the one place where sparse meets dense."""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.cost import size
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
+
+
+def sum_values(values):
+    """Return the sum of gradients in the order given; sparse ones alone stay sparse."""
+    dense = [value for value in values if isinstance(value, LoDTensor)]
+    sparse = [value for value in values if isinstance(value, SelectedRows)]
+    if not dense:
+        total = sparse[0]
+        for value in sparse[1:]:
+            total = total + value
+        return total
+    data = dense[0].data
+    for value in dense[1:]:
+        data = data + value.data
+    for value in sparse:
+        data = value + data
+    lods = [value.structure for value in dense if value.num_levels]
+    return LoDTensor.wrap(np.asarray(data), lods[0] if lods else NO_LOD)
+
+
+def _additions(inputs, outputs):
+    """1 per element and input, less one."""
+    return (len(inputs) - 1) * size(outputs[0])
+
+
+@operator(name="sum", cost=_additions)
+def _sum(*x):
+    """Return the sum of gradients in the order given; sparse ones alone stay sparse."""
+    return sum_values(x)
+
+
+@_sum.infer
+def _infer(*descs):
+    for number, desc in enumerate(descs):
+        if desc.kind not in (LOD_TENSOR, SELECTED_ROWS):
+            raise DTypeError(f"sum, x[{number}]", expected="rows", got=desc.kind.name)
+        if desc.dtype != descs[0].dtype:
+            raise DTypeError(f"sum, x[{number}]", expected=descs[0].dtype, got=desc.dtype)
+        check_shape("sum", f"x[{number}]", desc, descs[0].shape)
+    dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
+    shape = tuple(max(sizes) for sizes in zip(*(desc.shape for desc in descs), strict=True))  # -1 is the unknown size
+    if not dense:
+        return descs[0]._replace(shape=shape)
+    return dense[0]._replace(shape=shape, lod_level=max(desc.lod_level for desc in dense))
+
+
+@_sum.examples
+def _examples(rng):
+    sparse = SelectedRows([4, 1, 4], rng.standard_normal((3, 2)), 6)
+    yield [rows(rng, 2), rng.standard_normal((6, 2)), rows(rng, 2)], {}
+    yield [sparse, rows(rng, 2), sparse], {}
+    yield [sparse, sparse], {}

@@ -1,0 +1,149 @@
+"""Weights packed into panels, as tiles read them.
+
+A panel is `width` columns of a weight, (depth + 1, width): the rows of the weight, then the bias, where sums begin.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.np.numpy_support import from_dtype
+
+from varlen_rnn.jit import address_of, caller, cpu_inlined
+from varlen_rnn.products.sync import arrive, take_or_wait
+from varlen_rnn.products.vectors import (
+    copy_units,
+    lanes_of,
+    least,
+    offset,
+    optimise_for_size,
+    pointer,
+    transpose_block,
+    width_of,
+)
+
+ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
+ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have kernels compiled again
+
+
+class Weight(NamedTuple):
+    """A weight to pack, and where its panels go; without rows and columns there is none.
+
+    `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
+    bias, the last row of a panel stays as it is.
+    """
+
+    at: Any
+    rows: int
+    columns: int
+    bias: Any
+    has_bias: bool
+    order: Any
+    num_ordered: int
+    panels: Any
+
+
+class Blocks(NamedTuple):
+    """Which blocks of panels a thread packs: those from `first` to `end`, or, if they are `shared`, some of these.
+
+    Threads then take one block after another: the counter `taken` counts those begun, `packed` those that are done.
+    """
+
+    first: int
+    end: int
+    shared: bool
+    taken: Any
+    packed: Any
+
+
+@cpu_inlined
+def weight_of(weight, bias, panels):
+    """Return what packing takes of a weight (rows, columns) and its bias (columns,)."""
+    rows, columns = weight.shape
+    none = pointer(ALL_ROWS, 0)
+    return Weight(pointer(weight, 0), rows, columns, pointer(bias, 0), True, none, 0, panels)
+
+
+@cpu_inlined
+def no_weight(panels):
+    """Return what packing takes where there is no weight."""
+    return Weight(panels, 0, 0, panels, False, pointer(ALL_ROWS, 0), 0, panels)
+
+
+@cpu_inlined
+def _pack_rows(weight, first, end):
+    """Pack columns of the weight as they stand; the last panel is filled up with zeros."""
+    panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
+    for p in range(first, end if weight.rows + weight.columns else first):
+        valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
+        for k in range(depth):
+            row = weight.order[k] if k < weight.num_ordered else k
+            copy_units(1, offset(weight.at, row * weight.columns + p * width), 0, offset(panel, k * width), 0, valid)
+        if weight.has_bias:
+            copy_units(1, offset(weight.bias, p * width), 0, offset(panel, depth * width), 0, valid)
+        for k in range(depth + weight.has_bias if valid < width else 0):
+            for j in range(valid, width):
+                panel[k * width + j] = 0
+
+
+@cpu_inlined
+def _pack_columns(weight, num_groups, first, end):
+    """Pack rows of the weight as columns: blocks of whole vectors at once, the rest one by one."""
+    panels = weight.panels
+    depth, width, lanes = weight.columns, width_of(panels), lanes_of(panels)
+    size = weight.rows // num_groups
+    for p in range(first, end if weight.rows + weight.columns else first):
+        unit, panel = p // num_groups * width, offset(panels, p * (depth + 1) * width)
+        valid, row = least(width, size - unit), p % num_groups * size + unit
+        for j in range(width):
+            panel[depth * width + j] = weight.bias[row + j] if j < valid and weight.has_bias else 0
+        for k in range(0, depth, lanes):
+            for j in range(0, width, lanes):
+                source, target = offset(weight.at, (row + j) * depth + k), offset(panel, k * width + j)
+                if k + lanes <= depth and j + lanes <= valid:
+                    transpose_block(source, depth, target, width)
+                else:
+                    for i in range(least(lanes, depth - k)):
+                        for lane in range(lanes):
+                            target[i * width + lane] = source[lane * depth + i] if j + lane < valid else 0
+
+
+def _arguments(scalar):
+    number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
+    weight = types.NamedTuple((address, number, number, address, types.boolean, numbers, number, address), Weight)
+    blocks = types.NamedTuple((number, number, types.boolean, numbers, numbers), Blocks)
+    return types.UniTuple(weight, 2), types.boolean, number, blocks
+
+
+def _pack(weights, transposed, num_groups, blocks):
+    """Pack blocks of `num_groups` panels of two weights, or of their transposes; return when all blocks are packed.
+
+    The rows of a weight that is transposed are `num_groups` groups of equal size.  Neighbouring panels hold the same
+    rows of each group, and end in zeros where the group does: panel `i * num_groups + g` begins at row `i * width` of
+    group g.
+    """
+    optimise_for_size()
+    block = blocks.first
+    while True:
+        if blocks.shared:
+            block = take_or_wait(blocks.taken, blocks.packed, blocks.end)
+        if block >= blocks.end:
+            return
+        for weight in weights:
+            if transposed:
+                _pack_columns(weight, num_groups, block * num_groups, (block + 1) * num_groups)
+            else:
+                _pack_rows(weight, block * num_groups, (block + 1) * num_groups)
+        if blocks.shared:
+            arrive(blocks.packed)
+        block += 1
+
+
+pack = caller(_arguments)
+
+
+@functools.cache
+def address_of_pack(dtype):
+    """Return the address that `pack` calls, for numbers of a data type; compiled at its first use."""
+    return address_of(_pack, _arguments(from_dtype(dtype)))

@@ -1,0 +1,321 @@
+"""The host's vectors, in LLVM IR: the shape of its tiles, copies of neighbours, prefetches, the transpose of a block.
+
+Addresses are typed pointers, as `pointer` returns them: compiled code reads and writes entry i of one by `address[i]`,
+unchecked.
+"""
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from varlen_rnn.jit import cpu_inlined
+
+_FEATURES = llvm.get_host_cpu_features()
+WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
+VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
+RUN_BYTES = 256  # of neighbours that move at once: whole panels
+L2_ELEMENTS = 2**19  # above this many (2 MiB of float32), packed weights are assumed not to stay in L2
+# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
+TILE_ROWS, TILE_VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
+
+
+def panel_width(dtype):
+    """Return the columns of a panel, which depend on the host's vectors.
+
+    Examples
+    --------
+    >>> panel_width(np.float32) == 2 * panel_width(np.float64)
+    True
+    """
+    return TILE_VECTORS * VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+def lanes(scalar_bytes):
+    """Return how many numbers of so many bytes a vector holds."""
+    return VECTOR_BYTES // scalar_bytes
+
+
+@intrinsic
+def pointer(typing, array, start):
+    """Return the address of entry `start` of a C-contiguous array.
+
+    The caller must keep the array alive until after the last use of the address: Numba frees a local array after the
+    array's own last use.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+        return builder.gep(array.data, [arguments[1]])
+
+    return types.CPointer(array.dtype)(array, types.intp), codegen
+
+
+@intrinsic
+def offset(typing, address, count):
+    """Return the address `count` elements further."""
+    return address(address, types.intp), lambda context, builder, signature, arguments: builder.gep(
+        arguments[0], [arguments[1]]
+    )
+
+
+def make_stack_memory(count_of):
+    """Return a function for memory of `count_of(lanes)` numbers like those at an address, until a function ends."""
+
+    @intrinsic
+    def stack_memory(typing, like):
+        def codegen(context, builder, signature, arguments):
+            count = count_of(lanes(like.dtype.bitwidth // 8))
+            return cgutils.alloca_once(builder, context.get_value_type(like.dtype), size=count)
+
+        return like(like), codegen
+
+    return stack_memory
+
+
+@intrinsic
+def lanes_of(typing, address):
+    """Return how many of the numbers at an address a vector holds."""
+    count = lanes(address.dtype.bitwidth // 8)
+    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), count)
+
+
+@cpu_inlined
+def width_of(address):
+    """Return the `panel_width` of numbers like those at an address."""
+    return TILE_VECTORS * lanes_of(address)
+
+
+def emit_prefetch(builder, address, to_write, cache):
+    """Write the prefetch of the cache line at an address, to read or to write it, into L1 or L2."""
+    line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    flags = [ir.Constant(flag, number) for number in (int(to_write), 4 - cache, 1)]
+    builder.call(function, [builder.bitcast(address, line), *flags])
+
+
+def _make_prefetch(to_write):
+    """Return a function that prefetches the cache line at an address, to be read or overwritten a little later."""
+
+    @intrinsic
+    def prefetch(typing, address):
+        def codegen(context, builder, signature, arguments):
+            emit_prefetch(builder, arguments[0], to_write, cache=1)
+            return context.get_dummy_value()
+
+        return types.void(address), codegen
+
+    return prefetch
+
+
+prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_prefetch(to_write=True)
+
+
+@intrinsic
+def vectorise_widely(typing):
+    """Let loops of the function that calls this take vectors of 64 bytes, where LLVM would rather take 32 of a host."""
+
+    def codegen(context, builder, signature, arguments):
+        if WIDE:  # llvmlite knows no attribute with a value, and refuses what it does not know
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def optimise_for_size(typing):
+    """Let no loop of the function that calls this be vectorised or unrolled: that takes long to compile."""
+
+    def codegen(context, builder, signature, arguments):
+        builder.function.attributes.add("optsize")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def vector_at(builder, address, kind, number=0):
+    """Return the address of a vector: so many vectors of a `kind` after a scalar's address."""
+    if number:
+        address = builder.gep(address, [ir.Constant(ir.IntType(64), number * kind.count)])
+    return builder.bitcast(address, kind.as_pointer())
+
+
+def load_vector(builder, address, scalar_bytes):
+    """Return the vector at an address that is aligned as its scalars are."""
+    value = builder.load(address)
+    value.align = scalar_bytes
+    return value
+
+
+class _Mover:
+    """Writes moves of neighbours from one address to another: copies, sums, or stores past the caches."""
+
+    def __init__(self, context, builder, like, add=False, non_temporal=False):
+        self.builder, self.add, self.non_temporal = builder, add, non_temporal
+        self.scalar_bytes = like.dtype.bitwidth // 8
+        self.kind = ir.VectorType(context.get_value_type(like.dtype), lanes(self.scalar_bytes))
+
+    def move(self, source, target, num_vectors):
+        """Write the move of some vectors; the target of a non-temporal store is aligned to a vector."""
+        here, there = ([vector_at(self.builder, a, self.kind, v) for v in range(num_vectors)] for a in (source, target))
+        values = [load_vector(self.builder, address, self.scalar_bytes) for address in here]
+        if self.add:
+            before = [load_vector(self.builder, address, self.scalar_bytes) for address in there]
+            values = [self.builder.fadd(*pair) for pair in zip(before, values, strict=True)]
+        for address, value in zip(there, values, strict=True):
+            store = self.builder.store(value, address)
+            store.align = VECTOR_BYTES if self.non_temporal else self.scalar_bytes
+            if self.non_temporal:
+                one = ir.Constant(ir.IntType(32), 1)
+                store.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
+
+    def move_few(self, source, target, count):
+        """Write the move of as many neighbours as a run tells, without vectors."""
+        if self.add:
+            with cgutils.for_range(self.builder, count) as loop:
+                here, there = (self.builder.gep(address, [loop.index]) for address in (source, target))
+                self.builder.store(self.builder.fadd(self.builder.load(there), self.builder.load(here)), there)
+        else:  # a loop would be made into vectors again, wherever it stands
+            cgutils.raw_memcpy(self.builder, target, source, count, self.scalar_bytes)
+
+    def move_run(self, source, target, count, whole):
+        """Write the move of `count` neighbours, as a rule `whole` vectors of them."""
+        usual = ir.Constant(ir.IntType(64), whole * self.kind.count)
+        with self.builder.if_else(self.builder.icmp_signed("==", count, usual), likely=True) as (then, otherwise):
+            with then:
+                self.move(source, target, whole)
+            with otherwise:
+                self.move_few(source, target, count)
+
+
+def _make_planes(whole, **options):
+    """Return a function that copies neighbours of several planes: as a rule `whole` vectors of each."""
+
+    @intrinsic
+    def copy_planes(typing, num_planes, source, source_step, target, target_step, count):
+        def codegen(context, builder, signature, arguments):
+            num_planes, source, source_step, target, target_step, count = arguments
+            mover = _Mover(context, builder, signature.args[1], **options)
+            with cgutils.for_range(builder, num_planes) as loop:
+                here = builder.gep(source, [builder.mul(loop.index, source_step)])
+                there = builder.gep(target, [builder.mul(loop.index, target_step)])
+                if mover.non_temporal:
+                    mover.move(here, there, whole)
+                else:
+                    mover.move_run(here, there, count, whole)
+            return context.get_dummy_value()
+
+        number = types.intp
+        return types.void(number, source, number, target, number, number), codegen
+
+    return copy_planes
+
+
+# `copy_...(num_planes, source, source_step, target, target_step, count)`: of units, at most a panel's, or of a run of
+# them, at most `RUN_BYTES`; steps lead from plane to plane.  What is stored past the caches is a whole panel.
+copy_units, copy_runs = _make_planes(TILE_VECTORS), _make_planes(RUN_BYTES // VECTOR_BYTES)
+store_units_non_temporal = _make_planes(TILE_VECTORS, non_temporal=True)
+
+
+def _make_move(num_vectors, **options):
+    """Return a function that moves some vectors, of how many lanes tells `num_vectors`, from an address to another."""
+
+    @intrinsic
+    def move(typing, source, target):
+        def codegen(context, builder, signature, arguments):
+            mover = _Mover(context, builder, signature.args[0], **options)
+            mover.move(*arguments, num_vectors(mover.kind.count))
+            return context.get_dummy_value()
+
+        return types.void(source, target), codegen
+
+    return move
+
+
+add_panel = _make_move(lambda lanes: TILE_VECTORS, add=True)
+_copy_span = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
+
+
+@intrinsic
+def _add_span(typing, source, sums):
+    """Add neighbours, a `span_of_tile` of them, to sums in float64."""
+
+    def codegen(context, builder, signature, arguments):
+        mover = _Mover(context, builder, signature.args[0])
+        wide = ir.VectorType(ir.DoubleType(), mover.kind.count)
+        for v in range(-(-TILE_ROWS // mover.kind.count)):
+            value = load_vector(builder, vector_at(builder, arguments[0], mover.kind, v), mover.scalar_bytes)
+            value = value if mover.kind == wide else builder.fpext(value, wide)
+            there = vector_at(builder, arguments[1], wide, v)
+            builder.store(builder.fadd(load_vector(builder, there, 8), value), there).align = 8
+        return context.get_dummy_value()
+
+    return types.void(source, types.CPointer(types.float64)), codegen
+
+
+@intrinsic
+def add_run(typing, source, target, count):
+    """Add `count` neighbours, as a rule `RUN_BYTES` of them, to those at the target."""
+
+    def codegen(context, builder, signature, arguments):
+        _Mover(context, builder, signature.args[0], add=True).move_run(*arguments, RUN_BYTES // VECTOR_BYTES)
+        return context.get_dummy_value()
+
+    return types.void(source, target, types.intp), codegen
+
+
+@cpu_inlined
+def span_of_tile(like):
+    """Return the least numbers that are whole vectors, and at least as many as a tile has rows."""
+    lanes = lanes_of(like)
+    return (TILE_ROWS + lanes - 1) // lanes * lanes
+
+
+@cpu_inlined
+def copy_and_add_span(source, target, sums):
+    """Copy a `span_of_tile` of neighbours, and add it to sums in float64."""
+    _copy_span(source, target)
+    _add_span(source, sums)
+
+
+@intrinsic
+def least(typing, a, b):
+    """Return the smaller of two integers: Python's `min` takes long to compile."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.select(builder.icmp_signed("<", *arguments), *arguments)
+
+    return types.intp(types.intp, types.intp), codegen
+
+
+@intrinsic
+def transpose_block(typing, source, source_step, target, target_step):
+    """Write the transpose of a block of `lanes_of` vectors, `source_step` apart, as as many, `target_step` apart."""
+    scalar_bytes = source.dtype.bitwidth // 8
+    count = lanes(scalar_bytes)
+
+    def interleave(builder, low, high, half):
+        order = [lane // 2 + half * count // 2 + lane % 2 * count for lane in range(count)]
+        return builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(ir.IntType(32), count), order))
+
+    def codegen(context, builder, signature, arguments):
+        source, source_step, target, target_step = arguments
+        kind, index = ir.VectorType(context.get_value_type(signature.args[0].dtype), count), ir.IntType(64)
+
+        def row_at(address, step, number):
+            address = builder.gep(address, [builder.mul(step, ir.Constant(index, number))])
+            return builder.bitcast(address, kind.as_pointer())
+
+        block = [load_vector(builder, row_at(source, source_step, number), scalar_bytes) for number in range(count)]
+        for _ in range(count.bit_length() - 1):
+            pairs = zip(block[: count // 2], block[count // 2 :], strict=True)
+            block = [interleave(builder, low, high, half) for low, high in pairs for half in (0, 1)]
+        for number, value in enumerate(block):
+            builder.store(value, row_at(target, target_step, number)).align = scalar_bytes
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), codegen

@@ -1,0 +1,240 @@
+"""Whether an operator keeps its promises, on the examples that it declares."""
+
+import contextvars
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.program.desc import of_var
+from varlen_rnn.program.executor import Executor
+from varlen_rnn.program.guard import program_guard
+from varlen_rnn.program.program import Program
+from varlen_rnn.random import manual_seed
+from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.kinds import LOD_TENSOR, Type
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.spec import VALUES, describe, sizes_fit
+from varlen_rnn.tape.values import plain
+from varlen_rnn.tape.variable import Variable, apply_list
+
+_STEP, _TOLERANCE = 1e-6, 1e-7  # of the central difference, in float64
+
+
+def check_operator(operator):
+    """Raise unless an operator keeps its promises on each of its examples.
+
+    Checked are, in this order: that what `infer` says of the outputs holds; that no input is changed but those that the
+    operator updates; that gradients are those of a central difference, and like their inputs; that a program of it and
+    of its gradient, with sizes that are known and with unknown ones, computes the same bits, and so does the program
+    that is read from what it is saved as.
+
+    Parameters
+    ----------
+    operator : function
+        What `varlen_rnn.operator` made.
+
+    Raises
+    ------
+    ProgramError
+        A promise that is broken, with the operator, the number of the example, and what it is; no examples.
+    InputError
+        What the operator itself raised.
+
+    Examples
+    --------
+    >>> import varlen_rnn as vr
+    >>> vr.check_operator(vr.nn.functional.tanh)
+    """
+    op = operator if isinstance(operator, Op) else getattr(operator, "op", None)
+    if not isinstance(op, Op):
+        raise ProgramError("check_operator", expected="what vr.operator made", got=repr(operator)[:80])
+    found = examples_of(op)
+    if not found:
+        raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
+    for trial in found:
+        contextvars.copy_context().run(_check, trial)  # which keeps this context's random numbers
+
+
+class Trial(NamedTuple):
+    """An operator on an example: values, and constants or what makes them of Variables."""
+
+    op: Op
+    number: int
+    values: list
+    constants: dict | Callable
+
+    def refuse(self, what, expected, got):
+        """Raise the error of a broken promise."""
+        raise ProgramError(f"operator {self.op.type!r}, example {self.number}, {what}", expected=expected, got=got)
+
+    def constants_for(self, variables):
+        """Return the constants: those of an operator with a nested block are made of its inputs."""
+        return self.constants(*variables) if callable(self.constants) else self.constants
+
+    def apply(self, variables):
+        """Return the outputs, with the same random numbers at every call, and those that a call shows."""
+        manual_seed(0)
+        constants = self.constants_for(variables)
+        outputs = apply_list(self.op.type, *variables, **constants)
+        places = self.op.output_places(len(variables), len(outputs), constants)
+        return outputs, [o for o, place in zip(outputs, places, strict=True) if place not in self.op.intermediate]
+
+    def differentiable(self):
+        """Return the positions of the inputs that get a gradient."""
+        return [n for n, value in enumerate(self.values) if self.op.grad and _is_floating(value)]
+
+    def variables(self):
+        """Return Variables of the inputs; those that the operator updates have memory of their own."""
+        wanted = self.differentiable()
+        return [
+            value if value is None else Variable(value.copy(), persistable=True) if n in self.op.in_place
+            else Variable(value, requires_grad=n in wanted)
+            for n, value in enumerate(self.values)
+        ]  # fmt: skip
+
+
+def examples_of(op):
+    """Return the trials of an operator's examples."""
+    made = () if op.examples is None else op.examples(np.random.default_rng(0))
+    return [
+        Trial(op, number, [v if v is None or isinstance(v, VALUES) else LoDTensor(v) for v in values], constants)
+        for number, (values, constants) in enumerate(made)
+    ]
+
+
+def _is_floating(value):
+    return value is not None and describe(value).kind == LOD_TENSOR and value.dtype.kind == "f"
+
+
+def compute_trial(trial):
+    """Return the outputs that a call shows, the gradients of the inputs, and the weights of the sum that has them."""
+    variables = trial.variables()
+    _, shown = trial.apply(variables)
+    weights = [np.random.default_rng(n).standard_normal(o.shape) for n, o in enumerate(_sources(shown))]
+    _send_back(trial, shown, weights)
+    return shown, [v.grad for v in variables if v is not None and v.requires_grad], weights
+
+
+def _check(trial):
+    before = [None if value is None else _parts(value) for value in trial.values]
+    for position in trial.differentiable():
+        if (dtype := trial.values[position].dtype) != np.float64:
+            trial.refuse(trial.op.input_name(position), "float64, for a central difference", dtype)
+    _check_inference(trial)
+    shown, gradients, weights = compute_trial(trial)
+    _check_gradients(trial, gradients, weights)
+    wanted = [plain(output.value) for output in shown] + [gradient for gradient in gradients if gradient is not None]
+    for unknown_rows in (False,) if trial.op.in_place else (True, False):
+        _check_program(trial, weights, unknown_rows, wanted)
+    for n, (value, parts) in enumerate(zip(trial.values, before, strict=True)):
+        if value is not None and not _are_same(_parts(value), parts):
+            trial.refuse(trial.op.input_name(n), "the value that was given", "another: the operator changed it")
+
+
+def _check_inference(trial):
+    variables = trial.variables()
+    outputs, _ = trial.apply(variables)
+    known = [None if value is None else describe(value) for value in trial.values]
+    promised = trial.op.specs(known, trial.constants_for(variables))
+    for n, (spec, output) in enumerate(zip(promised, outputs, strict=True)):
+        _check_as_described(trial, f"output {n}", output.value, spec)
+
+
+def _check_as_described(trial, what, value, spec):
+    found = describe(value)
+    if found._replace(shape=()) != spec._replace(shape=()) or not sizes_fit(found.shape, spec.shape):
+        trial.refuse(what, f"{spec}, as infer says", found)
+
+
+def _sources(shown):
+    """Return the outputs that a gradient may come from."""
+    return [output for output in shown if _is_floating(output.value)]
+
+
+def _send_back(trial, shown, weights):
+    """Compute, or describe, the gradient of a weighted sum of the outputs."""
+    if trial.differentiable():
+        sum((output * weight).sum() for output, weight in zip(_sources(shown), weights, strict=True)).backward()
+
+
+def _check_gradients(trial, gradients, weights):
+    for position, gradient in zip(trial.differentiable(), gradients, strict=True):
+        value, what = trial.values[position], f"gradient of {trial.op.input_name(position)}"
+        direction = np.random.default_rng(position).standard_normal(value.shape)
+        numeric = _difference(trial, position, direction, weights)
+        if gradient is None:
+            ours = 0.0
+        else:
+            dense = gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient
+            if isinstance(dense, LoDTensor) != (value.num_levels > 0):
+                trial.refuse(what, f"the LoD of the input, {value.lod()}", getattr(dense, "lod", list)())
+            ours = float((np.asarray(dense) * direction).sum())
+        if not abs(numeric - ours) <= _TOLERANCE * max(1, abs(numeric)):
+            trial.refuse(what, f"{numeric} in a random direction, by a central difference", ours)
+
+
+def _difference(trial, position, direction, weights):
+    ends = []
+    for sign in (1, -1):
+        moved = list(trial.values)
+        moved[position] = moved[position].like(moved[position].data + sign * _STEP * direction)
+        _, shown = trial.apply([None if value is None else Variable(value) for value in moved])
+        pairs = zip(_sources(shown), weights, strict=True)
+        ends.append(sum(float((np.asarray(output) * weight).sum()) for output, weight in pairs))
+    return (ends[0] - ends[1]) / (2 * _STEP)
+
+
+def _check_program(trial, weights, unknown_rows, wanted):
+    program, feed, fetches = describe_trial(trial, weights, unknown_rows)
+    content = program.to_bytes()  # with what it updates as it is before the run
+    what = f"in a program of {'unknown' if unknown_rows else 'known'} rows"
+    names = [var.name for var in program.desc.blocks[0].vars if var.type.type != Type.FEED_MINIBATCH]
+    for where, ran in ((what, program), (f"{what}, saved and loaded", Program.from_bytes(content))):
+        manual_seed(0)
+        found = dict(zip(names, Executor().run(ran, feed, names), strict=True))
+        for name in names:
+            value = found[name] if isinstance(found[name], VALUES) else LoDTensor(found[name])
+            _check_as_described(trial, f"{where}, {name!r}", value, of_var(ran.desc.blocks[0].var(name)))
+        for name, value in zip(fetches, wanted, strict=True):
+            if not _are_same(_parts(found[name]), _parts(value)):
+                trial.refuse(f"{where}, {name!r}", "the bits that the same code computes at once", "others")
+
+
+def describe_trial(trial, weights, unknown_rows):
+    """Return a program of an operator and its gradient, the feed, and the names of outputs and of gradients."""
+    manual_seed(0)
+    feed, inputs = {}, []
+    with program_guard() as program:
+        for n, variable in enumerate(trial.variables()):
+            if variable is not None and n not in trial.op.in_place:
+                name, spec = f"x{n}", describe(variable.value)
+                if unknown_rows and spec.kind == LOD_TENSOR and spec.shape:
+                    spec = spec._replace(shape=(-1, *spec.shape[1:]))
+                feed[name] = variable.value
+                variable = Variable(recorder().feed(name, spec), requires_grad=variable.requires_grad)
+            inputs.append(variable)
+        _, shown = trial.apply(inputs)
+        _send_back(trial, shown, weights)
+    gradients = [variable.grad for variable in inputs if variable is not None and variable.requires_grad]
+    return program, feed, [variable.name for variable in [*shown, *gradients] if variable is not None]
+
+
+def _parts(value):
+    """Return what a value is made of, as arrays."""
+    if isinstance(value, LoDTensor):
+        return [np.array(value.data), *value.structure.levels]
+    if isinstance(value, SelectedRows):
+        return [np.array(value.value), value.rows]
+    if isinstance(value, np.ndarray):
+        return [np.array(value)]
+    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; what steps keep is not looked at
+
+
+def _are_same(parts, others):
+    """Return whether arrays have the same shapes, data types and bits."""
+    alike = [(part.shape, part.dtype) for part in parts] == [(other.shape, other.dtype) for other in others]
+    return alike and all(part.tobytes() == other.tobytes() for part, other in zip(parts, others, strict=True))

@@ -1,0 +1,92 @@
+"""Recording a program: under `program_guard`, operators are described instead of run.
+
+The same model code serves both.
+"""
+
+import contextlib
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, check_list
+from varlen_rnn.program.desc import to_var
+from varlen_rnn.program.program import Program
+from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.tape.modes import recorder, recording
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable
+
+
+@contextlib.contextmanager
+def program_guard(program=None):
+    """Record what is computed inside as a program, in this context only.
+
+    A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
+
+    Parameters
+    ----------
+    program : Program, optional
+        One that was begun earlier, to go on with; by default a new one.
+
+    Yields
+    ------
+    Program
+
+    Examples
+    --------
+    >>> with program_guard() as program:
+    ...     x = data("x", shape=[-1, 3], dtype="float32")
+    ...     y = x * 2.0
+    >>> [op.type for op in program.desc.blocks[0].ops]
+    ['feed', 'fill_constant', 'mul']
+
+    Source: `program_guard` of PaddlePaddle Fluid.
+    """
+    if recorder() is not None:
+        raise ProgramError("program_guard", expected="no other inside of it", got="one that is open")
+    program = Program() if program is None else program
+    if not isinstance(program, Program):
+        raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)
+    if program.recorder is None:
+        if program.desc.blocks[0].ops or program.desc.blocks[0].vars:
+            raise ProgramError("program_guard", expected="a new program", got="one from a file: it is complete")
+        program.recorder = Recorder()
+    with recording(program.recorder):
+        yield program
+
+
+def data(name, shape, dtype, lod_level=0, requires_grad=False):
+    """Return a variable that is fed when the program runs.
+
+    Parameters
+    ----------
+    name : str
+    shape : list of int
+        -1 for a size that only the feed tells; of rows with a LoD, the first.
+    dtype : data type
+    lod_level : int
+        Levels of detail of the feed.
+    requires_grad : bool
+        Whether `backward` describes its gradient, `name@GRAD`.
+
+    Raises
+    ------
+    ProgramError
+        Outside of `program_guard`, or a name that is taken.
+
+    Source: `fluid.data` of PaddlePaddle Fluid.
+    """
+    into = recorder()
+    if into is None:
+        raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
+    sizes = tuple(check_int(size, "data, shape", -1) for size in check_list(shape, "data, shape", "a list of sizes"))
+    if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
+        hint = "rows with a LoD are as many as the feed has"
+        raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
+    try:
+        spec = TensorSpec(sizes, np.dtype(dtype), lod_level)
+    except TypeError as error:
+        raise DTypeError("data, dtype", expected="a data type", got=repr(dtype)[:80]) from error
+    if requires_grad and spec.dtype.kind != "f":
+        raise DTypeError("data, requires_grad", expected="float32 or float64", got=spec.dtype)
+    to_var("data", spec)  # a data type that a description can hold
+    return Variable(into.feed(name, spec), requires_grad=requires_grad)

@@ -1,0 +1,306 @@
+"""The backward loop of the shrinking batch on the CPU, for any cell.
+
+A step runs the equations over all its sequences, which overwrites their slots with the gradients of the gates, and then
+adds the products of those with the weights to the gradients of the states of the step before.
+
+The equations run on blocks of a few rows and several panels of units: what they read comes from main memory, which
+gives neighbours of a row sooner than other rows.
+"""
+
+from typing import Any, NamedTuple
+
+from varlen_rnn.jit import cpu_inlined, engine_kernel
+from varlen_rnn.memory import CACHE_LINE
+from varlen_rnn.products.packing import Weight, no_weight, pack
+from varlen_rnn.products.sync import wait
+from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
+from varlen_rnn.products.vectors import (
+    L2_ELEMENTS,
+    RUN_BYTES,
+    TILE_VECTORS,
+    VECTOR_BYTES,
+    add_run,
+    copy_runs,
+    lanes_of,
+    least,
+    offset,
+    optimise_for_size,
+    pointer,
+    prefetch_to_read,
+    prefetch_to_write,
+    width_of,
+)
+from varlen_rnn.recurrence.equations import BACKWARD_ROWS, Sizes, step_backward
+from varlen_rnn.recurrence.forward_loop import Code
+from varlen_rnn.recurrence.sharing import (
+    Batch,
+    Work,
+    blocks_to_pack,
+    group_of,
+    next_group,
+    row_of_step,
+    share_of,
+    units_of,
+)
+from varlen_rnn.recurrence.task import Task
+
+
+class _Layer(NamedTuple):
+    """What a thread reads and writes: addresses of arrays, and elements from row to row."""
+
+    hidden: int
+    kept: Any
+    kept_stride: int
+    y: Any
+    y_stride: int
+    initial: Any
+    state_size: int
+    d_y: Any
+    d_last: Any
+    d_initial: Any
+
+
+class _Units(NamedTuple):
+    """The units that a thread owns, their blocks and panels; the units of a run, a panel, and a row of a carry."""
+
+    first_block: int
+    end_block: int
+    num_blocks: int
+    first: int
+    count: int
+    run: int
+    width: int
+    row: int
+    panels: Any
+    depth: int
+
+
+class _Scratch(NamedTuple):
+    """A thread's planes: what a row keeps, previous states, gradients of states; and offsets, one per sequence.
+
+    `rows` are those of a step, `gates` where they begin in what is kept, `carried` in what a group carries, and `later`
+    what is prefetched for coming steps.
+    """
+
+    planes: Any
+    previous: int
+    d_states: int
+    plane: int
+    rows: Any
+    gates: Any
+    carried: Any
+    later: Any
+
+
+class _Block(NamedTuple):
+    """Sequences at one step, the first rank and how many, and a run of units, of the thread's own.
+
+    Rows of the scratch are `span` apart.
+    """
+
+    t: int
+    first: int
+    count: int
+    unit: int
+    units: int
+    span: int
+
+
+def memory_of(sizes, own_unit_blocks, sequences):
+    """Return how many rows of numbers, and how many offsets, a thread needs whose groups have so many sequences."""
+    planes, panels_of_run = sizes.kept + 2 * sizes.states, RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
+    return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
+
+
+@cpu_inlined
+def _layer_of(task, d_y, d_last, d_initial):
+    hidden = task.initial.shape[2]
+    return _Layer(
+        hidden, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
+        pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_last, 0),
+        pointer(d_initial, 0),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _units_of(share, layer, depth):
+    width, run = width_of(share.panels), lanes_of(share.panels) * RUN_BYTES // VECTOR_BYTES
+    num_blocks = (layer.hidden + width - 1) // width
+    first, end = units_of(share, num_blocks)
+    count = least(end * width, layer.hidden) - first * width
+    return _Units(first, end, num_blocks, first * width, count, run, width, num_blocks * width, share.panels, depth)
+
+
+@cpu_inlined
+def _scratch_of(share, sizes, units):
+    """Return the scratch of a thread, in its own memory."""
+    plane, count, rows = BACKWARD_ROWS * units.run, share.num_offsets // 4, share.offsets
+    carried = offset(rows, 2 * count)
+    for r in range(count):
+        carried[r] = r * units.row + units.first
+    d_states = (sizes.kept + sizes.states) * plane
+    return _Scratch(
+        share.numbers, sizes.kept * plane, d_states, plane, rows, offset(rows, count), carried, offset(rows, 3 * count)
+    )
+
+
+@cpu_inlined
+def _bring_last_gradients(share, sizes, layer, units, scratch, group):
+    """Copy the gradients of a group's last states, of the thread's units."""
+    for r in range(group.count):
+        source = offset(layer.d_last, share.order[group.first + r] * layer.hidden + units.first)
+        target = offset(group.carry, scratch.carried[r])
+        copy_runs(sizes.states, source, layer.state_size, target, group.count * units.row, units.count)
+
+
+@cpu_inlined
+def _leave_first_gradients(share, sizes, layer, units, scratch, group):
+    """Write the gradients of a group's initial states, of the thread's units."""
+    for r in range(group.count):
+        source = offset(group.carry, scratch.carried[r])
+        target = offset(layer.d_initial, share.order[group.first + r] * layer.hidden + units.first)
+        copy_runs(sizes.states, source, group.count * units.row, target, layer.state_size, units.count)
+
+
+@cpu_inlined
+def _find_rows(share, layer, scratch, group, alive, t):
+    """Write the rows of the sequences alive at step `t`, and where they begin in what is kept."""
+    for r in range(alive):
+        scratch.rows[r] = row_of_step(share, group.first + r, t)
+        scratch.gates[r] = scratch.rows[r] * layer.kept_stride
+
+
+@cpu_inlined
+def _prefetch_next(share, sizes, layer, units, scratch, block, alive):
+    """Prefetch for the block after this one most of what it reads from main memory."""
+    unit, first, step = block.unit + units.run, block.first, 0
+    if unit >= units.count:
+        unit, first = 0, block.first + BACKWARD_ROWS
+        if first >= alive:
+            first, step = 0, 1  # of the next step
+    back, line = 1 if share.reverse else -1, lanes_of(layer.kept) * CACHE_LINE // VECTOR_BYTES
+    for r in range(first, least(first + block.count, alive)):
+        row = scratch.rows[r] + step * back
+        at, at_y = row * layer.kept_stride + units.first + unit, row * layer.y_stride + units.first + unit
+        before = at + back * layer.kept_stride
+        for j in range(0, units.run, line):
+            for k in range(sizes.slots):
+                prefetch_to_write(offset(layer.kept, at + k * layer.hidden + j))
+            for k in range(sizes.slots, sizes.kept):
+                prefetch_to_read(offset(layer.kept, before + k * layer.hidden + j))
+            prefetch_to_read(offset(layer.d_y, at_y + j))
+
+
+@cpu_inlined
+def _load_rows(share, sizes, layer, units, scratch, group, block):
+    """Copy to the scratch what the equations read of a block of rows."""
+    unit, plane = units.first + block.unit, group.count * units.row
+    for r in range(block.first, block.first + block.count):
+        target = offset(scratch.planes, (r - block.first) * block.span)
+        kept = offset(layer.kept, scratch.gates[r] + unit)
+        copy_runs(sizes.kept, kept, layer.hidden, target, scratch.plane, block.units)
+        carried, d_states = offset(group.carry, scratch.carried[r] + block.unit), offset(target, scratch.d_states)
+        copy_runs(sizes.states, carried, plane, d_states, scratch.plane, block.units)
+        add_run(offset(layer.d_y, scratch.rows[r] * layer.y_stride + unit), d_states, block.units)
+        # Of the step before, the output stands in `y`, the other states in what is kept; or all are initial ones.
+        if block.t > 0:
+            before = row_of_step(share, group.first + r, block.t - 1)
+            output, step = offset(layer.y, before * layer.y_stride + unit), layer.hidden
+            others = offset(layer.kept, before * layer.kept_stride + sizes.slots * layer.hidden + unit)
+        else:
+            output = offset(layer.initial, share.order[group.first + r] * layer.hidden + unit)
+            others, step = offset(output, layer.state_size), layer.state_size
+        previous = offset(target, scratch.previous)
+        copy_runs(sizes.reads_output, output, 0, previous, 0, block.units)
+        copy_runs(sizes.states - 1, others, step, offset(previous, scratch.plane), scratch.plane, block.units)
+
+
+@cpu_inlined
+def _store_rows(sizes, layer, units, scratch, group, block):
+    """Copy the gradients of a block of rows: those of the gates to their slots, those of the states to the carry."""
+    for r in range(block.first, block.first + block.count):
+        source = offset(scratch.planes, (r - block.first) * block.span)
+        slots = offset(layer.kept, scratch.gates[r] + units.first + block.unit)
+        copy_runs(sizes.slots, source, scratch.plane, slots, layer.hidden, block.units)
+        d_states, carried = offset(source, scratch.d_states), offset(group.carry, scratch.carried[r] + block.unit)
+        copy_runs(sizes.states, d_states, scratch.plane, carried, group.count * units.row, block.units)
+
+
+@cpu_inlined
+def _later_rows(share, layer, units, scratch, alive, asked):
+    """Write where tiles prefetch: the slots of two steps to come, neighbours from the lower row on.
+
+    Those of half of the sequences at each step, after the `asked` ones; none where L2 does not hold the panels, for
+    they are what tiles prefetch then.  Return how many.
+    """
+    if (units.end_block - units.first_block) * (units.depth + 1) * units.width > L2_ELEMENTS:
+        return 0
+    count, back = (alive + 1) // 2, 1 if share.reverse else -1
+    for i in range(count):
+        scratch.later[i] = (scratch.rows[(asked + i) % alive] + least(back, 2 * back)) * layer.kept_stride
+    return count
+
+
+@cpu_inlined
+def _add_products(code, layer, units, scratch, group, alive, t, num_later):
+    """Add the products of a step's gates with the weights to the gradients of the outputs of the step before.
+
+    Panels pass up one step and down the next: the caches hold the last ones.
+    """
+    step = (units.depth + 1) * units.width
+    way, nearest = (-1, units.end_block - 1) if t % 2 else (1, units.first_block)
+    panels = Panels(offset(units.panels, nearest * step), way * step, units.depth)
+    at = offset(group.carry, (nearest - units.first_block) * units.width)
+    sums = Sums(at, scratch.carried, way * units.width)
+    gates, later = Rows(layer.kept, scratch.gates), Prefetch(layer.kept, scratch.later, num_later)
+    multiply(code.multiply, (alive, units.end_block - units.first_block, gates, panels, sums, sums, later))
+
+
+@engine_kernel
+def backward(shard, num_shards, work, batch, code, sizes, task, weight_rows, d_y, d_last, d_initial):
+    """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
+
+    Column k of the slots has row `weight_rows[k]` of `weight_hh`.
+    """
+    optimise_for_size()
+    share = share_of(shard, num_shards, Work(*work), Batch(*batch))
+    code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
+    layer = _layer_of(task, d_y, d_last, d_initial)
+    units = _units_of(share, layer, task.weights[1].shape[0])
+    scratch = _scratch_of(share, sizes, units)
+    at, rows = pointer(task.weights[1], 0), pointer(weight_rows, 0)
+    weight = Weight(at, units.depth, layer.hidden, at, False, rows, len(weight_rows), units.panels)
+    pack(code.pack, ((weight, no_weight(at)), False, 1, blocks_to_pack(share, units.num_blocks)))
+    number, rows_done, done, steps = -1, 0, 0, 0
+    while True:
+        number, done = next_group(share, number, rows_done, done, steps)
+        if number < 0:
+            return
+        group = group_of(share, number)
+        if done == 0:
+            _bring_last_gradients(share, sizes, layer, units, scratch, group)
+        alive, rows_done, asked, steps = 0, 0, 0, group.steps
+        while done < steps and rows_done < share.turn:
+            done += 1
+            t = steps - done
+            while alive < group.count and share.seq_lens[group.first + alive] > t:
+                alive += 1
+            _find_rows(share, layer, scratch, group, alive, t)
+            for first in range(0, alive, BACKWARD_ROWS):
+                count = least(BACKWARD_ROWS, alive - first)
+                for unit in range(0, units.count, units.run):
+                    num_units = least(units.run, units.count - unit)
+                    span = (num_units + units.width - 1) // units.width * units.width
+                    block = _Block(t, first, count, unit, num_units, span)
+                    _prefetch_next(share, sizes, layer, units, scratch, block, alive)
+                    _load_rows(share, sizes, layer, units, scratch, group, block)
+                    step_backward(code.equations, (scratch.planes, count * span))
+                    _store_rows(sizes, layer, units, scratch, group, block)
+            if share.parts > 1:
+                wait(group.line, done * share.parts)
+            num_later = _later_rows(share, layer, units, scratch, alive, asked)
+            asked = (asked + num_later) % alive
+            _add_products(code, layer, units, scratch, group, alive, t, num_later)
+            rows_done += alive
+        if done == steps:
+            _leave_first_gradients(share, sizes, layer, units, scratch, group)

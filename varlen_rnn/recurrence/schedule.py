@@ -1,0 +1,194 @@
+"""Who runs what: groups of sequences that threads take in turns, or a team of threads for each; a cost model decides.
+
+A group is neighbours in the order of the plan, which are about as long as each other, so few steps have less rows than
+a tile.  What the threads then do is in `sharing`.
+"""
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable
+from operator import sub
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn import threads
+from varlen_rnn.device import empty
+from varlen_rnn.plan import ranks_of
+from varlen_rnn.products.sync import COUNTER
+from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
+from varlen_rnn.recurrence.sharing import PACKING
+
+BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
+MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice a step
+_ENDLESS = 2**62
+_TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
+_TURNS = 64  # of a thread in a call at most, and groups for each thread
+
+# The cost model, in rows: the time that a thread takes for the products of a row.  Measured on two cores, with vectors
+# of 64 bytes, whose rows take half the time, and with others.
+_WEIGHT_PASS_COST = 1.5 if WIDE else 0.5  # of streaming the weights once, at each step of a group
+_FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same of weights that L2 does not hold
+_ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # of a step of one or two rows, beyond those rows
+_BARRIER_COST = 100_000  # in multiply-adds
+_THREAD_LAG = 1.1  # by how much the slowest of some threads lags, where others do not take over
+_MEMBER_LAG = 1.3 if WIDE else 1.1  # the same of the members of a team, who also fetch what the others computed
+_MIN_GAIN = 0.97  # cut further only if the estimate falls below this share of the coarser cut's
+
+_ALONE = contextlib.nullcontext(True)  # in place of a team
+
+
+class Loop(NamedTuple):
+    """A kernel, `kernel(shard, num_shards, work, batch, *arguments)`, called with plain tuples, and its memory.
+
+    `memory_of(own_unit_blocks, sequences)`: how many rows of `width` numbers a thread needs that owns so many blocks of
+    units, and how many offsets where its groups have so many sequences.  A sequence carries `carry_rows`, the packed
+    weights take `panel_rows`.
+    """
+
+    kernel: Callable
+    memory_of: Callable
+    width: int
+    carry_rows: int
+    panel_rows: int
+
+
+def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
+    """Call the kernel of a loop on as many threads, in as large teams, as pay.
+
+    Parameters
+    ----------
+    loop : Loop
+    plan : SortedSeqs
+    reverse : bool
+        Whether each sequence runs from its last row to its first.
+    products : int
+        Multiply-adds in all.
+    unit_blocks : int
+        Panels of hidden units, which the members of a team share.
+    like : (rows, ...)
+        An array of as many rows, of the data type of the memory that the loop gets.
+    *arguments
+        Of the kernel, after the batch.
+    """
+    batch, bounds = ranks_of(plan), (0, plan.num_sequences)
+    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=True)
+    with threads.team() if parts > 1 else _ALONE as may_meet:
+        if not may_meet:
+            num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)
+        num_shards, turn = num_groups * parts, _ENDLESS
+        block_rows = MOST_ROWS if products > parts * L2_ELEMENTS * len(like) else BLOCK_ROWS
+        if num_groups > 1 and parts > 1:
+            batch, bounds = _deal(batch, num_groups)
+        elif num_groups > 1:
+            bounds = _cut(batch[1], num_groups)
+            num_shards = min(num_groups, threads.get_num_threads())
+            turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
+        num_groups, longest = len(bounds) - 1, max(map(sub, bounds[1:], bounds))
+        rows, offsets = loop.memory_of(-(-unit_blocks // parts), longest)
+        before = loop.panel_rows + plan.num_sequences * loop.carry_rows
+        numbers = empty((before + num_shards * rows, loop.width), like)
+        integers = np.zeros((num_groups + PACKING) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
+        _write_groups(integers, batch, bounds)
+        threads.for_each_shard(
+            loop.kernel,
+            (num_groups, parts, turn, block_rows, loop.panel_rows, loop.carry_rows, numbers, integers),
+            (*batch, reverse),
+            *arguments,
+            num_shards=num_shards,
+            # Should one member fail, the others must not wait for it.
+            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, _ENDLESS) if parts > 1 else None,
+        )
+
+
+def _write_groups(integers, batch, bounds):
+    """Write the first and the end of each group among the sequences, and its rows left."""
+    if len(bounds) == 2:
+        integers[2] = bounds[1]  # one group, whose rows nobody asks for
+        return
+    lines = integers[: (len(bounds) - 1) * COUNTER].reshape(-1, COUNTER)
+    lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.add.reduceat(batch[1], bounds[:-1])
+
+
+def _cut(seq_lens, num_groups):
+    """Return the bounds of groups of neighbours; sequences without rows are in the last one."""
+    return *_bounds(max(1, np.count_nonzero(seq_lens)), num_groups)[:-1], len(seq_lens)
+
+
+def _bounds(count, num_groups):
+    """Return where groups of nearly equal size begin among `count` sequences, and `count`."""
+    return [count * group // num_groups for group in range(num_groups + 1)]
+
+
+def _deal(batch, num_groups):
+    """Return a batch whose sequences are dealt out to groups of nearly equal rows, and the bounds of the groups."""
+    groups = [_dealt(len(batch[0]), num_groups, group) for group in range(num_groups)]
+    ranks = np.array([rank for group in groups for rank in group], np.int64)
+    dealt = [array[ranks] for array in batch]
+    for array in dealt:
+        array.flags.writeable = False  # as a plan's are: other types would have kernels compiled again
+    return dealt, (0, *itertools.accumulate(map(len, groups)))
+
+
+def _dealt(num_sequences, num_groups, group):
+    """Return the ranks of the sequences of one group, when they are dealt out to and fro."""
+    ranks = (r * num_groups + (num_groups - 1 - group if r % 2 else group) for r in range(num_sequences))
+    return list(itertools.takewhile(num_sequences.__gt__, ranks))
+
+
+def split(seq_lens, products, unit_blocks, may_meet):
+    """Return how many groups, and how many members of a team each, take the least time."""
+    num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
+    if num_threads == 1:
+        return 1, 1
+    lengths = seq_lens[seq_lens > 0].tolist()  # a list, for most batches are small: less than NumPy's calls take
+    work_of_row = products / sum(lengths)  # one multiply-add per number of the weights
+    lost = _FAR_WEIGHT_PASS_COST if work_of_row > L2_ELEMENTS else _WEIGHT_PASS_COST
+    best = _best_turns(lengths, num_threads, lost, work_of_row)
+    if may_meet:
+        best = min([best, *_teams(lengths, num_threads, unit_blocks, lost, work_of_row)])
+    return best[1:]
+
+
+def _best_turns(lengths, num_threads, lost, work_of_row):
+    """Return the time of groups that threads take in turns, in multiply-adds, and how many there are, of one each.
+
+    Threads take the mean time of all groups, or that of the longest.
+    """
+    best, num_groups, count = (float("inf"), 1, 1), 0, len(lengths)
+    least = -(-count // (num_threads * _TURNS))
+    for size in (-(-max(BLOCK_ROWS, least) // BLOCK_ROWS) * BLOCK_ROWS, 18, 12, 6, 3, 2, 1):
+        if size < least or num_groups == -(-count // size):
+            continue
+        num_groups = -(-count // size)
+        bounds = itertools.pairwise(_bounds(count, num_groups))
+        times = [_rows_and_steps(lengths[first:end], lost) for first, end in bounds]
+        longest, mean = max(times) * _THREAD_LAG, sum(times) / min(num_threads, num_groups)
+        if max(longest, mean) * work_of_row < best[0] * _MIN_GAIN:
+            best = (max(longest, mean) * work_of_row, num_groups, 1)
+        if longest <= mean:
+            break  # smaller groups would only have more steps
+    return best
+
+
+def _teams(lengths, num_threads, unit_blocks, lost, work_of_row):
+    """Yield the time of teams, in multiply-adds, how many there are, and the members of each.
+
+    It is that of the first group, which has the longest sequences, divided by its members, a barrier at each step, and
+    what the slowest member lags.
+    """
+    parts = 2
+    while parts <= min(num_threads, unit_blocks):
+        num_groups = max(1, min(num_threads // parts, len(lengths)))
+        of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
+        units = -(-unit_blocks // parts) / unit_blocks
+        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER_COST
+        yield time * _MEMBER_LAG, num_groups, parts
+        parts *= 2
+
+
+def _rows_and_steps(lengths, lost):
+    """Return the time of a group on one thread, in rows: that of all its rows, and what is `lost` at each step."""
+    first, second, third = (*lengths[:3], 0, 0)[:3]
+    return sum(lengths) + _ONE_ROW_COST * (first - second) + _TWO_ROWS_COST * (second - third) + lost * first

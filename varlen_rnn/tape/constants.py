@@ -1,0 +1,98 @@
+"""The constants of operators: what an annotation declares, and what a call may give for one.
+
+A constant's kind is the text of its annotation in short: `float`, `int`, `bool`, `str`, `ints`, `strs`, `index` or
+`block`; one that ends with `?` may be None.
+"""
+
+import types
+import typing
+
+from varlen_rnn.errors import DTypeError, check_int, check_number
+from varlen_rnn.tape.index import own_index
+
+
+class Index:
+    """The annotation of an index of rows, as it stands between brackets."""
+
+
+class Block:
+    """The annotation of a nested block: the operators of a step."""
+
+
+Ints = tuple[int, ...]
+Strs = tuple[str, ...]
+_KINDS = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    Ints: "ints",
+    Strs: "strs",
+    Index: "index",
+    Block: "block",
+}
+
+
+def kind_of(annotation):
+    """Return the kind of constant that an annotation declares, or None if it declares no constant.
+
+    Examples
+    --------
+    >>> kind_of(float), kind_of(tuple[int, ...]), kind_of(int | None), kind_of(list)
+    ('float', 'ints', 'int?', None)
+    """
+    if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
+        return next((kind for known, kind in _KINDS.items() if known == annotation), None)  # it may have no hash
+    kinds = [kind_of(part) for part in typing.get_args(annotation) if part is not types.NoneType]
+    return f"{kinds[0]}?" if len(kinds) == 1 < len(typing.get_args(annotation)) and kinds[0] else None
+
+
+def _bool(value, what):
+    if not isinstance(value, bool):
+        raise DTypeError(what, expected="True or False", got=repr(value)[:80])
+    return value
+
+
+def _str(value, what):
+    if not isinstance(value, str):
+        raise DTypeError(what, expected="a str", got=repr(value)[:80])
+    return value
+
+
+def _several(take):
+    def take_all(value, what):
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            raise DTypeError(what, expected="a tuple", got=repr(value)[:80])
+        return tuple(take(entry, what) for entry in value)
+
+    return take_all
+
+
+_PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+_TAKE = {
+    "bool": _bool,
+    "int": check_int,
+    "float": lambda value, what: check_number(value, what, "of floating point", lambda number: True),
+    "str": _str,
+    "ints": _several(check_int),
+    "strs": _several(_str),
+    "index": lambda value, what: own_index(value),
+    "block": lambda value, what: value,
+}
+
+
+def as_constant(kind, value, what):
+    """Return what a call gives for a constant as operators take it: a value of Python's own types.
+
+    Raises
+    ------
+    DTypeError
+
+    Examples
+    --------
+    >>> as_constant("float", 2, "beta"), as_constant("int?", None, "axis")
+    (2.0, None)
+    """
+    if type(value) is _PLAIN.get(kind) or (value is None and kind.endswith("?")):
+        return value
+    return _TAKE[kind.rstrip("?")](value, what)

@@ -1,0 +1,321 @@
+"""The declaration of an operator: everything about it in one place, from a function over values.
+
+This is what one looks like:
+
+    @operator
+    def swish(x, beta: float = 1.0): ...        # what it computes, and its documentation
+
+    @swish.infer
+    def _infer(x, beta): ...                    # what is known of the result without the values
+
+    @swish.backward("x")
+    def _backward(x, out, d_out, beta): ...     # the operator `swish_grad`
+
+    @swish.examples
+    def _examples(rng): ...                     # what tests, and `check_operator`, try it on
+"""
+
+import functools
+import inspect
+import keyword
+from types import MappingProxyType
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.tape.constants import as_constant, kind_of
+from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.spec import VALUES
+from varlen_rnn.tape.twin import check_order, gradient_of, not_inferred
+from varlen_rnn.tape.variable import apply
+
+
+def operator(
+    function=None,
+    *,
+    name=None,
+    outputs=("out",),
+    intermediate=(),
+    may_miss=(),
+    in_place=False,
+    cost=None,
+    inference=MappingProxyType({}),
+    overwrites=None,
+    shortcut=None,
+    places=None,
+):
+    """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
+
+    What the decorator returns is a function of Variables, which is applied at once or described in a program.  It has
+    decorators of the functions that belong to it as attributes: `infer`, `backward` or `grad`, and `examples`.
+
+    The function's parameters are the names that the operator has in a program.  Those with an annotation are constants:
+    `float`, `int`, `bool`, `str`, `tuple[int, ...]`, `tuple[str, ...]`, or one of these `| None`.  All others are
+    inputs, which come as values: `LoDTensor`, `SelectedRows` or `SortedSeqs`; `x.data` are the rows.  `*x` takes any
+    number of inputs; one whose default is None may be missing.
+
+    The function returns an array for each output, or a value.  An array has the LoD that `infer` promised: that of the
+    input whose spec it returned, else the one that all inputs share.  An error that is no `InputError` comes out as a
+    `ProgramError` with the operator's name.
+
+    Parameters
+    ----------
+    function : callable
+        What it computes, of values and constants.
+    name : str, optional
+        By default that of the function.  No other operator may have it.
+    outputs : tuple of str
+        Names; a last one that begins with `*` takes all that follow.  Of several, the function returns a tuple.
+    intermediate : tuple of str
+        Outputs that only the gradient reads: a call does not return them, unless `places` says where they stand.
+    may_miss : tuple of str
+        Inputs that may be missing, besides those whose default is None: those of a `*x`.
+    in_place : bool
+        Whether it updates: each output is the input of its name, whose memory it changed.
+    cost : callable, optional
+        `cost(inputs, outputs, **constants)` returns the operations on floating numbers from TensorSpecs, or a
+        `varlen_rnn.ops.cost.Cost`; by default 1 for each element of the outputs.  Its docstring says it in words.
+    inference : mapping
+        Constants that `Program.prune` sets.
+    overwrites : callable, optional
+        `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
+        In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
+    shortcut : callable, optional
+        `shortcut(values, **constants)` returns a list of values, or None: inference and forward in one for values as
+        they mostly are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or the
+        function would; the values then go the long way, which says what is wrong with them, if anything.
+    places : callable, optional
+        `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
+        constants decide what stands where.
+
+    Returns
+    -------
+    function
+        Of Variables, or values, and constants; it returns a Variable, or a list of them.  Its attribute `op` is the
+        operator as programs have it.
+
+    Raises
+    ------
+    ProgramError
+        A name that is taken, or a function that declares no operator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import varlen_rnn as vr
+    >>> @vr.operator
+    ... def halved(x, times: int = 1):
+    ...     '''Return every element, halved some times.'''
+    ...     return x.data * 0.5**times
+    >>> @halved.infer
+    ... def infer(x, times):
+    ...     return x
+    >>> @halved.backward("x")
+    ... def backward(x, d_out, times):
+    ...     return d_out.data * 0.5**times
+    >>> x = vr.Variable([8.0, 4.0], requires_grad=True)
+    >>> y = halved(x, times=2)
+    >>> y.sum().backward()
+    >>> np.asarray(y), x.grad
+    (array([2., 1.]), array([0.25, 0.25]))
+    """
+    if isinstance(outputs, str) or isinstance(intermediate, str) or isinstance(may_miss, str):
+        raise ProgramError("operator, outputs", expected="a tuple of names", got="a str")
+    options = {
+        "outputs": tuple(outputs), "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
+        "overwrites": overwrites, "shortcut": shortcut, "places": places,
+    }  # fmt: skip
+
+    def declare(function):
+        op_type = function.__name__ if name is None else name
+        return _declared(_op(op_type, function, may_miss, in_place, options), function)
+
+    return declare if function is None else declare(function)
+
+
+class Declaration:
+    """What an operator's function has as attributes: the decorators of the functions that belong to it.
+
+    See `varlen_rnn.operator`.
+    """
+
+    def __init__(self, op):
+        self._op = op
+
+    def infer(self, function):
+        """Take what tells the outputs without the values: a decorator.
+
+        It is the one check of inputs besides those of values that the operator's own function makes.
+
+        Parameters
+        ----------
+        function : callable
+            `function(*specs, **constants)` returns a TensorSpec, or several, one for each output, and raises an error
+            of `varlen_rnn` on what does not fit.  The spec of a missing input is None; sizes of -1 are those that only
+            values tell.
+        """
+        self._op.infer = function
+        return function
+
+    def grad(self, function):
+        """Take the gradient as a composition of operators: a decorator.
+
+        Parameters
+        ----------
+        function : callable
+            `function(inputs, outputs, d_outputs, **constants)` returns a list of a Variable or None for each input.  It
+            applies operators to Variables, so it serves values and programs.  `d_outputs` has None where no gradient
+            arrived.
+        """
+        self._check_no_gradient()
+        self._op.grad = function
+        return function
+
+    def backward(self, *of, aliases=MappingProxyType({}), cost=None):
+        """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
+
+        The function's parameters are what it takes: inputs, outputs, gradients of outputs as `d_out`, constants.  It
+        returns the gradients of the inputs in `of`, one after another, as the operator's function returns outputs.
+        Of several outputs, the gradient of one is None where none arrived.
+
+        What it infers follows where it takes all inputs and constants: outputs and their gradients are as `infer` says,
+        and its results are like the inputs.  Otherwise the operator that the decorator returns needs an `infer`.
+
+        Parameters
+        ----------
+        *of : str
+            Inputs.
+        aliases : mapping of str to str
+            Of parameters that have another name than what they stand for.
+        cost : callable, optional
+            As that of `operator`.
+
+        Returns
+        -------
+        function
+            The operator of the gradient.
+        """
+        self._check_no_gradient()
+
+        def declare(function):
+            op, rule = gradient_of(self._op, function, of, aliases, cost)
+            made = _declared(op, function)
+            self._op.grad = rule
+            return made
+
+        return declare
+
+    def _check_no_gradient(self):
+        if self._op.grad is not None or self._op.in_place:
+            got = "an update" if self._op.in_place else "another gradient"
+            raise ProgramError(f"operator {self._op.type!r}, gradient", expected="one, of no update", got=got)
+
+    def examples(self, function):
+        """Take what the operator is tried on: a decorator.
+
+        Parameters
+        ----------
+        function : callable
+            `function(rng)`, of a NumPy generator, yields `(inputs, constants)`: a list of arrays or values, None where
+            one is missing, and a dict.  Use float64, small sizes, and values away from where the gradient jumps.
+        """
+        self._op.examples = function
+        return function
+
+
+def _declared(op, function):
+    """Add an operator to the table, and return the function of Variables that applies it."""
+    register(op)
+    applying, declaration = _applying(op, function), Declaration(op)
+    applying.op = op
+    applying.infer, applying.examples = declaration.infer, declaration.examples
+    applying.grad, applying.backward = declaration.grad, declaration.backward
+    return applying
+
+
+def _applying(op, function):
+    """Return a function of the parameters of another that applies the operator.
+
+    It is compiled from its text, as methods of dataclasses are: Python itself then binds the arguments of a call, which
+    takes no longer than in a function that was written by hand.
+    """
+    parameters, taken, given = inspect.signature(function).parameters.values(), [], []
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and not any(text.startswith("*") for text in taken):
+            taken.append("*")
+        taken.append("*" * (p.kind is p.VAR_POSITIONAL) + p.name)
+        what = f"{op.type}, {p.name}"
+        given.append(f"{p.name}=_take({op.attrs[p.name]!r}, {p.name}, {what!r})" if p.name in op.attrs else taken[-1])
+    applied = f"_apply({', '.join([repr(op.type), *given])})"
+    result = applied if op.places or not op.intermediate else f"_shown({applied})"
+    text = (
+        f"def declare(_apply, _take, _shown):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
+    )
+    found = {}
+    exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
+    applying = found["declare"](apply, as_constant, _shown_of(op))
+    with_default = [p for p in parameters if p.default is not p.empty]
+    applying.__defaults__ = tuple(p.default for p in with_default if p.kind is not p.KEYWORD_ONLY)
+    applying.__kwdefaults__ = {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY}
+    return functools.update_wrapper(applying, function)
+
+
+def _shown_of(op):
+    """Return a function of what `apply` returns that leaves out what only the gradient reads."""
+    positions = [number for number, place in enumerate(op.outputs) if place not in op.intermediate]
+
+    def shown(outputs):
+        if not isinstance(outputs, list):
+            return outputs
+        return outputs[positions[0]] if len(positions) == 1 else [outputs[n] for n in positions if n < len(outputs)]
+
+    return shown
+
+
+def _op(op_type, function, may_miss, in_place, options):
+    """Return the operator that a function declares."""
+    if not isinstance(op_type, str) or not op_type.isidentifier() or keyword.iskeyword(op_type):
+        raise ProgramError("operator, name", expected="an identifier", got=repr(op_type)[:80])
+    inputs, attrs = [], {}
+    for parameter in _parameters(op_type, function):
+        if parameter.annotation is parameter.empty or parameter.annotation in VALUES:
+            inputs.append(_place(op_type, parameter, may_miss))
+        else:
+            attrs[parameter.name] = _kind(op_type, parameter)
+    check_order(op_type, function, attrs)
+    names, outputs = [place.strip("*?") for place in inputs], options["outputs"]
+    fits = set(outputs) <= set(names) if in_place else set(outputs).isdisjoint(names)
+    if not fits or not outputs or len(set(outputs)) < len(outputs):
+        expected = f"{'some' if in_place else 'none'} of the inputs {names}, each once"
+        raise ProgramError(f"operator {op_type!r}, outputs", expected=expected, got=outputs)
+    positions = tuple(map(names.index, outputs)) if in_place else ()
+    return Op(op_type, tuple(inputs), forward=function, infer=not_inferred(op_type), attrs=attrs,
+              in_place=positions, doc=inspect.getdoc(function) or "", **options)  # fmt: skip
+
+
+def _parameters(op_type, function):
+    if not inspect.isfunction(inspect.unwrap(function)):
+        got = type(function).__name__
+        raise ProgramError(f"operator {op_type!r}", expected="a function that is written in Python", got=got)
+    try:
+        return inspect.signature(function, eval_str=True).parameters.values()
+    except Exception as error:  # annotations may be anything
+        expected = "annotations that can be read"
+        raise ProgramError(f"operator {op_type!r}", expected=expected, got=str(error)[:80]) from error
+
+
+def _place(op_type, parameter, may_miss):
+    """Return the place of an input, as `Op` has it."""
+    if parameter.default not in (parameter.empty, None):
+        hint = f"of a constant, write its type: {parameter.name}: {type(parameter.default).__name__}"
+        raise ProgramError(f"operator {op_type!r}, {parameter.name}", expected="an annotation", got="none", hint=hint)
+    star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+    return star + parameter.name + ("?" if parameter.default is None or parameter.name in may_miss else "")
+
+
+def _kind(op_type, parameter):
+    """Return the kind of a constant."""
+    kind = kind_of(parameter.annotation)
+    if kind is None:
+        expected = "float, int, bool, str, tuple[int, ...], tuple[str, ...], or one of them | None"
+        what, hint = f"operator {op_type!r}, {parameter.name}", "an input has no annotation"
+        raise ProgramError(what, expected=expected, got=parameter.annotation, hint=hint)
+    return kind

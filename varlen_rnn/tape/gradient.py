@@ -1,0 +1,131 @@
+"""The way back: what was applied is remembered as records, and gradients pass over them, the last record first.
+
+Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
+with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases the records that it has passed, for the
+recurrence reuses their buffers for gradients.
+"""
+
+import itertools
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.tape.operator import PASSED_ON
+from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.values import own, plain
+
+SUFFIX = "@GRAD"  # of the name of a gradient in a program
+_numbers = itertools.count()
+
+
+class Record:
+    """One applied operator: what it took, what it gave, and its number in the order of application and updates."""
+
+    __slots__ = ("attrs", "inputs", "number", "op", "values")
+
+    def __init__(self, op, inputs, values, attrs):
+        self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
+        self.number = next(_numbers)
+
+    def release(self):
+        """Let go of all values: the record cannot be passed again."""
+        self.inputs = self.values = None
+
+    def check(self):
+        """Raise if the values that the gradient needs are gone, or have changed since they were used."""
+        if self.inputs is None:
+            hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
+            raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
+        for position, variable in enumerate(self.inputs):
+            if variable is not None and variable.updated_at > self.number:
+                raise ProgramError(
+                    f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
+                    expected="the value that the forward pass used",
+                    got="a value updated since",
+                    hint="call backward before the optimizer's step",
+                )
+
+
+def was_updated(variable):
+    """Let records that took the value of a variable know that it is another now."""
+    variable.updated_at = next(_numbers)
+
+
+class Pass:
+    """Gradients on their way from some Variables back to the leaves that require one.
+
+    It applies the operators of the gradient: they run, or are described in the program being recorded.
+
+    Parameters
+    ----------
+    apply : callable
+        `apply(op_type, *variables, **attrs)`, of the file above this one.
+    variables_of : callable
+        `variables_of(values)` makes Variables, without a record, of what a record's operator gave: a record that held
+        its own outputs would be freed late.
+    """
+
+    def __init__(self, apply, variables_of):
+        self._apply, self._variables_of = apply, variables_of
+        self._arrived = {}  # lists of gradients, by the number of a record and the position of its output
+        self._owned = {}  # memory that was given out, by identity: no two leaves share any
+
+    def run(self, pairs):
+        """Send `(variable, gradient)` pairs back."""
+        records = _reachable([variable for variable, _ in pairs])
+        for record in records:
+            record.check()
+        for variable, gradient in pairs:
+            if not isinstance(gradient.value, Symbol):
+                own(gradient.value, self._owned)  # the caller's
+            self._send(variable, gradient)
+        for record in records:
+            try:
+                self._over(record)
+            finally:
+                # After an error too: the operator may have written over what it kept, and a second pass would read it.
+                record.release()
+
+    def _send(self, variable, gradient):
+        """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
+        if variable.record is not None:
+            self._arrived.setdefault((variable.record.number, variable.position), []).append(gradient)
+            return
+        total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
+        if isinstance(total.value, Symbol):
+            # A gradient that several variables share has its name from the first of them.
+            variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
+            variable.grad.value.take_name(variable.name + SUFFIX)
+            return
+        variable.grad = plain(total.value if variable.grad is not None else own(gradient.value, self._owned))
+
+    def _over(self, record):
+        """Turn the gradients that arrived at a record's outputs into those of its inputs."""
+        gradients = [self._arrived.pop((record.number, position), None) for position in range(len(record.values))]
+        if not any(gradients):
+            return
+        outputs = self._variables_of(record.values)
+        summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
+        for output, gradient in zip(outputs, summed, strict=True):
+            if gradient is not None and isinstance(gradient.value, Symbol) and SUFFIX not in gradient.name:
+                gradient.value.take_name(output.name + SUFFIX)
+        try:
+            given = record.op.grad(record.inputs, outputs, summed, **record.attrs)
+            if len(given) != len(record.inputs):
+                raise ValueError(f"{len(given)} gradients of {len(record.inputs)} inputs")
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise record.op.failed(error) from error
+        for variable, gradient in zip(record.inputs, given, strict=True):
+            if gradient is not None and variable is not None and variable.requires_grad:
+                self._send(variable, gradient)
+
+
+def _reachable(targets):
+    """Return the records that led to the targets, last first: each comes after all that used its outputs."""
+    found, stack = {}, [variable.record for variable in targets if variable.record]
+    while stack:
+        record = stack.pop()
+        if record.number not in found:
+            found[record.number] = record
+            stack.extend(v.record for v in record.inputs or () if v is not None and v.record is not None)
+    return [found[number] for number in sorted(found, reverse=True)]

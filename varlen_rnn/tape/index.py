@@ -1,0 +1,71 @@
+"""Indices of rows: a copy that nobody changes, and the text of one, as it is written between brackets."""
+
+import operator
+import re
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod_input import check_unmasked
+
+# The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
+BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})
+_NUMBER = r"-?\d{1,18}"
+_ITEM = rf"(?:{_NUMBER}|(?:{_NUMBER})?:(?:{_NUMBER})?(?::(?:{_NUMBER})?)?|\.\.\.|None)"
+_INDEX = re.compile(rf"(?:{_ITEM}(?:, {_ITEM})*)?")
+
+
+def own_index(index):
+    """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
+    return tuple(map(_own_item, index)) if isinstance(index, tuple) else _own_item(index)
+
+
+def _own_item(item):
+    if type(item) in BASIC_INDEX or isinstance(item, (int, np.integer)):
+        return item
+    check_unmasked(item, "getitem, index")
+    try:
+        array = np.array(item)
+    except (ValueError, TypeError):  # no index: the operator says so
+        return item
+    # NumPy takes an empty list for indices, whatever the data type of nothing.
+    return array if array.size or isinstance(item, np.ndarray) else array.astype(np.intp)
+
+
+def index_to_text(index):
+    """Return an index of numbers, slices, `...` and None as it is written between brackets."""
+    items = index if isinstance(index, tuple) else (index,)
+    return ", ".join(_item_to_text(item) for item in items)
+
+
+def _item_to_text(item):
+    if isinstance(item, slice):
+        parts = ["" if part is None else str(int(part)) for part in (item.start, item.stop, item.step)]
+        return ":".join(parts if parts[2] else parts[:2])
+    if item is None or item is Ellipsis:
+        return "None" if item is None else "..."
+    try:
+        if not isinstance(item, bool):
+            return str(operator.index(item))
+    except TypeError:
+        pass
+    hint = "a program holds numbers, slices, ... and None; look rows up with an embedding or sequence operator"
+    raise ProgramError("getitem, index", expected="a basic index", got=type(item).__name__, hint=hint)
+
+
+def is_index(text):
+    """Return whether a text is that of an index."""
+    return _INDEX.fullmatch(text) is not None
+
+
+def index_of_text(text):
+    """Return the index that a text stands for."""
+    return tuple(_item_of_text(item) for item in text.split(", ")) if text else ()
+
+
+def _item_of_text(item):
+    if item in ("None", "..."):
+        return None if item == "None" else Ellipsis
+    if ":" in item:
+        return slice(*(int(part) if part else None for part in item.split(":")))
+    return int(item)

@@ -1,0 +1,99 @@
+"""Running an operator on values: its inputs are checked as descriptions are, and what it computed becomes values."""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import as_rows
+from varlen_rnn.tape.checks import shared_lod
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.operator import PASSED_ON
+from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
+
+_FINISHED = frozenset(VALUES)
+
+
+def check_given(op, inputs):
+    """Raise if an input is None that may not be."""
+    if (position := op.missing(inputs)) is not None:
+        name = f"{op.type}, {op.input_name(position)}"
+        raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
+
+
+def run(op, values, attrs):
+    """Return the outputs of an operator as a list of values.
+
+    `infer` checks what descriptions tell, and `forward` what only the values do, as when a program was described.
+
+    Raises
+    ------
+    InputError
+        What does not fit.
+    ProgramError
+        An error of another kind in the operator's functions, with its name.
+    """
+    try:
+        if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
+            return outputs
+        if None in values:
+            check_given(op, values)
+        known = [None if value is None else describe(value) for value in values]
+        promised = op.infer(*known, **attrs)
+        given = op.forward(*values, **attrs)
+        if type(given) is LoDTensor:  # as most operators return
+            return [given]
+        if type(given) is not tuple or type(promised) is not tuple or len(given) != len(promised):
+            given, promised = _aligned(op, given, promised)
+        if _FINISHED.issuperset(map(type, given)):
+            return list(given)
+        return [
+            value if type(value) in _FINISHED else _tensor(op, value, spec, values, known)
+            for value, spec in zip(given, promised, strict=True)
+        ]
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise op.failed(error) from error
+
+
+def _aligned(op, given, promised):
+    """Return what an operator returned and what `infer` promised as two sequences of one length."""
+    given = given if isinstance(given, (tuple, list)) else (given,)
+    promised = (promised,) if type(promised) is TensorSpec else promised
+    if len(given) != len(promised):
+        expected = f"{len(promised)} outputs, as infer says"
+        raise ProgramError(f"operator {op.type!r}", expected=expected, got=len(given))
+    return given, promised
+
+
+def _tensor(op, value, spec, values, known):
+    """Return an array that an operator computed as a LoDTensor, after checking that it is what `infer` promised."""
+    try:
+        array = value if type(value) is np.ndarray else as_rows(value)
+    except InputError as error:
+        what, got = f"operator {op.type!r}, result", type(value).__name__
+        raise ProgramError(what, expected=f"{spec}, as infer says", got=got) from error
+    wanted, dtype, levels, kind = spec
+    if kind != LOD_TENSOR or array.dtype != dtype or not sizes_fit(array.shape, wanted):
+        got = f"{array.dtype} {list(array.shape)}"
+        raise ProgramError(f"operator {op.type!r}, result", expected=f"{spec}, as infer says", got=got)
+    array = array if array.flags.writeable else array.copy()  # what NumPy broadcasts is not
+    if not levels:
+        return LoDTensor.wrap(array)
+    own = [value.structure for value, other in zip(values, known, strict=True) if other is spec]
+    lod = own[0] if own else _shared(op, values, levels)
+    if len(array) != lod.num_rows:
+        shapes = ", ".join(str(value.shape) for value in values if isinstance(value, LoDTensor))
+        raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=f"shapes {shapes}")
+    return LoDTensor.wrap(array, lod)
+
+
+def _shared(op, values, levels):
+    """Return the LoD that all inputs share."""
+    tensors = [n for n, value in enumerate(values) if isinstance(value, LoDTensor)]
+    lod = shared_lod(op.type, *(values[n] for n in tensors), names=[op.input_name(n) for n in tensors])
+    if len(lod) != levels:
+        hint = "return a LoDTensor where the result has another LoD than the inputs"
+        expected = f"an input of {count(levels, 'level')}, as infer says"
+        raise LoDError(f"operator {op.type!r}", expected=expected, got=len(lod), hint=hint)
+    return lod

@@ -1,0 +1,178 @@
+"""The operator of a gradient, `name_grad`: what its function takes and infers follows from the operator itself."""
+
+import inspect
+from typing import NamedTuple
+
+from varlen_rnn.errors import InputError, ProgramError, ShapeError
+from varlen_rnn.tape.checks import check_kind, check_like
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply_list
+
+_INPUTS, _OUTPUTS, _D_OUTPUTS = range(3)
+
+
+class _Source(NamedTuple):
+    """What an input of the gradient is: of the operator, an input, an output, or the gradient of an output."""
+
+    group: int
+    position: int
+
+
+def gradient_of(op, function, of, aliases, cost):
+    """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
+
+    Parameters
+    ----------
+    op : Op
+    function : callable
+    of, aliases, cost
+        As `Declaration.backward` takes them.
+    """
+    parameters = inspect.signature(function).parameters
+    attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}
+    check_order(f"{op.type}_grad", function, attrs)
+    taken = {name: _source(op, aliases.get(name, name)) for name in parameters if name not in attrs}
+    positions = [_position_of_input(op, name) for name in of]
+    if not of or any(_takes_rest(op, position) for position in positions[:-1]):
+        raise ProgramError(f"gradient of {op.type!r}", expected="inputs, one that takes the rest last", got=of)
+    inputs = tuple(_place(op, parameters[name], source) for name, source in taken.items())
+    several = len(of) > 1 or _takes_rest(op, positions[-1])
+    outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
+    made = Op(
+        f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs, cost=cost,
+        infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),
+        doc=inspect.getdoc(function) or f"Return the gradient of `{op.type}`.",
+    )  # fmt: skip
+    return made, _rule(op, made, list(taken.values()), positions)
+
+
+def check_order(op_type, function, attrs):
+    """Raise unless inputs can be given by position, before constants, and constants by name."""
+    before = True
+    for p in inspect.signature(function).parameters.values():
+        is_constant = p.name in attrs
+        wrong = p.kind is (p.POSITIONAL_ONLY if is_constant else p.KEYWORD_ONLY) or p.kind is p.VAR_KEYWORD
+        if wrong or p.name.startswith("_") or not (before or is_constant):
+            expected = "inputs first, then constants by name; none begins with _"
+            raise ProgramError(f"operator {op_type!r}, {p.name}", expected=expected)
+        before = before and not is_constant
+
+
+def _names(places):
+    return [place.strip("*?") for place in places]
+
+
+def _takes_rest(op, position):
+    return op.inputs[position].startswith("*")
+
+
+def _source(op, name):
+    """Return what a parameter stands for."""
+    inputs, outputs = _names(op.inputs), _names(op.outputs)
+    if name in inputs:
+        return _Source(_INPUTS, inputs.index(name))
+    if name.removeprefix("d_") in outputs and not op.outputs[-1].startswith("*"):
+        return _Source(_D_OUTPUTS if name.startswith("d_") else _OUTPUTS, outputs.index(name.removeprefix("d_")))
+    known = [*inputs, *outputs, *(f"d_{output}" for output in outputs), *op.attrs]
+    raise ProgramError(f"gradient of {op.type!r}, {name}", expected=f"one of {known}", got="another name")
+
+
+def _position_of_input(op, name):
+    names = _names(op.inputs)
+    if name not in names:
+        raise ProgramError(f"gradient of {op.type!r}", expected=f"inputs, {names}", got=repr(name))
+    position = names.index(name)
+    if op.inputs[position].endswith("?"):
+        hint = "compose the gradient of an input that may be missing from operators: `grad`"
+        raise ProgramError(f"gradient of {op.type!r}, {name}", expected="an input that is always there", hint=hint)
+    return position
+
+
+def _place(op, parameter, source):
+    """Return the place of an input of the gradient, as `Op` has it."""
+    rest = source.group == _INPUTS and _takes_rest(op, source.position)
+    if rest != (parameter.kind is parameter.VAR_POSITIONAL):
+        raise ProgramError(f"gradient of {op.type!r}, {parameter.name}", expected="a star where the operator has one")
+    if source.group == _INPUTS:
+        missing = op.inputs[source.position].endswith("?")
+    else:  # only one of several gradients may arrive
+        missing = source.group == _D_OUTPUTS and len(op.outputs) - len(op.intermediate) > 1
+    return "*" * rest + parameter.name + "?" * missing
+
+
+def _rule(op, made, sources, positions):
+    """Return the `grad` of the operator itself."""
+    rest = made.inputs[-1].startswith("*")
+    fixed = [tuple(source) for source in sources[: len(sources) - rest]]  # NamedTuples take longer to unpack
+    all_constants = made.attrs.keys() == op.attrs.keys()
+
+    def grad(inputs, outputs, d_outputs, **attrs):
+        groups = inputs, outputs, d_outputs
+        given = [groups[group][position] for group, position in fixed]
+        if rest:
+            given += inputs[sources[-1].position :]
+        if not all_constants:
+            attrs = {name: value for name, value in attrs.items() if name in made.attrs}
+        gradients, position = [None] * len(inputs), -1
+        for number, gradient in enumerate(apply_list(made.type, *given, **attrs)):
+            position = positions[number] if number < len(positions) else position + 1
+            gradients[position] = gradient
+        return gradients
+
+    return grad
+
+
+def _inference(op, op_type, taken, positions, attrs):
+    """Return what the gradient infers, if it takes all inputs and constants of the operator."""
+    sources = list(taken.values())
+    wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
+    if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
+        return not_inferred(op_type)
+    order = [sources.index(source) for source in wanted]
+    rest = bool(op.inputs) and op.inputs[-1].startswith("*")
+    to_rest = _takes_rest(op, positions[-1])
+    checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
+
+    def infer(*specs, **constants):
+        inputs = [specs[number] for number in order]
+        if rest:  # the last of the gradient's, too
+            inputs[-1:] = specs[len(taken) - 1 :]
+        try:
+            promised = op.infer(*inputs, **constants)
+        except InputError as error:
+            raise type(error)(_renamed(str(error), op.type, op_type)) from error
+        likes = [promised] if type(promised) is TensorSpec else promised
+        for number, name, position in checked:
+            spec = specs[number]
+            if spec is not None and (position >= len(likes) or spec != likes[position]):
+                _check_as_promised(op_type, name, spec, likes, position)
+        found = [inputs[position] for position in positions]
+        return found + inputs[positions[-1] + 1 :] if to_rest else found
+
+    return infer
+
+
+def _renamed(message, op_type, other):
+    """Return the message of an error with the name of another operator, where it begins with that of one."""
+    return other + message.removeprefix(op_type) if message.startswith((f"{op_type},", f"{op_type}:")) else message
+
+
+def _check_as_promised(op_type, name, spec, promised, position):
+    if position >= len(promised):
+        raise ShapeError(f"{op_type}, {name}", expected="an output that there is with these constants")
+    like = promised[position]
+    if like.kind == LOD_TENSOR:
+        check_like(op_type, name, spec, like)
+    else:
+        check_kind(op_type, name, spec, like.kind)
+
+
+def not_inferred(op_type):
+    """Return the inference of an operator that was given none: an error."""
+
+    def infer(*specs, **attrs):
+        raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=f"@{op_type}.infer")
+
+    return infer
