@@ -16,7 +16,7 @@ from varlen_rnn.cache.environment import sources_known, this_environment
 from varlen_rnn.cache.fingerprint import fingerprint
 
 COLD_START = (
-    "varlen_rnn: compiling kernels for this machine, once; about 20 s "
+    "varlen_rnn: compiling kernels for this machine, once; about 10 s "
     "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
 )
 
@@ -93,7 +93,7 @@ class DiskCache(caching._Cache):
         return environment_folder() / f"{self._function.__name__}-{digest.hexdigest()[:32]}.nbc"
 
 
-# Each once a process, and cheap: `cache` remembers that it was done.
+# Each once per process, and cheap: `cache` remembers that it was done.
 
 
 @functools.cache
