@@ -1,4 +1,4 @@
-"""What an engine's own process can measure of itself: seconds a step, its sgemm rate, the memory of a step."""
+"""What an engine's own process can measure of itself: seconds per step, its sgemm rate, the memory of a step."""
 
 import ctypes
 import functools

@@ -37,7 +37,7 @@ class Classifier(vr.nn.Module):
         self.output = vr.nn.Linear(2 * hidden_size, num_classes)
 
     def forward(self, ids):
-        """Return logits, a row a sequence."""
+        """Return logits, one row per sequence."""
         y, _ = self.lstm(self.embedding(ids))
         return self.output(self.dropout(self.pool(y)))
 

@@ -29,7 +29,7 @@ class Model(vr.nn.Module):
         self.output = vr.nn.Linear(128, num_classes)
 
     def forward(self, ids):
-        """Return logits, a row a sequence."""
+        """Return logits, one row per sequence."""
         y, _ = self.run_lstm(self.embedding(ids))
         return self.output(vr.sequence_pool(y, "mean"))
 
@@ -108,7 +108,7 @@ def draw(results, path):
     rows = [1.0] * len(results), [r.padded_rows / r.rows for r in results]
     places, names = range(len(results)), [f"{r.name.replace('_', ' ')}, {r.order}" for r in results]
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
-    titles = ("microseconds a row of data", "rows through the LSTM, a row of data")
+    titles = ("microseconds per row of data", "rows through the LSTM, per row of data")
     for axis, (unpadded, padded), title in zip(axes, (times, rows), titles, strict=True):
         for shift, values, label in ((-0.2, unpadded, "unpadded"), (0.2, padded, "padded")):
             bars = axis.barh([place + shift for place in places], values, 0.4, label=label)

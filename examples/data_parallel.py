@@ -31,7 +31,7 @@ class Classifier(vr.nn.Module):
         self.output = vr.nn.Linear(64, num_classes)
 
     def forward(self, ids):
-        """Return logits, a row a sequence."""
+        """Return logits, one row per sequence."""
         return self.output(vr.sequence_pool(self.gru(self.embedding(ids))[0], "mean"))
 
 

@@ -193,7 +193,7 @@ def main(name):
 
 @pytest.fixture(scope="module")
 def told():
-    """Return what each case printed; one process a case only where the first one ended early."""
+    """Return what each case printed; one process per case only where the first one ended early."""
     lines = _run(list(CASES))
     return {name: lines.get(name) or _run([name]).get(name, "the process ended") for name in CASES}
 

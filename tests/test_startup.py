@@ -1,7 +1,20 @@
 """What an import brings with it; how long it takes is for `python -m benchmarks startup`: no test asserts a time."""
 
+import os
 import subprocess
 import sys
+
+STEP = """
+import sys, numpy as np, varlen_rnn as vr
+from varlen_rnn.cache.disk import DiskCache
+vr.manual_seed(0)
+save, saved = DiskCache.save_overload, []
+DiskCache.save_overload = lambda self, *args: saved.append(self) or save(self, *args)
+layer = vr.nn.LSTM(3, 4)
+y, _ = layer(vr.create_lod_tensor(np.ones((5, 3), np.float32), [[2, 3]]))
+y.sum().backward()
+print(len(saved), np.asarray(layer.weight_hh_l0.grad).tobytes().hex(), *sys.modules)
+"""
 
 
 def modules_after(program):
@@ -14,3 +27,15 @@ def test_an_import_brings_nothing_that_only_some_programs_use():
     assert "varlen_rnn.nn.recurrent" in added
     unwanted = {"scipy", "tqdm", "torch", "matplotlib", "pandas", "varlen_rnn.cli"}
     assert not {name for name in added if name.split(".")[0] in unwanted or name in unwanted}
+
+
+def test_a_warm_start_compiles_nothing_and_computes_the_same(tmp_path):
+    command, environment = [sys.executable, "-c", STEP], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    cold, warm = (
+        subprocess.run(command, env=environment, capture_output=True, check=True, text=True, timeout=300).stdout.split()
+        for _ in range(2)
+    )
+    assert int(cold[0]) > 0
+    assert int(warm[0]) == 0
+    assert warm[1] == cold[1]
+    assert "scipy.linalg" not in warm[2:]

@@ -1,4 +1,4 @@
-"""The random numbers of initialisation and dropout: one generator a thread, or context, seeded by `manual_seed`."""
+"""The random numbers of initialisation and dropout: one generator per thread, or context, seeded by `manual_seed`."""
 
 import contextvars
 import json

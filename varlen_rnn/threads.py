@@ -1,6 +1,6 @@
 """Shards of work on threads, over kernels that release the GIL.
 
-There is no threading layer: a kernel is called once a shard, with the shard's number and their count.  It owns its
+There is no threading layer: a kernel is called once per shard, with the shard's number and their count.  It owns its
 share from the first step to the last, or takes piece after piece at a counter.  What is computed does not depend on how
 many shards there are, so results do not depend on the number of threads.  Shards wait for each other only within a
 `team`, or for a piece that one has taken, which therefore must not fail.
@@ -27,7 +27,7 @@ VARIABLE = "VARLEN_RNN_NUM_THREADS"  # of the environment
 _own_number = contextvars.ContextVar("num_threads", default=None)
 _last_number = None  # that any context has set: it is that of all which have none of their own
 _jobs = []  # those that have not ended
-_helpers = []  # an entry a thread
+_helpers = []  # one entry per thread
 _wakes = SimpleQueue()  # for each entry, a helper looks into all jobs
 _teams = []  # those who asked to be a team; the first of them is
 

@@ -38,11 +38,11 @@ def padding_ratio(line):
 PICTURES = {
     "padding": Picture("Where padding breaks even", "rows of the padded batch for each row", "µs a row",
                        padding_ratio, _microseconds_a_row, "linear", (OURS, TWIN, "torch padded")),
-    "rows": Picture("Cost against rows", "rows of the batch, whatever its lengths", "ms a step",
+    "rows": Picture("Cost against rows", "rows of the batch, whatever its lengths", "ms per step",
                     lambda line: line["rows"], _milliseconds, "linear", (OURS,)),
     "batch": Picture("Sequences of a batch, equal lengths", "sequences", "µs a row",
                      lambda line: line["size"][0], _microseconds_a_row, "log", (OURS, *PYTORCH)),
-    "threads": Picture("Threads", "threads", "ms a step",
+    "threads": Picture("Threads", "threads", "ms per step",
                        lambda line: line["threads"], _milliseconds, "log", (OURS, *PYTORCH)),
 }  # fmt: skip
 

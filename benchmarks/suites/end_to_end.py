@@ -1,4 +1,4 @@
-"""A whole classifier on the three embedded data sets: rows a second of training."""
+"""A whole classifier on the three embedded data sets: rows per second of training."""
 
 import dataclasses
 from typing import NamedTuple
@@ -38,7 +38,7 @@ def run(point, patience):
 
 
 def cells(line):
-    """Return the cells of a line: our rows a second, then how many times as long each peer takes."""
+    """Return the cells of a line: our rows per second, then how many times as long each peer takes."""
     padding = line["padded_rows"] / line["rows"]
     names = [line["data_set"], line["batch_size"], line["rows"], padding]
     if "failed" in line:

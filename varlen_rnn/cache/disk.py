@@ -16,7 +16,7 @@ from varlen_rnn.cache.fingerprint import fingerprint
 from varlen_rnn.whole_file import write_file
 
 COLD_START = (
-    "varlen_rnn: compiling kernels for this machine, once; about 20 s "
+    "varlen_rnn: compiling kernels for this machine, once; about 10 s "
     "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
 )
 
@@ -101,7 +101,7 @@ def _read(path):
     return payload
 
 
-# Each once a process, and cheap: `cache` remembers that it was done.
+# Each once per process, and cheap: `cache` remembers that it was done.
 
 
 @functools.cache

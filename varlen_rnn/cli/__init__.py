@@ -1,4 +1,4 @@
-"""The command line, `python -m varlen_rnn` or `varlen-rnn`: one module a command."""
+"""The command line, `python -m varlen_rnn` or `varlen-rnn`: one module per command."""
 
 import argparse
 import os

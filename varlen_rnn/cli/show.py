@@ -17,7 +17,7 @@ def add_to(commands):
     """Add the command to the parser's."""
     text = (
         "Show a saved program: its variables and operators, its parameters, and its cost. Every size that only a feed "
-        "tells counts as one, so of a program over rows the cost is that of a row, beside what is paid once a run."
+        "tells counts as one, so of a program over rows the cost is that of a row, beside what is paid once per run."
     )
     parser = commands.add_parser("show", help="what a saved program is made of", description=text)
     parser.add_argument(

@@ -155,7 +155,7 @@ def pool_sum_grad_cpu(d_out, offsets, scale, d_x):
 
 @cuda_kernel
 def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
-    """Twin of `pool_sum_grad_cpu`; a thread an element of `d_out`."""
+    """Twin of `pool_sum_grad_cpu`; one thread per element of `d_out`."""
     thread = cuda.grid(1)
     if thread < d_out.size:
         i, j = thread // d_out.shape[1], thread % d_out.shape[1]
@@ -216,7 +216,7 @@ def pool_max_cpu(x, offsets, out, index):
 
 @cuda_kernel
 def pool_max_cuda(x, offsets, out, index):
-    """Twin of `pool_max_cpu`; a thread an element of `out`."""
+    """Twin of `pool_max_cpu`; one thread per element of `out`."""
     thread = cuda.grid(1)
     if thread < out.size:
         i, j = thread // out.shape[1], thread % out.shape[1]
@@ -326,7 +326,7 @@ def clear_cuda(out):
 
 @cuda_kernel
 def pick_rows_grad_cuda(d_out, index, d_x):
-    """Twin of `pick_rows_grad_cpu` after `clear_cuda`; a thread a column, so that sums keep their order."""
+    """Twin of `pick_rows_grad_cpu` after `clear_cuda`; one thread per column, so that sums keep their order."""
     j = cuda.grid(1)
     if j < d_x.shape[1]:
         for i in range(d_out.shape[0]):

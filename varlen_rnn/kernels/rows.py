@@ -36,22 +36,6 @@ def first_outside(ids, height):
 
 
 @cpu_kernel
-def negative_log_likelihood(log_probabilities, classes, out):
-    """`out[r] = -log_probabilities[r, classes[r]]`, on the host, where NumPy's index takes three times as long.
-
-    No bounds are checked.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> out = np.empty(2); negative_log_likelihood(-np.arange(6.0).reshape(2, 3), np.array([1, 2]), out); out
-    array([1., 5.])
-    """
-    for r in range(out.shape[0]):
-        out[r] = -log_probabilities[r, classes[r]]
-
-
-@cpu_kernel
 def gather_rows_cpu(table, ids, out):
     """`out[k] = table[ids[k]]`, 0 where the id is -1.  No bounds are checked."""
     for k in range(out.shape[0]):
@@ -141,7 +125,7 @@ def scatter_add_rows_cpu(values, ids, out):
 def scatter_add_rows_cuda(values, rows, starts, order, out):
     """Twin of `scatter_add_rows_cpu`: `out[rows[i]] += values[order[k]]`, k from `starts[i]` to `starts[i + 1]`.
 
-    A thread a column of a listed row, so that sums need no atomics and keep their order.
+    One thread per column of a listed row, so that sums need no atomics and keep their order.
     """
     thread = cuda.grid(1)
     if thread < rows.size * out.shape[1]:

@@ -71,7 +71,7 @@ def concat_outputs_cpu(step, starts, t, out):
 
 @cuda_kernel
 def concat_outputs_cuda(step, starts, t, out):
-    """Twin of `concat_outputs_cpu`; a thread an element of `step`."""
+    """Twin of `concat_outputs_cpu`; one thread per element of `step`."""
     i = cuda.grid(1)
     if i < step.size:
         k, j = i // step.shape[1], i % step.shape[1]
@@ -81,7 +81,7 @@ def concat_outputs_cuda(step, starts, t, out):
 def concat_outputs(step, starts, t, out):
     """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
 
-    Its gradient is `segment_inputs`.  Called once a step, it fills every row of `out`.
+    Its gradient is `segment_inputs`.  Called once per step, it fills every row of `out`.
 
     No bounds are checked.
 

@@ -39,7 +39,7 @@ def sgd_cpu(rows, grad, lr, param):
 
 @cuda_kernel
 def sgd_cuda(rows, grad, lr, param):
-    """Twin of `sgd_cpu`; a thread a column, so that repeated rows need no atomics."""
+    """Twin of `sgd_cpu`; one thread per column, so that repeated rows need no atomics."""
     j = cuda.grid(1)
     lr = param.dtype.type(lr)
     if j < grad.shape[1]:
@@ -93,7 +93,7 @@ def momentum_cpu(rows, grad, lr, mu, nesterov, velocity, param):
 
 @cuda_kernel
 def momentum_cuda(rows, grad, lr, mu, nesterov, velocity, param):
-    """Twin of `momentum_cpu`; a thread an element of `grad`."""
+    """Twin of `momentum_cpu`; one thread per element of `grad`."""
     i = cuda.grid(1)
     lr, mu = param.dtype.type(lr), param.dtype.type(mu)
     if i < grad.size:
@@ -151,7 +151,7 @@ def adagrad_cpu(rows, grad, lr, epsilon, moment, param):
 
 @cuda_kernel
 def adagrad_cuda(rows, grad, lr, epsilon, moment, param):
-    """Twin of `adagrad_cpu`; a thread an element of `grad`."""
+    """Twin of `adagrad_cpu`; one thread per element of `grad`."""
     i = cuda.grid(1)
     lr, epsilon = param.dtype.type(lr), param.dtype.type(epsilon)
     if i < grad.size:
@@ -218,7 +218,7 @@ def adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
 
 @cuda_kernel
 def adam_cuda(rows, grad, lr, beta1, share1, beta2, share2, epsilon, moment1, moment2, param):
-    """Twin of `adam_cpu`, but for the shares, 1 - beta, which come typed; a thread an element of `grad`."""
+    """Twin of `adam_cpu`, but for the shares, 1 - beta, which come typed; one thread per element of `grad`."""
     i = cuda.grid(1)
     if i < grad.size:
         k, j = i // grad.shape[1], i % grad.shape[1]

@@ -16,7 +16,7 @@ class DynamicRNN(Module):
     ----------
     cell : Module or callable
         `cell(x_t, *states) -> (output, *next_states)`: rows of the sequences that are still alive, longest first.  It
-        is called once a forward pass, with variables that have no values: the operators that it applies are the step.
+        is called once per forward pass, with variables that have no values: the operators that it applies are the step.
         What it reads besides its arguments, its parameters or variables from outside, is the same at every step.
 
     Examples

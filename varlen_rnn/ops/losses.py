@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.kernels.rows import negative_log_likelihood
+from varlen_rnn.kernels.losses import negative_log_likelihood
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.elementwise import grad_like, log_softmax_of
 from varlen_rnn.ops.examples import rows

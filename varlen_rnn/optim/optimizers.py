@@ -35,7 +35,7 @@ class Optimizer:
         if not self.parameters:
             raise ShapeError("parameters", expected="at least one Parameter", got="none")
         if len(set(self.parameters)) < len(self.parameters):
-            hint = "it would be updated twice a step"
+            hint = "it would be updated twice per step"
             raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
         self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
         self.lr = lr

@@ -194,7 +194,7 @@ def _copy_columns(columns, start, count, first, end):
 
 @cpu_inlined
 def _prefetch_sums(side, row, end, column):
-    """Prefetch the sums of the tile that begins with a row: many, and each is read only once a block."""
+    """Prefetch the sums of the tile that begins with a row: many, and each is read only once per block."""
     line = lanes_of(side.c) * CACHE_LINE // VECTOR_BYTES
     for r in range(row, least(row + TILE_ROWS, end)):
         for j in range(column, column + width_of(side.c), line):

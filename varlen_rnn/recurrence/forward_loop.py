@@ -1,7 +1,7 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
 A block is up to `block_rows` sequences at one step, or, where no more are alive, rows of several steps.  Its rows are
-projected at once, so that the weights of the inputs pass once a block.  Then, for each step and panel of units, the
+projected at once, so that the weights of the inputs pass once per block.  Then, for each step and panel of units, the
 recurrent products are summed into the scratch, and the cell's equations run on it (`equations`).  Projected inputs are
 planes, too, one per panel of units and gate, where the rows of a step are neighbours.
 """

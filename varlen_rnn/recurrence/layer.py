@@ -101,7 +101,7 @@ def _of_direction(states, number):
 
 
 def _stack_directions(states):
-    """Return (states, directions, sequences, hidden) from one array a direction."""
+    """Return (states, directions, sequences, hidden) from one array per direction."""
     if on_device(states[0]):
         return to_device(np.stack([part.copy_to_host() for part in states], axis=1))
     return np.stack(states, axis=1) if len(states) > 1 else states[0][:, None]

@@ -21,7 +21,7 @@ from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
 from varlen_rnn.recurrence.sharing import PACKING
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
-MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice a step
+MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step
 _ENDLESS = 2**62
 _TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread

@@ -4,7 +4,7 @@ Sequences do not depend on each other, so a group can be any thread's: one takes
 for some rows, and puts it back.  Once the weights are packed nobody waits: a thread does as much as its core lets it.
 
 Where sequences are too few for that, threads are teams.  The members of a team share the sequences of their group and
-own parts of the hidden units; since a step needs all units of the one before, they meet at a barrier once a step.
+own parts of the hidden units; since a step needs all units of the one before, they meet at a barrier once per step.
 
 Kernels are called with plain tuples, which they name themselves, for a NamedTuple costs time at each call.
 """
