@@ -11,12 +11,12 @@ import safetensors.numpy
 import varlen_rnn as vr
 from tests.test_program_files import FORMAT
 from varlen_rnn.ops.cost import costs
-from varlen_rnn.program import schema
-from varlen_rnn.program.desc import MOST_DIMS, Attr, Slot
+from varlen_rnn.program.desc import MOST_DIMS, Attr, Var, to_var
 from varlen_rnn.program.feed import FEED_LIST
+from varlen_rnn.program.format import schema
 from varlen_rnn.program.prune import edge
-from varlen_rnn.program.spec import PLAN, TensorSpec, to_var
 from varlen_rnn.program.structure import LONGEST_NAME
+from varlen_rnn.tape.spec import PLAN, TensorSpec
 
 
 def var(name, dims=(-1, 3), lod_level=0, persistable=False):
@@ -24,7 +24,7 @@ def var(name, dims=(-1, 3), lod_level=0, persistable=False):
 
 
 def neg(x, y):
-    return vr.OpDesc("neg", (Slot("x", (x,)),), (Slot("out", (y,)),))
+    return vr.OpDesc("neg", (Var("x", (x,)),), (Var("out", (y,)),))
 
 
 def program(variables=(), ops=(), steps=()):
@@ -50,9 +50,9 @@ def recurrence(place, number, x="x", state="m", captured=()):
     constants = {"output": f"y_{number}", "step_inputs": (f"x_{number}",), "memories": (f"m_{number}",),
                  "captured": own, "next_memories": (f"y_{number}",), "keep": False}  # fmt: skip
     attrs = (Attr("block", number, is_block=True), *(Attr(*pair) for pair in constants.items()))
-    inputs = [Slot("x_0", (x,)), Slot("state_0", (state,)), *(Slot("captured_0", (name,)) for name in captured)]
+    inputs = [Var("x_0", (x,)), Var("state_0", (state,)), *(Var("captured_0", (name,)) for name in captured)]
     outputs = [f"{name}{place}" for name in ("y", "last_0", "sorted_seqs")]
-    slots = [Slot(name.removesuffix(place), (name,)) for name in outputs]
+    slots = [Var(name.removesuffix(place), (name,)) for name in outputs]
     variables = [var(outputs[0], lod_level=1), var(outputs[1]), to_var(outputs[2], PLAN)]
     return variables, vr.OpDesc("dynamic_rnn", tuple(inputs), tuple(slots), attrs)
 
@@ -68,7 +68,7 @@ def chain(n):
 
 
 def many_inputs(n):
-    return program([var("y")], [vr.OpDesc("sum", (Slot("x", ("m",) * n),), (Slot("out", ("y",)),))])
+    return program([var("y")], [vr.OpDesc("sum", (Var("x", ("m",) * n),), (Var("out", ("y",)),))])
 
 
 def many_feeds(n):
@@ -141,8 +141,8 @@ def test_a_shape_is_as_long_as_one_of_numpy(op):
     more = {"value": 1.0, "dtype": "float32"} if op == "fill_constant" else {}
     for shape in sizes:
         attrs = tuple(Attr(name, value) for name, value in ({"shape": tuple(shape)} | more).items())
-        inputs = () if op == "fill_constant" else (Slot("x", ("x",)),)
-        desc = program([var("y")], [vr.OpDesc(op, inputs, (Slot("out", ("y",)),), attrs)])
+        inputs = () if op == "fill_constant" else (Var("x", ("x",)),)
+        desc = program([var("y")], [vr.OpDesc(op, inputs, (Var("out", ("y",)),), attrs)])
         with pytest.raises(vr.ProgramError, match="shape: expected at most 64 ints"):
             vr.Program.from_bytes(content_of(schema.to_json(desc)))
 
