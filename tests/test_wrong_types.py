@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.cells import cell
 from varlen_rnn.nn import functional as F
+from varlen_rnn.tape import operator
 
 X = np.zeros((5, 3), np.float32)
 H = np.zeros((1, 3, 4), np.float32)
+Y = np.zeros((5, 3))
 
 
 def nested():
@@ -101,6 +104,49 @@ def guarded(*arguments):
         return vr.data(*arguments)
 
 
+def double(x, times: int = 2):
+    return x.data * times
+
+
+def double_grad(x, d_out, times):
+    return d_out.data * times
+
+
+def doubled(declare=vr.operator, function=double, infer=None, forward=None, **options):
+    """Declare an operator, in place of the one that was declared before."""
+    for name in ("double", "double_grad", "of_a_test", "result"):
+        operator.OPERATORS.pop(name, None)
+
+    def result(x, times: int = 2):
+        return forward()
+
+    made = declare(result if forward else function, **options)
+    if function is not None:  # else it is a decorator
+        made.infer(infer or (lambda x, times: x))
+    return made
+
+
+def with_backward(result):
+    made = doubled()
+    made.backward("x")(lambda x, d_out, times: result)
+    made(vr.Variable(X, requires_grad=True)).sum().backward()
+
+
+def checked(examples):
+    made = doubled()
+    made.examples(lambda rng: examples)
+    vr.check_operator(made)
+
+
+def linear(x, h, prev):
+    y = x[0] + h[0]
+    return (y,), (y,)
+
+
+def linear_grad(slots, prev, states, d_states):
+    return (d_states[0],), (type(d_states[0])(0),)
+
+
 # By name: a function, and what makes each of its arguments, right ones.
 CALLS = {
     "LoDTensor": (vr.LoDTensor, lambda: X, lambda: [[0, 2, 5]]),
@@ -134,11 +180,41 @@ CALLS = {
     "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
     "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value))),
     "manual_seed": (vr.manual_seed, int),
+    "TensorSpec": (
+        lambda *spec: doubled(infer=lambda x, times: vr.TensorSpec(*spec))(X), lambda: (-1, 3), lambda: X.dtype,
+    ),
+    "TensorSpec, level": (
+        lambda level: doubled(infer=lambda x, times: vr.TensorSpec(x.shape, x.dtype, level))(rows()), lambda: 1,
+    ),
+    "operator": (lambda function, **options: doubled(vr.operator, function, **options), lambda: double),
+    "operator, input": (lambda x: doubled()(x), lambda: X),
+    "operator, constant": (lambda times: doubled()(X, times=times), lambda: 2),
+    "operator, result": (lambda result: doubled(forward=lambda: result)(X), lambda: X),
+    "infer": (lambda function: doubled().infer(function), lambda: print),
+    "infer, result": (lambda result: doubled(infer=lambda x, times: result)(X), lambda: vr.TensorSpec((5, 3), X.dtype)),
+    "grad": (lambda function: doubled().grad(function), lambda: print),
+    "backward, of": (lambda of: doubled().backward(of)(double_grad), lambda: "x"),
+    "backward, function": (lambda function: doubled().backward("x")(function), lambda: double_grad),
+    "backward, result": (with_backward, lambda: X),
+    "examples": (lambda function: doubled().examples(function), lambda: print),
+    "check_operator": (vr.check_operator, lambda: F.tanh),
+    "check_operator, examples": (checked, lambda: [([Y], {"times": 2})]),
+    "check_operator, example": (lambda made: checked([made]), lambda: ([Y], {"times": 2})),
+    "check_operator, inputs": (lambda values: checked([(values, {"times": 2})]), lambda: [Y]),
+    "check_operator, value": (lambda value: checked([([value], {"times": 2})]), lambda: Y),
+    "check_operator, constants": (lambda constants: checked([([Y], constants)]), lambda: {"times": 2}),
+    "check_operator, constant": (lambda times: checked([([Y], {"times": times})]), lambda: 2),
+    "Cell": (vr.cells.Cell,),
+    "Cell, product_slots": (
+        lambda slot: call("Cell", "product_slots", lambda: {"y": slot}), lambda: "y",
+    ),
+    "Recurrent": (vr.nn.Recurrent, lambda: vr.cells.GRU, lambda: 3, lambda: 4),
+    "Recurrent, x": (vr.nn.Recurrent(vr.cells.GRU, 3, 4), rows, lambda: H),
     "set_num_threads": (vr.set_num_threads, lambda: 2),
     "values_to_bytes": (vr.values_to_bytes, dict),
     "values_to_bytes, value": (lambda value: vr.values_to_bytes({"x": value}), lambda: X),
     "values_from_bytes": (vr.values_from_bytes, lambda: vr.values_to_bytes({})),
-    "vr.data": (lambda shape, level: guarded("x", shape, "float32", level), lambda: [-1], int),
+    "data": (lambda shape, level: guarded("x", shape, "float32", level), lambda: [-1], int),
     "Program.save": (lambda path: program().save(path), lambda: Path(tempfile.mkdtemp(), "a")),
     "Program.load": (vr.Program.load, lambda: saved(program(), lambda path, value: value.save(path))),
     "Program.from_bytes": (vr.Program.from_bytes, lambda: program().to_bytes()),
@@ -157,7 +233,7 @@ CALLS = {
     "SequencePool, x": (vr.nn.SequencePool("sum"), rows),
     "Sequential": (vr.nn.Sequential, lambda: vr.nn.Linear(3, 2)),
     "Sequential, x": (vr.nn.Sequential(vr.nn.Linear(3, 2)), lambda: X),
-    "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, s: (x + s, x + s)), rows, lambda: [X[:3]]),
+    "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, *states: (x, *states)), rows, lambda: [X[:3]]),
     "Parameter": (vr.nn.Parameter, lambda: X),
     "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),
     "load_state_dict": (
@@ -237,20 +313,32 @@ CALLS["batches"] = (batches,)
 OPTIONS = {
     "batches": {"labels": lambda: [0, 1], "batch_size": lambda: 2, "shuffle": bool, "bucket": bool, "drop_last": bool,
                 "seed": int, "epoch": int},
+    "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
+                 "in_place": bool, "cost": lambda: None, "inference": dict, "overwrites": lambda: None,
+                 "shortcut": lambda: None, "places": lambda: None},
+    "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
+             "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
 }  # fmt: skip
-for cell in ("LSTM", "GRU", "RNN"):
-    layer, states = getattr(vr.nn, cell), (lambda: (H, H)) if cell == "LSTM" else (lambda: H)
-    CALLS[cell] = (layer, lambda: 3, lambda: 4)
-    OPTIONS[cell] = {
+for name in ("LSTM", "GRU", "RNN"):
+    layer, states = getattr(vr.nn, name), (lambda: (H, H)) if name == "LSTM" else (lambda: H)
+    CALLS[name] = (layer, lambda: 3, lambda: 4)
+    OPTIONS[name] = {
         "num_layers": lambda: 1,
         "bias": bool,
         "dropout": float,
         "bidirectional": bool,
         "dtype": lambda: "f4",
     }
-    CALLS[f"{cell}, x"] = (layer(3, 4), rows, states)
-    CALLS[f"Padded {cell}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)
+    CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
+    CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)
 OPTIONS["RNN"]["nonlinearity"] = lambda: "tanh"
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    """What a test declares is forgotten after it."""
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
+    monkeypatch.setattr(cell, "_CELLS", dict(cell._CELLS))
 
 
 def call(name, place=None, wrong=None):

@@ -103,7 +103,7 @@ def load(path):
     except Exception as error:
         raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error
     if metadata.get("format") != _FORMAT:
-        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=repr(metadata.get("format"))[:80])
+        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=shown(metadata.get("format")))
     try:
         groups = json.loads(metadata["groups"])
         return {

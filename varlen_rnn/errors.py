@@ -174,6 +174,19 @@ def check_list(value, name, expected="a list"):
     return list(entries)
 
 
+def check_callable(value, name):
+    """Return what can be called, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_callable(len, "cost")([1])
+    1
+    """
+    if not callable(value):
+        raise DTypeError(name, expected="a function", got=shown(value))
+    return value
+
+
 def check_path(value, name):
     """Return a path as a text, or raise an error that names it.
 

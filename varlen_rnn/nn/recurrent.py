@@ -5,7 +5,7 @@ import numpy as np
 from varlen_rnn.cells import GRU as GRU_CELL
 from varlen_rnn.cells import LSTM as LSTM_CELL
 from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
@@ -13,6 +13,15 @@ from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import apply, as_variable, required
+
+_MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
+
+
+def _check_layers(num_layers):
+    num_layers = check_int(num_layers, "num_layers", 1)
+    if num_layers > _MOST_LAYERS:
+        raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
+    return num_layers
 
 
 class Recurrent(Module):
@@ -65,7 +74,7 @@ class Recurrent(Module):
         # The ints of Python from here on: NumPy's small ones overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
-        self.num_layers = num_layers = check_int(num_layers, "num_layers", 1)
+        self.num_layers = num_layers = _check_layers(num_layers)
         check_probability(dropout)
         self.dropout, self.bidirectional = dropout, check_flag(bidirectional, "bidirectional")
         bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)

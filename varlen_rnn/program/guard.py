@@ -7,7 +7,7 @@ import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, check_list
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, check_list, shown
 from varlen_rnn.program.desc import to_var
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.recorder import Recorder
@@ -85,7 +85,7 @@ def data(name, shape, dtype, lod_level=0, requires_grad=False):
     try:
         spec = TensorSpec(sizes, np.dtype(dtype), lod_level)
     except TypeError as error:
-        raise DTypeError("data, dtype", expected="a data type", got=repr(dtype)[:80]) from error
+        raise DTypeError("data, dtype", expected="a data type", got=shown(dtype)) from error
     if requires_grad and spec.dtype.kind != "f":
         raise DTypeError("data, requires_grad", expected="float32 or float64", got=spec.dtype)
     to_var("data", spec)  # a data type that a description can hold

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from varlen_rnn.errors import DTypeError, ProgramError, check_path
+from varlen_rnn.errors import DTypeError, ProgramError, check_path, shown
 from varlen_rnn.program import prune
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
@@ -77,7 +77,7 @@ def _source(program, fetches):
         return program.desc, program.persistables
     if len(recorders) != 1:
         expected = "variables of one program" if recorders else "a variable of a program, or the program itself"
-        raise ProgramError("fetches", expected=expected, got=repr(fetches)[:80])
+        raise ProgramError("fetches", expected=expected, got=shown(fetches))
     (recorder,) = recorders
     return recorder.desc(), recorder.persistables
 

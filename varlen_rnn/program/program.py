@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
@@ -128,7 +128,7 @@ class Program:
             `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
         """
         if isinstance(at, (str, bytes, Variable)) or not hasattr(at, "__iter__"):
-            raise ProgramError("split, at", expected="a list of variables or names", got=repr(at)[:80])
+            raise ProgramError("split, at", expected="a list of variables or names", got=shown(at))
         cuts = [
             names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at", self.recorder)
             for cut in at
@@ -218,7 +218,7 @@ def names_of(desc, variables, what="fetch_list", recorder=None):
     With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.
     """
     if isinstance(variables, (str, bytes, Variable)) or not hasattr(variables, "__iter__"):
-        raise ProgramError(what, expected="a list of variables or names", got=repr(variables)[:80])
+        raise ProgramError(what, expected="a list of variables or names", got=shown(variables))
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
     names = []
     for number, variable in enumerate(variables):
@@ -231,6 +231,6 @@ def names_of(desc, variables, what="fetch_list", recorder=None):
             near = difflib.get_close_matches(str(name)[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
             hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
-            raise ProgramError(f"{what}, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)
+            raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)
         names.append(name)
     return names

@@ -9,7 +9,7 @@ import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
@@ -105,7 +105,7 @@ class Recorder:
         """Return `name` for a symbol after checking that nothing else is called so."""
         if not is_name(name):
             expected = f"a printable text of up to {LONGEST_NAME} characters, without spaces around it"
-            raise ProgramError("name", expected=expected, got=repr(name)[:80])
+            raise ProgramError("name", expected=expected, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
             raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")
         old = symbol.name

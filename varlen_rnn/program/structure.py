@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import typing
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.program.desc import MOST_DIMS
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.tape.kinds import DTYPES, Type
@@ -31,7 +31,7 @@ def check_fields(desc):
         for entry in content if is_tuple else (content,):
             if not isinstance(entry, kind):
                 expected = f"type {getattr(kind, '__name__', kind)}"
-                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=repr(entry)[:80])
+                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=shown(entry))
             if dataclasses.is_dataclass(entry):
                 check_fields(entry)
 
@@ -53,7 +53,7 @@ def check_structure(desc):
         for number, var in enumerate(block.vars):
             if not is_name(var.name):
                 expected = f"a printable name of up to {LONGEST_NAME} characters, without spaces around it"
-                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=repr(var.name)[:80])
+                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=shown(var.name))
             _check_type(var)
     for kind, op_type in _LISTS.items():
         _check_edges(desc.blocks[0], kind, op_type)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 _NOTHING = MappingProxyType({})
@@ -108,7 +108,7 @@ class Op:
             raise self.failed(error) from error
         for spec in found:
             if type(spec) is not TensorSpec:
-                raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=repr(spec)[:80])
+                raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=shown(spec))
         return found
 
     def failed(self, error):

@@ -103,6 +103,7 @@ class Variable:
 
     def item(self):
         """Return the value of a single number as a Python number."""
+        self._check_single("item of a Variable")
         return self.value.data.item()
 
     def __float__(self):
@@ -112,10 +113,12 @@ class Variable:
         return int(self.item())
 
     def __bool__(self):
-        if np.asarray(self.value).size != 1:
-            hint = "`is not None` asks whether there is one; np.asarray(x).any()"
-            raise ShapeError("truth of a Variable", expected="a single number", got=f"shape {self.shape}", hint=hint)
+        self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
         return bool(self.item())
+
+    def _check_single(self, what, hint=None):
+        if np.asarray(self.value).size != 1:
+            raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
 
     def __format__(self, spec):
         return format(self.item(), spec) if spec else str(self)

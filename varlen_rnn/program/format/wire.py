@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.plan import SortedSeqs
@@ -46,7 +46,7 @@ def values_to_bytes(values):
     arrays, kinds = {}, {}
     for name, value in values.items():
         if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
-            raise DTypeError("values, names", expected="str", got=repr(name)[:80])
+            raise DTypeError("values, names", expected="str", got=shown(name))
         kinds[name], parts = _parts(name, value)
         # safetensors writes strided arrays wrongly, so every array is made contiguous.
         arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
