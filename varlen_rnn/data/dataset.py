@@ -16,7 +16,7 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.lod_input import as_indices
+from varlen_rnn.lod_input import as_indices, check_unmasked
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -59,6 +59,7 @@ class Dataset:
             object.__setattr__(self, name, _as_list(getattr(self, name), name))
         if not isinstance(self.labels, (list, np.ndarray, type(None))):
             object.__setattr__(self, "labels", check_list(self.labels, "labels"))
+        check_unmasked(self.labels, "labels")
         _check_texts([self.name], "name")
         _check_texts(self.vocabulary, "vocabulary")
         _check_texts(self.classes, "classes")

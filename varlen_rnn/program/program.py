@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from varlen_rnn.errors import DTypeError, ProgramError, shown
+from varlen_rnn.errors import DTypeError, ProgramError, check_list, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
@@ -127,8 +127,7 @@ class Program:
             Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
             `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
         """
-        if isinstance(at, (str, bytes, Variable)) or not hasattr(at, "__iter__"):
-            raise ProgramError("split, at", expected="a list of variables or names", got=shown(at))
+        at = _list_of(at, "split, at")
         cuts = [
             names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at", self.recorder)
             for cut in at
@@ -212,13 +211,22 @@ def edge_names(desc, kind):
     return [name for _, name in sorted(found)]
 
 
+def _list_of(variables, what):
+    expected = "a list of variables or names"
+    try:
+        if not isinstance(variables, Variable):  # whose rows would be taken for a list of them
+            return check_list(variables, what)
+    except DTypeError as error:
+        raise ProgramError(what, expected=expected, got=shown(variables)) from error
+    raise ProgramError(what, expected=expected, got=shown(variables))
+
+
 def names_of(desc, variables, what="fetch_list", recorder=None):
     """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value.
 
     With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.
     """
-    if isinstance(variables, (str, bytes, Variable)) or not hasattr(variables, "__iter__"):
-        raise ProgramError(what, expected="a list of variables or names", got=shown(variables))
+    variables = _list_of(variables, what)
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
     names = []
     for number, variable in enumerate(variables):
@@ -228,7 +236,8 @@ def names_of(desc, variables, what="fetch_list", recorder=None):
             expected = "a variable of this program"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another")
         if not isinstance(name, str) or name not in known:
-            near = difflib.get_close_matches(str(name)[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
+            text = name if isinstance(name, str) else shown(name)
+            near = difflib.get_close_matches(text[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
             hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)

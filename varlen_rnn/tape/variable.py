@@ -296,7 +296,10 @@ def operand(value, like):
         return value + 0  # which raises
     if type(value) is not np.ndarray:
         check_unmasked(_no_variables(value), "an operand")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ShapeError("an operand", expected="rows of one shape", got=type(value).__name__) from error
     is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
     if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
         array = array.astype(like.dtype)
