@@ -134,9 +134,8 @@ class LoD(Frozen):
     def remember(self, key, make, *arguments):
         """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept here."""
         found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = make(*arguments)
-        return found
+        # One call of C: of two threads that made it at once, both get what the first one put there.
+        return self._cache.setdefault(key, make(*arguments)) if found is None else found
 
     def __len__(self):
         return len(self.levels)

@@ -69,7 +69,7 @@ class SortedSeqs(Frozen):
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = ("_batch_sizes", "_previous_rows", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+    __slots__ = ("_made", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
 
     def __init__(self, offsets):
         (offsets,) = LoD([offsets]).levels
@@ -80,8 +80,7 @@ class SortedSeqs(Frozen):
         self._put("starts", read_only(offsets[:-1][order]))
         self._put("seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
-        self._put("_batch_sizes", None)
-        self._put("_previous_rows", {})
+        self._put("_made", {})  # what is made when asked for; `setdefault`, for threads that ask at once
 
     def __reduce__(self):
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
@@ -90,11 +89,12 @@ class SortedSeqs(Frozen):
     def batch_sizes(self):
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
-        if self._batch_sizes is None:
-            # The count of lengths above t, by bisection in the lengths, which fall.
-            sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
-            self._put("_batch_sizes", read_only(sizes))
-        return self._batch_sizes
+        found = self._made.get("batch_sizes")
+        if found is not None:
+            return found
+        # The count of lengths above t, by bisection in the lengths, which fall.
+        sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
+        return self._made.setdefault("batch_sizes", read_only(sizes))
 
     @property
     def num_sequences(self):
@@ -140,15 +140,15 @@ class SortedSeqs(Frozen):
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
         reverse = bool(reverse)
-        if reverse not in self._previous_rows:  # layers share a plan
-            step = 1 if reverse else -1
-            rows = np.arange(step, self.total_len + step)
-            filled = np.flatnonzero(np.diff(self.offsets))
-            first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
-            rows[first] = -1 - filled
-            rows.flags.writeable = False
-            self._previous_rows[reverse] = rows
-        return self._previous_rows[reverse]
+        found = self._made.get(("previous_rows", reverse))  # layers share a plan
+        if found is not None:
+            return found
+        step = 1 if reverse else -1
+        rows = np.arange(step, self.total_len + step)
+        filled = np.flatnonzero(np.diff(self.offsets))
+        first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
+        rows[first] = -1 - filled
+        return self._made.setdefault(("previous_rows", reverse), read_only(rows))
 
     def __getitem__(self, rank):
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
