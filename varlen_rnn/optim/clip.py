@@ -1,9 +1,11 @@
 """Clipping of gradients by their global norm, dense and SelectedRows alike."""
 
-from varlen_rnn.errors import check_number
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, check_number
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.values import plain
-from varlen_rnn.tape.variable import apply_list
+from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def clip_grad_norm_(parameters, max_norm):
@@ -16,10 +18,16 @@ def clip_grad_norm_(parameters, max_norm):
     parameters : iterable of Variables
         Those without a gradient do not count; one that is listed twice counts once.
     max_norm : float
+        At least 0; infinity leaves the gradients as they are.
 
     Returns
     -------
     float; in a program, a Variable
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        What is no gradient; all gradients are as they were.
 
     Examples
     --------
@@ -31,7 +39,14 @@ def clip_grad_norm_(parameters, max_norm):
 
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
-    max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
+    max_norm = check_number(max_norm, "max_norm", "at least 0", lambda number: number >= 0)
+    if not np.iterable(parameters) or isinstance(parameters, Variable):  # whose rows would be taken for a list
+        raise DTypeError("clip_grad_norm_, parameters", expected="a list of Variables", got=type(parameters).__name__)
+    parameters = list(parameters)
+    for number, parameter in enumerate(parameters):
+        if not isinstance(parameter, Variable):
+            got = type(parameter).__name__
+            raise DTypeError(f"clip_grad_norm_, parameters, entry {number}", expected="a Variable", got=got)
     targets = [recorded(parameter) for parameter in dict.fromkeys(parameters)]
     targets = [target for target in targets if target.grad is not None]
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)

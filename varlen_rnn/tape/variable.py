@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_none, check_number
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record, was_updated
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
-from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.run import run
-from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize
+from varlen_rnn.tape.operator import PASSED_ON, find
+from varlen_rnn.tape.run import check_in_place, run
+from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, describe
 
 _UNKNOWN = UnknownSize(-1)
 _new = object.__new__  # every operator makes Variables
@@ -277,6 +277,52 @@ def apply(op_type, *inputs, **attrs):
                     break
         outputs = _results(results, record)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def prepared(op_type, groups, **attrs):
+    """Return a function that runs an operator that updates on several groups of Variables, after checking all of them.
+
+    Parameters
+    ----------
+    op_type : str
+    groups : dict of str to list of Variables or values
+        The operator's inputs, by what an error calls them.
+
+    Raises
+    ------
+    InputError
+        What does not fit; nothing has changed.
+    """
+    op, is_recording = find(op_type), RECORDER.get() is not None
+    ready = []
+    for name, given in groups.items():
+        try:
+            variables = [as_variable(value) for value in given]
+            values = [variable.value for variable in variables]
+            op.specs([describe(value) for value in values], attrs)
+            check_in_place(op, values)
+            if not is_recording and any(isinstance(value, Symbol) for value in values):
+                raise ProgramError(op_type, expected="values", got="a variable of a program")
+        except InputError as error:
+            raise type(error)(f"{name}, {error}") from error
+        ready.append((variables, values))
+
+    def run_all():
+        for variables, values in ready:
+            if is_recording:
+                apply(op_type, *variables, **attrs)
+                continue
+            try:
+                op.forward(*values, **attrs)
+            except PASSED_ON:
+                raise
+            except Exception as error:
+                raise op.failed(error) from error
+            finally:  # after an interrupt too
+                for position in op.in_place:
+                    was_updated(variables[position])
+
+    return run_all
 
 
 def apply_list(op_type, *inputs, **attrs):
