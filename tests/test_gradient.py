@@ -165,3 +165,55 @@ def test_a_leaf_that_was_frozen_gets_no_gradient_and_costs_nothing(refusing):
     p.requires_grad = True
     (p * 2.0).sum().backward()
     assert p.grad.tolist() == [2, 2, 2]
+
+
+def run_a_program(model, optimizer):
+    with vr.program_guard() as program:
+        optimizer.minimize(model(np.ones((1, 2), np.float32)).sum())
+    vr.Executor().run(program)
+
+
+def run_the_update_of_a_program(model, optimizer):
+    with vr.program_guard() as program:
+        optimizer.minimize(model(np.ones((1, 2), np.float32)).sum())
+    _, update = program.split(at=[["weight@GRAD", "bias@GRAD"]])
+    vr.Executor().run(update, {"weight@GRAD": np.ones((1, 2), np.float32), "bias@GRAD": np.ones(1, np.float32)})
+
+
+def step(model, optimizer):
+    for p in model.parameters():
+        p.grad = np.ones(p.shape, np.float32)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        step,
+        run_a_program,
+        run_the_update_of_a_program,
+        lambda model, optimizer: model.load_state_dict(model.state_dict()),
+        lambda model, optimizer: model.weight.assign(0),
+    ],
+    ids=["step", "Executor", "Executor of a part", "load_state_dict", "assign"],
+)
+def test_a_parameter_that_was_updated_since_is_an_error(change):
+    model = vr.nn.Linear(2, 1)
+    optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
+    x = vr.Variable(np.ones((3, 2), np.float32), requires_grad=True)
+    loss = model(x).sum()
+    change(model, optimizer)
+    with pytest.raises(vr.ProgramError, match="input weight: expected the value that the forward pass used"):
+        loss.backward()
+    assert x.grad is None
+    model(x).sum().backward()
+
+
+def test_a_run_that_updates_nothing_is_no_change():
+    model = vr.nn.Linear(2, 1)
+    loss = model(np.ones((3, 2), np.float32)).sum()
+    with vr.program_guard() as program:
+        y = model(np.ones((1, 2), np.float32))
+    vr.Executor().run(program, fetch_list=[y])
+    loss.backward()
+    assert model.weight.grad.tolist() == [[3, 3]]

@@ -63,6 +63,7 @@ class Program:
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
         self.prepared = {}  # what executors have made of it
+        self._leaves = {}
         if desc is not None:
             validate.check_program(desc)
             validate.check_persistables(desc, self._persistables)
@@ -76,6 +77,11 @@ class Program:
     def persistables(self):
         """The values that outlive a run, by name: a view, whose arrays may be written to."""
         return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
+
+    @property
+    def leaves(self):
+        """The Variables that it was recorded from, by name: a run that updates a persistable lets them know."""
+        return self._leaves if self.recorder is None else self.recorder.leaves()
 
     @property
     def feed_names(self):
@@ -133,7 +139,9 @@ class Program:
 
     def part(self, desc):
         """Return a program of another description over the same values."""
-        return over(desc, self.persistables)
+        part = over(desc, self.persistables)
+        part._leaves = self.leaves
+        return part
 
     def save(self, path):
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.

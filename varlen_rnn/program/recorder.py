@@ -161,6 +161,10 @@ class Recorder:
         self._twins[id(variable)] = variable, twin
         return twin
 
+    def leaves(self):
+        """Return the caller's Variables by the names of the persistables that hold their values."""
+        return {twin.value.name: variable for variable, twin in self._twins.values()}
+
     def admit_all(self, op, inputs):
         """Return the Variables of this program that stand for an operator's inputs; None stays None."""
         # As `admit`, without its call for those that it admitted before.

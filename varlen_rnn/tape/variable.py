@@ -32,6 +32,8 @@ class Variable:
 
     Attributes
     ----------
+    value : LoDTensor, SelectedRows, ...
+        The value.  A gradient may read it again, and a change in place (`x.value.data[...] = 0`) is not seen.
     grad : array, LoDTensor, SelectedRows or None
         The gradient, summed over calls of `backward`; set None to start again.
 
