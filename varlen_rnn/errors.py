@@ -158,7 +158,7 @@ def check_choice(value, name, *choices):
 
 
 def check_list(value, name, expected="a list"):
-    """Return the entries of anything but a text or a mapping that can be iterated, as a list, or raise.
+    """Return the entries of anything but a text, a mapping or a Variable that can be iterated, as a list, or raise.
 
     Examples
     --------
@@ -166,7 +166,9 @@ def check_list(value, name, expected="a list"):
     [1, 2]
     """
     try:
-        entries = None if isinstance(value, (str, bytes, Mapping)) else iter(value)
+        # A Variable's rows, taken for a list, would be new Variables.
+        other = isinstance(value, (str, bytes, Mapping)) or hasattr(value, "requires_grad")
+        entries = None if other else iter(value)
     except TypeError:
         entries = None
     if entries is None:

@@ -177,9 +177,8 @@ NO_LOD = LoD._trusted(())
 def remember(lod, key, make, *arguments):
     """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept with their LoD."""
     found = lod._cache.get(key)
-    if found is None:
-        found = lod._cache[key] = make(*arguments)
-    return found
+    # One call of C: of two threads that made it at once, both get what the first one put there.
+    return lod._cache.setdefault(key, make(*arguments)) if found is None else found
 
 
 def take_sequences(lod, indices):

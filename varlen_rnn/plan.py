@@ -75,9 +75,7 @@ class SortedSeqs(Frozen):
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = (
-        "_batch_sizes", "_offsets", "_previous_rows", "_seq_lens", "_sorted_indices", "_starts", "total_len",
-    )  # fmt: skip
+    __slots__ = ("_made", "_offsets", "_seq_lens", "_sorted_indices", "_starts", "total_len")
 
     def __init__(self, offsets):
         self._sort(LoD([offsets]), 0)
@@ -98,8 +96,7 @@ class SortedSeqs(Frozen):
         self._put("_starts", read_only(offsets[:-1][order]))
         self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
-        self._put("_batch_sizes", None)
-        self._put("_previous_rows", {})
+        self._put("_made", {})  # what is made when asked for; `setdefault`, for threads that ask at once
 
     def __reduce__(self):
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
@@ -113,11 +110,12 @@ class SortedSeqs(Frozen):
     def batch_sizes(self):
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
-        if self._batch_sizes is None:
+        found = self._made.get("batch_sizes")
+        if found is None:
             # The count of lengths above t, by bisection in the lengths, which fall.
             sizes = np.searchsorted(-self._seq_lens, -np.arange(self.max_seq_len), side="left")
-            self._put("_batch_sizes", read_only(sizes))
-        return self._batch_sizes.view()
+            found = self._made.setdefault("batch_sizes", read_only(sizes))
+        return found.view()
 
     @property
     def num_sequences(self):
@@ -163,14 +161,15 @@ class SortedSeqs(Frozen):
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
         reverse = check_flag(reverse, "reverse")
-        if reverse not in self._previous_rows:  # layers share a plan
+        found = self._made.get(("previous_rows", reverse))  # layers share a plan
+        if found is None:
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)
             filled = np.flatnonzero(np.diff(self._offsets))
             first = self._offsets[1:][filled] - 1 if reverse else self._offsets[:-1][filled]
             rows[first] = -1 - filled
-            self._previous_rows[reverse] = read_only(rows)
-        return self._previous_rows[reverse].view()
+            found = self._made.setdefault(("previous_rows", reverse), read_only(rows))
+        return found.view()
 
     def __getitem__(self, rank):
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""

@@ -28,7 +28,10 @@ class Parameter(Variable):
 
     @property
     def data(self):
-        """The array that optimizers update in place."""
+        """The array that optimizers update in place.
+
+        Who writes to it does so unseen: `assign` lets a `backward` know that a value is no longer the one it used.
+        """
         return self.value.data
 
     def assign(self, array):

@@ -4,8 +4,9 @@ import numpy as np
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
-from varlen_rnn.tape.modes import no_grad, recorded
-from varlen_rnn.tape.variable import Variable, apply, backward
+from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.modes import recorded
+from varlen_rnn.tape.variable import Variable, backward, prepared
 
 
 class Optimizer:
@@ -14,6 +15,7 @@ class Optimizer:
     Parameters
     ----------
     parameters : iterable of Parameters
+        One that is frozen (`requires_grad = False`) is left alone until it is thawed.
     lr : float
         Learning rate; the attribute may be set between steps.
     """
@@ -24,7 +26,7 @@ class Optimizer:
     def __init__(self, parameters, lr, **attrs):
         self.parameters = check_list(parameters, "parameters", "a list of Parameters")
         for number, parameter in enumerate(self.parameters):
-            if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
+            if not _is_leaf(parameter):
                 got = type(parameter).__name__
                 raise DTypeError(f"parameters, entry {number}", expected="a Parameter", got=got)
             flags = parameter.value.data.flags
@@ -52,25 +54,40 @@ class Optimizer:
         self._lr.value.data[...] = _check_positive("lr", lr)
 
     def minimize(self, loss):
-        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it."""
+        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it.
+
+        After an error, parameters and states are as they were; gradients were dropped, and some may have arrived.
+        """
         self.zero_grad()
         backward(loss)
         self.step()
 
     def step(self):
-        """Update every parameter that has a gradient, in place."""
-        with no_grad():
-            for number, parameter in enumerate(self.parameters):
-                target = recorded(parameter)
-                if target.grad is None:
-                    continue
-                if self._states[number] is None:
-                    self._states[number] = self._initial_states(parameter)
-                states = self._states[number]
-                if target is not parameter:  # a program's variables have names
-                    for name, state in zip(self.state_names, states, strict=True):
-                        state.name = f"{target.name}.{name}"
-                apply(self.op, target, target.grad, self._lr, *states, **self.attrs)
+        """Update every parameter that has a gradient, in place: all of them, or, on any error, none.
+
+        In a program, each update is an operator of its own: an error in a run leaves those before it done.  After an
+        interrupt (Ctrl-C), or where memory ends, some parameters may be updated and others not.
+
+        Raises
+        ------
+        InputError
+            A gradient of the wrong kind, shape or data type; an array that cannot be updated in place.
+        """
+        all_states, groups = list(self._states), {}
+        for number, parameter in enumerate(self.parameters):
+            target = recorded(parameter)
+            if target.grad is None or not parameter.requires_grad:
+                continue
+            states = all_states[number]
+            if states is None:
+                states = all_states[number] = self._initial_states(parameter)
+            if target is not parameter:  # a program's variables have names
+                for name, state in zip(self.state_names, states, strict=True):
+                    state.name = f"{target.name}.{name}"
+            groups[f"parameters, entry {number}"] = target, target.grad, self._lr, *states
+        update = prepared(self.op, groups, **self.attrs)
+        self._states = all_states
+        update()
 
     def zero_grad(self):
         """Drop the gradients."""
@@ -157,7 +174,7 @@ class Momentum(Optimizer):
     state_names = ("velocity",)
 
     def __init__(self, parameters, lr, momentum=0.9, nesterov=False):
-        _check_fraction("momentum", momentum)
+        momentum = _check_positive("momentum", momentum)
         super().__init__(parameters, lr, momentum=momentum, nesterov=check_flag(nesterov, "nesterov"))
 
 
@@ -205,6 +222,19 @@ class Adam(Optimizer):
 
     def _initial_states(self, parameter):
         return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
+
+    def _load(self, number, parameter, rest):
+        values = super()._load(number, parameter, rest)
+        if values is not None and not 0 <= (step := values[0].item()) < np.iinfo(np.int64).max:
+            raise CheckpointError(f"state '{number}.step'", expected="at least 0, and less than 2**63 - 1", got=step)
+        return values
+
+
+def _is_leaf(parameter):
+    """Return whether a value is a Variable that an optimizer may update, perhaps when it is thawed."""
+    if not isinstance(parameter, Variable) or parameter.record is not None:
+        return False
+    return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
 
 
 def _check_positive(name, value):

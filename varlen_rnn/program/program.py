@@ -13,7 +13,6 @@ from varlen_rnn.program.format import files
 from varlen_rnn.program.structure import LONGEST_NAME
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.spec import Symbol
-from varlen_rnn.tape.variable import Variable
 
 _MOST_COMPARED = 1000  # names, with one that there is not
 
@@ -67,6 +66,7 @@ class Program:
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
         self.prepared = {}  # what executors have made of it
+        self._leaves = {}
         if desc is not None:
             validate.check_program(desc)
             validate.check_persistables(desc, self._persistables)
@@ -80,6 +80,11 @@ class Program:
     def persistables(self):
         """The values that outlive a run, by name: a view, whose arrays may be written to."""
         return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
+
+    @property
+    def leaves(self):
+        """The Variables that it was recorded from, by name: a run that updates a persistable lets them know."""
+        return self._leaves if self.recorder is None else self.recorder.leaves()
 
     @property
     def feed_names(self):
@@ -136,7 +141,9 @@ class Program:
 
     def part(self, desc):
         """Return a program of another description over the same values."""
-        return over(desc, self.persistables)
+        part = over(desc, self.persistables)
+        part._leaves = self.leaves
+        return part
 
     def save(self, path):
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.
@@ -212,13 +219,10 @@ def edge_names(desc, kind):
 
 
 def _list_of(variables, what):
-    expected = "a list of variables or names"
     try:
-        if not isinstance(variables, Variable):  # whose rows would be taken for a list of them
-            return check_list(variables, what)
+        return check_list(variables, what)
     except DTypeError as error:
-        raise ProgramError(what, expected=expected, got=shown(variables)) from error
-    raise ProgramError(what, expected=expected, got=shown(variables))
+        raise ProgramError(what, expected="a list of variables or names", got=shown(variables)) from error
 
 
 def names_of(desc, variables, what="fetch_list", recorder=None):

@@ -95,7 +95,7 @@ class Recorder:
 
     def __init__(self):
         self.blocks, self.persistables = [], {}
-        self._desc, self._feeds = None, []
+        self._made, self._feeds = {}, []
         self.named = {}  # every symbol by its name: names are the program's, whatever the block
         self._counts, self._twins, self._suggested = {}, {}, {}
         self._modules = {}  # whose parameters have suggested no names yet
@@ -113,7 +113,7 @@ class Recorder:
         if old in self.persistables:
             self.persistables = {name if key == old else key: v for key, v in self.persistables.items()}
         self.named[name] = symbol
-        self._desc = None
+        self._made = {}
         return name
 
     def fresh(self, stem):
@@ -161,6 +161,10 @@ class Recorder:
         twin = self._adopt(variable)
         self._twins[id(variable)] = variable, twin
         return twin
+
+    def leaves(self):
+        """Return the caller's Variables by the names of the persistables that hold their values."""
+        return {twin.value.name: variable for variable, twin in self._twins.values()}
 
     def admit_all(self, op, inputs):
         """Return the Variables of this program that stand for an operator's inputs; None stays None."""
@@ -228,7 +232,7 @@ class Recorder:
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))
-        self._desc = None
+        self._made = {}
 
     def feed(self, name, spec):
         """Return the symbol of a variable that a run is given."""
@@ -260,13 +264,14 @@ class Recorder:
             for symbol in block.symbols:
                 self.named.pop(symbol.name, None)
         del self.blocks[first:]
-        self._desc = None
+        self._made = {}
 
     def desc(self):
         """Return the description of the program as far as it is recorded."""
-        if self._desc is None:
-            self._desc = ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks))
-        return self._desc
+        made = self._made  # another dict after each change, so what was made of less than all is not kept
+        if not made:
+            made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
+        return made["desc"]
 
 
 def _is_number(variable):

@@ -137,9 +137,8 @@ def register(op):
     ProgramError
         A name that is taken.
     """
-    if op.type in OPERATORS:
+    if OPERATORS.setdefault(op.type, op) is not op:
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got="one that is declared already")
-    OPERATORS[op.type] = op
 
 
 def find(op_type):
