@@ -209,7 +209,7 @@ WANTED = {
     "indices_apart_move_their_axes_before_the_rows": "LoDError: sequence_pool, x: expected at least one level",
     "a_boolean_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
     "a_number_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
-    "rows_of_a_gradient_that_were_handed_out": "ShapeError: parameters, entry 0, sgd, gradient",  # a view: it keeps its shape
+    "rows_of_a_gradient_that_were_handed_out": "ShapeError: parameters, entry 0, sgd, gradient",
     "columns_that_are_no_integers": "ShapeError: getitem",
 } | dict.fromkeys(
     ["offsets_of_a_tensor_from_another_process", "offsets_of_a_copy", "listed_rows_of_a_copy",
