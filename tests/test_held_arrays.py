@@ -209,7 +209,7 @@ WANTED = {
     "indices_apart_move_their_axes_before_the_rows": "LoDError: sequence_pool, x: expected at least one level",
     "a_boolean_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
     "a_number_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
-    "rows_of_a_gradient_that_were_handed_out": "ShapeError: sgd, gradient",  # a view: the gradient keeps its shape
+    "rows_of_a_gradient_that_were_handed_out": "ShapeError: parameters, entry 0, sgd, gradient",
     "columns_that_are_no_integers": "ShapeError: getitem",
     "rows_that_became_fewer": "ValueError: cannot resize this array",
 } | dict.fromkeys(

@@ -164,7 +164,7 @@ class Recorder:
 
     def leaves(self):
         """Return the caller's Variables by the names of the persistables that hold their values."""
-        return {twin.value.name: variable for variable, twin in self._twins.values()}
+        return {twin.value.name: variable for variable, twin in list(self._twins.values())}
 
     def admit_all(self, op, inputs):
         """Return the Variables of this program that stand for an operator's inputs; None stays None."""
