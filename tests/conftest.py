@@ -16,7 +16,9 @@ config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
 def all_cores(monkeypatch):
     """Let every test begin with the number of threads that nobody has set."""
     monkeypatch.delenv(threads.VARIABLE, raising=False)
+    threads._number_of_environment.cache_clear()
     yield
+    threads._number_of_environment.cache_clear()
     threads._own_number.set(None)
     threads._last_number = None
 

@@ -12,6 +12,7 @@ that an interrupt could part: what threads share are lists and queues, each chan
 import _thread
 import contextlib
 import contextvars
+import functools
 import os
 import re
 from queue import SimpleQueue
@@ -53,8 +54,9 @@ def get_num_threads():
     return min(_own_number.get() or _last_number or _number_of_environment() or _available_cores(), MAX_THREADS)
 
 
+@functools.cache
 def _number_of_environment():
-    """Return the number that the environment sets, or None."""
+    """Return the number that the environment set when it was first asked for, or None."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return None
