@@ -3,6 +3,11 @@
 All of them are `ValueError`s, so callers that know only the standard library can catch them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 
 class InputError(ValueError):
     """Bad input: the base of every error that this library raises about its arguments.
@@ -22,7 +27,7 @@ class InputError(ValueError):
     'hidden_size: expected at least 1, got 0 (units, not bytes)'
     """
 
-    def __init__(self, what, *, expected=None, got=None, hint=None):
+    def __init__(self, what: object, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
         message = str(what)
         if expected is not None:
             message += f": expected {expected}"
@@ -57,7 +62,7 @@ class CheckpointError(InputError):
     """A file of saved parameters is damaged, or does not fit what it is loaded into."""
 
 
-def check_number(value, name, expected, holds):
+def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
     """Return `value` as a float, or raise an error that names it unless it is a number for which `holds` is true.
 
     Examples
@@ -67,7 +72,7 @@ def check_number(value, name, expected, holds):
     """
     # Of what remembers how it was computed, the number alone would lose the gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad")
-    if other or not hasattr(value, "__float__") or getattr(value, "ndim", 0):
+    if other or not hasattr(value, "__float__") or getattr(value, "ndim", False):
         raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
     value = float(value)
     if not holds(value):
@@ -75,7 +80,7 @@ def check_number(value, name, expected, holds):
     return value
 
 
-def check_int(value, name, minimum=None):
+def check_int(value: Any, name: str, minimum: int | None = None) -> int:
     """Return `value` as an int, or raise an error that names it.
 
     Examples
@@ -91,14 +96,14 @@ def check_int(value, name, minimum=None):
     return value
 
 
-def check_none(what, **given):
+def check_none(what: str, **given: object) -> None:
     """Raise unless the arguments of NumPy that `what` does not know are None, as `np.sum(variable)` gives them."""
     for name, value in given.items():
         if value is not None:
             raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")
 
 
-def count(number, noun):
+def count(number: int, noun: str) -> str:
     """Return the number and the noun, plural where it is not one.
 
     Examples
