@@ -15,7 +15,7 @@ PACKAGE = ROOT / "varlen_rnn"
 
 # A module may import from the floors below its own, and from its own folder.
 FLOORS = [
-    ["errors", "frozen", "cache"],
+    ["errors", "frozen", "cache", "typing"],
     ["jit"],
     ["random", "threads", "memory", "lod_input"],
     ["device"],

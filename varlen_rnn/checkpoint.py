@@ -4,22 +4,27 @@ A model, an optimizer and the random state go into one file as named groups, so 
 resumed continues bit for bit.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import CheckpointError
+from varlen_rnn.typing import StrPath
 
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
-def save(path, **groups):
+def save(path: StrPath, **groups: Any) -> None:
     """Write groups of arrays, and values that JSON can hold, to one file; it appears whole or not at all.
 
     Parameters
@@ -43,7 +48,8 @@ def save(path, **groups):
     >>> load(path)
     {'model': {'weight': array([1., 1.])}, 'epoch': 3}
     """
-    arrays, values = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, dict[str, Any]] = {}
     for group, content in groups.items():
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
             # safetensors writes strided arrays wrongly, so every array is made contiguous.
@@ -64,7 +70,7 @@ def save(path, **groups):
     write_file(Path(path), payload)
 
 
-def _check_names(value):
+def _check_names(value: object) -> None:
     """Raise unless all names are str, at any depth: JSON would write 1 and "1" as one name, and lose a value."""
     if isinstance(value, dict):
         for name, inside in value.items():
@@ -76,14 +82,14 @@ def _check_names(value):
             _check_names(inside)
 
 
-def _number(value):
+def _number(value: object) -> float:
     """Return a number of NumPy as Python's, for JSON: metrics mostly are NumPy's."""
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         return value.item()
     raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
 
 
-def write_file(path, payload):
+def write_file(path: Path, payload: bytes) -> None:
     """Write a file beside `path` and move it there, so that a crash leaves the old file.
 
     Parameters
@@ -119,13 +125,13 @@ def write_file(path, payload):
         raise
 
 
-def _umask():
+def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def load(path):
+def load(path: StrPath) -> dict[str, Any]:
     """Return what `save` wrote, as a dict of groups.
 
     Raises
@@ -155,7 +161,7 @@ def load(path):
         raise CheckpointError(f"{path}", expected="the groups that it lists", got=repr(error)[:80]) from error
 
 
-def state_arrays(state, what):
+def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:
     """Return the entries of a state dict as arrays, by name.
 
     Raises

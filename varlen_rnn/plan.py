@@ -5,7 +5,10 @@ LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`;
 t are the first `batch_sizes[t]` ranks.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.lod_input import read_only
+from varlen_rnn.typing import Offsets
 
 
 class SortedSeqItem(NamedTuple):
@@ -20,7 +24,7 @@ class SortedSeqItem(NamedTuple):
 
     start: int
     end: int
-    index: int
+    index: int  # type: ignore[assignment]  # the method of tuples is hidden
 
 
 class PaddingReport(NamedTuple):
@@ -35,17 +39,17 @@ class PaddingReport(NamedTuple):
     bucketed_rows: int
 
     @property
-    def rows_saved(self):
+    def rows_saved(self) -> int:
         """Rows of padding that a batch without padding does not have."""
         return self.padded_rows - self.rows
 
     @property
-    def padding_ratio(self):
+    def padding_ratio(self) -> float:
         """Rows of the padded batch for each row that exists; 1.0 for a batch without rows."""
         return self.padded_rows / self.rows if self.rows else 1.0
 
     @property
-    def bucketed_ratio(self):
+    def bucketed_ratio(self) -> float:
         """Rows of the bucketed batch for each row that exists; 1.0 for a batch without rows."""
         return self.bucketed_rows / self.rows if self.rows else 1.0
 
@@ -71,7 +75,15 @@ class SortedSeqs(Frozen):
 
     __slots__ = ("_batch_sizes", "_previous_rows", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
 
-    def __init__(self, offsets):
+    offsets: np.ndarray
+    seq_lens: np.ndarray
+    sorted_indices: np.ndarray
+    starts: np.ndarray
+    total_len: int
+    _batch_sizes: Any  # an array, once it was asked for
+    _previous_rows: dict[bool, np.ndarray]
+
+    def __init__(self, offsets: Offsets) -> None:
         (offsets,) = LoD([offsets]).levels
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
@@ -83,11 +95,11 @@ class SortedSeqs(Frozen):
         self._put("_batch_sizes", None)
         self._put("_previous_rows", {})
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
 
     @property
-    def batch_sizes(self):
+    def batch_sizes(self) -> np.ndarray:
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
         if self._batch_sizes is None:
@@ -97,21 +109,21 @@ class SortedSeqs(Frozen):
         return self._batch_sizes
 
     @property
-    def num_sequences(self):
+    def num_sequences(self) -> int:
         """The number of sequences, empty ones too."""
         return len(self.seq_lens)
 
     @property
-    def max_seq_len(self):
+    def max_seq_len(self) -> int:
         """Steps of the longest sequence; 0 when there is none."""
         return int(self.seq_lens[0]) if len(self.seq_lens) else 0
 
     @property
-    def padding_ratio(self):
+    def padding_ratio(self) -> float:
         """Rows of the padded batch for each row that exists; `padding()` tells more."""
         return self.padding().padding_ratio
 
-    def padding(self, bucket_size=32):
+    def padding(self, bucket_size: int = 32) -> PaddingReport:
         """Return what padding this batch would cost, whole and in buckets of `bucket_size` sequences.
 
         Examples
@@ -126,7 +138,7 @@ class SortedSeqs(Frozen):
         padded = self.num_sequences * self.max_seq_len
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
-    def previous_rows(self, reverse=False):
+    def previous_rows(self, reverse: bool = False) -> np.ndarray:
         """Return, for every row, the row of the step before it; -1 - i at the first step of the caller's sequence i.
 
         Parameters
@@ -150,7 +162,7 @@ class SortedSeqs(Frozen):
             self._previous_rows[reverse] = rows
         return self._previous_rows[reverse]
 
-    def __getitem__(self, rank):
+    def __getitem__(self, rank: int) -> SortedSeqItem:
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
         rank = check_int(rank, "rank")
         if not -len(self) <= rank < len(self):
@@ -158,17 +170,23 @@ class SortedSeqs(Frozen):
         start = int(self.starts[rank])
         return SortedSeqItem(start, start + int(self.seq_lens[rank]), int(self.sorted_indices[rank]))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.seq_lens)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[SortedSeqItem]:
         return (self[rank] for rank in range(len(self)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"SortedSeqs({self.num_sequences} sequences, {self.max_seq_len} steps, {self.total_len} rows)"
 
 
-def sort_by_seq_len(x, level=-1):
+class Holder(Protocol):
+    """What holds rows or a LoD, as a Variable does."""
+
+    value: Any
+
+
+def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> SortedSeqs:
     """Return the plan of a level: its sequences sorted by length, longest first, ties in the caller's order.
 
     Parameters
@@ -203,7 +221,7 @@ def sort_by_seq_len(x, level=-1):
     if not isinstance(x, LoD):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
-        return SortedSeqs(x)
+        return SortedSeqs(x)  # type: ignore[arg-type]  # what a Holder holds
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
@@ -211,12 +229,12 @@ def sort_by_seq_len(x, level=-1):
     return x.remember(("plan", level), SortedSeqs, x.levels[level])
 
 
-def plan_of_rows(lod):
+def plan_of_rows(lod: LoD) -> SortedSeqs:
     """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
     return lod.remember(("plan", -1), SortedSeqs, lod.levels[-1])
 
 
-def check_is_plan(sorted_seqs):
+def check_is_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a plan."""
     if not isinstance(sorted_seqs, SortedSeqs):
         raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)

@@ -1,8 +1,12 @@
 """A data set: sequences, their labels, and the vocabulary and classes that give the numbers a meaning."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from varlen_rnn.data.vocabulary import encode_all, split_text
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, check_int
@@ -37,22 +41,22 @@ class Dataset:
     """
 
     name: str
-    sequences: list
+    sequences: list[np.ndarray]
     labels: np.ndarray | None
-    vocabulary: list
-    classes: list
+    vocabulary: list[str]
+    classes: list[str]
     tokens: str = "characters"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.sequences):
             raise ShapeError("labels", expected=f"{len(self.sequences)}, one a sequence", got=len(self.labels))
 
     @property
-    def lengths(self):
+    def lengths(self) -> np.ndarray:
         """The length of each sequence, int64, shape `(num_sequences,)`."""
         return np.fromiter(map(len, self.sequences), np.int64, len(self))
 
-    def encode(self, text):
+    def encode(self, text: str | Iterable[str]) -> np.ndarray:
         """Return the ids of a text, or of a list of tokens: int64, shape `(tokens,)`; 0 for unknown tokens.
 
         Raises
@@ -80,7 +84,7 @@ class Dataset:
                 raise DTypeError("encode", expected="a text or a list of strings", got=repr(wrong[0])[:80])
         return encode_all([text], self.vocabulary)[0]
 
-    def take(self, indices, name=None):
+    def take(self, indices: ArrayLike, name: str | None = None) -> Dataset:
         """Return the data set of these sequences, in this order, with the same vocabulary and classes.
 
         Parameters
@@ -108,7 +112,7 @@ class Dataset:
             labels=None if self.labels is None else self.labels[indices],
         )
 
-    def _as_indices(self, indices):
+    def _as_indices(self, indices: ArrayLike) -> np.ndarray:
         try:
             array = np.asarray(indices)
         except (ValueError, TypeError, OverflowError) as error:
@@ -126,7 +130,7 @@ class Dataset:
             raise OutOfRangeError(f"take, indices, entry {entry}", expected=expected, got=int(array[entry]))
         return array.astype(np.int64)
 
-    def split(self, test_fraction=0.1, seed=0):
+    def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Return a training and a test set, both in random order; every sequence is in exactly one of them.
 
         Parameters
@@ -149,10 +153,10 @@ class Dataset:
         held = round(len(self) * test_fraction)
         return self.take(order[held:], f"{self.name}, train"), self.take(order[:held], f"{self.name}, test")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.sequences)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         unit = "token" if self.vocabulary else "row"
         parts = [f"Dataset {self.name}: {len(self)} sequences"]
         if len(self):

@@ -14,7 +14,7 @@ from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
-from varlen_rnn.nn.module import Module, check_dtype
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import sizes_fit
@@ -85,9 +85,9 @@ class Recurrent(Module):
                     present = bias or not name.startswith("bias")
                     setattr(self, name + suffix, uniform(shape, bound, self._dtype) if present else None)
 
-    if TYPE_CHECKING:  # which parameters there are depends on the sizes
+    if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
 
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Parameter | Any: ...
 
     @property
     def num_directions(self) -> int:
@@ -200,7 +200,8 @@ class LSTM(Recurrent):
 
         def forward(
             self, x: Rows, states: Sequence[Rows | None] | None = None
-        ) -> tuple[Variable, tuple[Variable, Variable]]: ...
+        ) -> tuple[Variable, tuple[Variable, Variable]]:
+            """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
 
 
 class GRU(Recurrent):

@@ -1,6 +1,12 @@
 """Optimizers: SGD, Momentum, Adagrad and Adam, each one operator that takes dense and SelectedRows gradients."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
@@ -21,7 +27,7 @@ class Optimizer:
     op: str
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, parameters, lr, **attrs):
+    def __init__(self, parameters: Iterable[Variable], lr: float, **attrs: Any) -> None:
         if not np.iterable(parameters):
             raise DTypeError("parameters", expected="a list of Parameters", got=type(parameters).__name__)
         self.parameters = list(parameters)
@@ -42,47 +48,47 @@ class Optimizer:
         self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
         self.lr = lr
         self.attrs = attrs
-        self._states = [None] * len(self.parameters)
+        self._states: list[list[Variable] | None] = [None] * len(self.parameters)
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The learning rate; a program that this optimizer recorded reads it at every run."""
         return self._lr.item()
 
     @lr.setter
-    def lr(self, lr):
+    def lr(self, lr: float) -> None:
         self._lr.value.data[...] = _check_positive("lr", lr)
 
-    def minimize(self, loss):
+    def minimize(self, loss: Variable) -> None:
         """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it."""
         self.zero_grad()
         backward(loss)
         self.step()
 
-    def step(self):
+    def step(self) -> None:
         """Update every parameter that has a gradient, in place."""
         with no_grad():
             for number, parameter in enumerate(self.parameters):
                 target = recorded(parameter)
                 if target.grad is None:
                     continue
-                if self._states[number] is None:
-                    self._states[number] = self._initial_states(parameter)
                 states = self._states[number]
+                if states is None:
+                    states = self._states[number] = self._initial_states(parameter)
                 if target is not parameter:  # a program's variables have names
                     for name, state in zip(self.state_names, states, strict=True):
                         state.name = f"{target.name}.{name}"
                 apply(self.op, target, target.grad, self._lr, *states, **self.attrs)
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """Drop the gradients."""
         for parameter in self.parameters:
             recorded(parameter).grad = None
 
-    def _initial_states(self, parameter):
+    def _initial_states(self, parameter: Variable) -> list[Variable]:
         return [Variable(np.zeros_like(parameter.value.data), persistable=True) for _ in self.state_names]
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Return the learning rate and copies of the states, by the parameter's number and the state's name."""
         state = {"lr": np.asarray(self.lr, np.float64)}
         for number, states in enumerate(self._states):
@@ -90,7 +96,7 @@ class Optimizer:
                 state[f"{number}.{name}"] = value.value.data.copy()
         return state
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed.
 
         Raises
@@ -116,7 +122,7 @@ class Optimizer:
             for state, value in zip(states, values or self._initial_states(self.parameters[number]), strict=True):
                 state.value.data[...] = value.value.data
 
-    def _load(self, number, parameter, rest):
+    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
         names = [f"{number}.{name}" for name in self.state_names]
         if not any(name in rest for name in names):
             return None
@@ -145,7 +151,7 @@ class SGD(Optimizer):
 
     op = "sgd"
 
-    def __init__(self, parameters, lr):
+    def __init__(self, parameters: Iterable[Variable], lr: float) -> None:
         super().__init__(parameters, lr)
 
 
@@ -158,7 +164,9 @@ class Momentum(Optimizer):
     op = "momentum"
     state_names = ("velocity",)
 
-    def __init__(self, parameters, lr, momentum=0.9, nesterov=False):
+    def __init__(
+        self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, nesterov: bool = False
+    ) -> None:
         _check_fraction("momentum", momentum)
         super().__init__(parameters, lr, momentum=momentum, nesterov=bool(nesterov))
 
@@ -172,7 +180,7 @@ class Adagrad(Optimizer):
     op = "adagrad"
     state_names = ("moment",)
 
-    def __init__(self, parameters, lr=1e-2, epsilon=1e-6):
+    def __init__(self, parameters: Iterable[Variable], lr: float = 1e-2, epsilon: float = 1e-6) -> None:
         super().__init__(parameters, lr, epsilon=_check_positive("epsilon", epsilon))
 
 
@@ -198,20 +206,27 @@ class Adam(Optimizer):
     op = "adam"
     state_names = ("step", "moment1", "moment2")
 
-    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), epsilon=1e-8, lazy=False):
+    def __init__(
+        self,
+        parameters: Iterable[Variable],
+        lr: float = 1e-3,
+        betas: tuple[float, float] | list[float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        lazy: bool = False,
+    ) -> None:
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ShapeError("betas", expected="a pair of numbers", got=repr(betas)[:80])
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
         epsilon = _check_positive("epsilon", epsilon)
         super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
 
-    def _initial_states(self, parameter):
+    def _initial_states(self, parameter: Variable) -> list[Variable]:
         return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
 
 
-def _check_positive(name, value):
+def _check_positive(name: str, value: float) -> float:
     return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < np.inf)
 
 
-def _check_fraction(name, value):
+def _check_fraction(name: str, value: float) -> float:
     return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)

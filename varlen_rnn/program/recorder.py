@@ -261,7 +261,7 @@ class Recorder:
         del self.blocks[first:]
         self._desc = None
 
-    def desc(self):
+    def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
         if self._desc is None:
             self._desc = ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks))

@@ -3,14 +3,20 @@
 Modes are context variables: two Python threads that train two models never meet.
 """
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
-GRAD_ENABLED = contextvars.ContextVar("grad_enabled", default=True)
-RECORDER = contextvars.ContextVar("recorder", default=None)
+T = TypeVar("T")
+
+GRAD_ENABLED: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
+RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
 
-def grad_enabled():
+def grad_enabled() -> bool:
     """Return whether operators of this context are recorded for a backward pass.
 
     Examples
@@ -22,7 +28,7 @@ def grad_enabled():
 
 
 @contextlib.contextmanager
-def no_grad():
+def no_grad() -> Iterator[None]:
     """Record nothing in this context: inference keeps nothing for a backward pass."""
     token = GRAD_ENABLED.set(False)
     try:
@@ -31,13 +37,13 @@ def no_grad():
         GRAD_ENABLED.reset(token)
 
 
-def recorder():
+def recorder() -> Any:
     """Return the recorder of the program that this context describes, or None where operators run."""
     return RECORDER.get()
 
 
 @contextlib.contextmanager
-def recording(into):
+def recording(into: Any) -> Iterator[None]:
     """Describe operators instead of running them: `into.append` takes them."""
     token = RECORDER.set(into)
     try:
@@ -46,7 +52,7 @@ def recording(into):
         RECORDER.reset(token)
 
 
-def recorded(variable):
+def recorded(variable: T) -> T:
     """Return what stands for a leaf Variable in the program being recorded; without one, itself."""
     into = RECORDER.get()
     return variable if into is None else into.admit(variable)
