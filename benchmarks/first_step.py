@@ -1,7 +1,7 @@
 """What a fresh process pays before its first step is done: `python -m benchmarks.first_step ENGINE`.
 
-Prints {"imports": {package: seconds}, "first_step": seconds, "second_cell": seconds}: the seconds of a package are those
-over the ones before it, the second cell is the first training step of a GRU after that of an LSTM.
+Prints {"imports": {package: seconds}, "first_step": seconds, "second_cell": seconds}: the seconds of a package are
+those over the packages before it; the second cell is the first training step of a GRU, after that of an LSTM.
 """
 
 import importlib
