@@ -113,7 +113,7 @@ lstm = vr.nn.LSTM(8, 16, bidirectional=True)
 vr.nn.LSTM(8, "16")  # arg-type
 vr.nn.LSTM(8, 16, bidirektional=True)  # call-arg
 y, (h_n, c_n) = lstm(x)
-lstm(x, (h_n, c_n))
+lstm(x, (h_n, c_n))[0].reshape(-1, 2)
 lstm(x, h_n, c_n)  # arg-type, call-arg
 loss = (vr.sequence_pool(y, "max") * h_n.sum()).mean()
 vr.sequence_pool(y)  # call-arg

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -149,7 +149,7 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
-    def reshape(self, *shape: Any) -> Variable:
+    def reshape(self, *shape: int | Iterable[int]) -> Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
