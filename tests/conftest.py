@@ -5,10 +5,20 @@ import pytest
 from numba import config, cuda
 
 import varlen_rnn.device
+from varlen_rnn import threads
 from varlen_rnn.device import on_device, to_device
 
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
+
+
+@pytest.fixture(autouse=True)
+def all_cores(monkeypatch):
+    """Let every test begin with the number of threads that nobody has set."""
+    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    yield
+    threads._own_number.set(None)
+    threads._last_number = None
 
 
 class Device:

@@ -166,7 +166,7 @@ cases("reduction", lambda v: F.cross_entropy(LOGITS, np.zeros(5, int), v), ["avg
 cases("per", lambda v: F.cross_entropy(LOGITS, np.zeros(5, int), per=v), ["batch", None, "sequence"])
 cases("bce", lambda v: F.binary_cross_entropy_with_logits(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
 cases("mse", lambda v: F.mse_loss(LOGITS, v), [LOGITS[:4], LOGITS.astype(float), "a", None])
-cases("parameters", lambda v: vr.optim.SGD(v, lr=0.1), [[], [X], [None], [vr.Variable(X)], None, 3])
+cases("parameters", lambda v: vr.optim.SGD(v, lr=0.1), [[], [X], [None], [vr.Variable(X)], None, 3, parameter()])
 cases("parameters twice", lambda p: vr.optim.SGD([p, parameter(), p], lr=0.1), [parameter()])
 FROZEN = np.frombuffer(np.ones(4).tobytes())
 for array in (FROZEN, np.ones((4, 4))[:, ::2]):
@@ -174,7 +174,7 @@ for array in (FROZEN, np.ones((4, 4))[:, ::2]):
 for name in ("SGD", "Momentum", "Adagrad", "Adam"):
     optimizer = getattr(vr.optim, name)
     cases(f"{name} lr", lambda v, o=optimizer: o([parameter()], lr=v), [-1, NAN, INF, "a", None, X])
-cases("Momentum", lambda v: vr.optim.Momentum([parameter()], 0.1, momentum=v), [1, -0.1, NAN, "a", None])
+cases("Momentum", lambda v: vr.optim.Momentum([parameter()], 0.1, momentum=v), [-0.1, NAN, INF, "a", None])
 cases("Adam betas", lambda v: vr.optim.Adam([parameter()], betas=v), [(0.9,), (1, 0.9), (0.9, -1), None, 3, ("a", 0)])
 cases("epsilon", lambda v: vr.optim.Adam([parameter()], epsilon=v), [-1, NAN, "a", None])
 cases(
@@ -184,7 +184,8 @@ cases(
      vr.SelectedRows([0], np.zeros((1, 2), np.float32), 5), vr.SelectedRows([0], np.zeros((1, 2)), 4),
      vr.SelectedRows([0], np.zeros((1, 3), np.float32), 4)],
 )  # fmt: skip
-cases("max_norm", lambda v: vr.optim.clip_grad_norm_([parameter()], v), [0, -1, NAN, "a", None])
+cases("max_norm", lambda v: vr.optim.clip_grad_norm_([parameter()], v), [-1, NAN, "a", None])
+cases("clipped", lambda v: vr.optim.clip_grad_norm_(v, 1.0), [None, 3, parameter(), [X], [None], "a"])
 cases("seed", vr.manual_seed, [-1, 1.5, "a", None])
 cases("threads", vr.set_num_threads, [0, -1, 1.5, "a", None, True])
 

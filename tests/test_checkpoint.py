@@ -1,5 +1,7 @@
 """One file, whole or not at all; a run that stopped and resumed continues bit for bit."""
 
+import os
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -33,7 +35,7 @@ def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     vr.save(path, a={"x": np.ones(3)})
     before = path.read_bytes()
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         vr.save(path, a={"x": np.zeros(3)})
     assert path.read_bytes() == before

@@ -157,6 +157,14 @@ def test_an_interrupt_ends_the_process_of_pytorch(fake_torch, monkeypatch):
     assert started[0].poll() is not None
 
 
+def test_a_wrong_number_of_threads_in_the_environment_is_told_by_what_needs_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VARLEN_RNN_NUM_THREADS", "many")
+    (tmp_path / "lengths.txt").write_text("1 2")
+    assert main(["cache"]) == 0
+    assert main(["compare", str(tmp_path / "lengths.txt")]) == 2
+    assert "VARLEN_RNN_NUM_THREADS: expected an integer of at least 1, got 'many'" in capsys.readouterr().err
+
+
 def test_compare_leaves_the_callers_modes_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("varlen_rnn.cli.compare.Packed", no_packed)
     (tmp_path / "lengths.txt").write_text("1 2")

@@ -394,6 +394,17 @@ def test_a_data_set_takes_indices_or_a_mask(indices, taken):
     assert data.take(indices).labels.tolist() == taken
 
 
+def test_labels_of_rows_are_split_with_their_sequences():
+    sequences = [np.arange(k) for k in range(8)]
+    data = Dataset("tagged", sequences, [10 * sequence for sequence in sequences], [], ["a"])
+    parts = data.split(0.25)
+    assert sorted(len(sequence) for part in parts for sequence in part.sequences) == list(range(8))
+    for part in parts:
+        assert [label.tolist() for label in part.labels] == [(10 * sequence).tolist() for sequence in part.sequences]
+        x, y = batches(part.sequences, part.labels, batch_size=8)[0]
+        assert (y.structure is x.structure, y.data.tolist()) == (True, (10 * x.data).tolist())
+
+
 @pytest.mark.parametrize("indices", [[2.7], [True], [4], [-5], [[0]], 0, ["a"], [2**70], None, [[0], [1, 2]]])
 def test_a_data_set_refuses_other_indices(indices):
     data = Dataset("four", [np.array([k]) for k in range(4)], None, [], [])

@@ -209,8 +209,9 @@ WANTED = {
     "indices_apart_move_their_axes_before_the_rows": "LoDError: sequence_pool, x: expected at least one level",
     "a_boolean_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
     "a_number_and_an_array_apart": "LoDError: sequence_pool, x: expected at least one level",
-    "rows_of_a_gradient_that_were_handed_out": "ShapeError: sgd, gradient",  # a view: the gradient keeps its shape
+    "rows_of_a_gradient_that_were_handed_out": "ShapeError: parameters, entry 0, sgd, gradient",
     "columns_that_are_no_integers": "ShapeError: getitem",
+    "rows_that_became_fewer": "ValueError: cannot resize this array",
 } | dict.fromkeys(
     ["offsets_of_a_tensor_from_another_process", "offsets_of_a_copy", "listed_rows_of_a_copy",
      "a_plan_from_another_process", "steps_of_a_plan_from_another_process"], READ_ONLY,
@@ -221,6 +222,113 @@ WANTED = {
 def test_a_change_behind_the_back_of_a_value_is_refused(told, name):
     wanted = WANTED.get(name, "LoDError: rows of a LoDTensor: expected")
     assert told[name].startswith(wanted)
+
+
+def written_data_set(tmp_path):
+    path = tmp_path / "walks.jsonl"
+    path.write_text('{"text": [[0, 1], [2, 3]], "label": "up"}\n{"text": [[4, 5]], "label": "down"}\n')
+    return vr.data.read_jsonl(path)
+
+
+def gradient_of(parameter):
+    (parameter * parameter).sum().backward()
+    return parameter.grad
+
+
+def of_embedding():
+    embedding = vr.nn.Embedding(9, 4)
+    embedding(np.array([3, 3])).sum().backward()
+    return embedding.weight.grad
+
+
+def momentum():
+    p = parameter()
+    optimizer = vr.optim.Momentum([p], 0.1)
+    step(p, np.ones((100, 1), F))
+    p.grad = np.ones((100, 1), F)
+    optimizer.step()
+    return optimizer._states[0][0].value.data
+
+
+def fetched():
+    with vr.program_guard() as program:
+        y = vr.data("x", [-1, 4], "float32") * 2.0
+    return vr.Executor().run(program, {"x": np.ones((3, 4), F)}, [y])[0]
+
+
+def persistable():
+    with vr.program_guard() as program:
+        parameter() * 2.0
+    return next(iter(vr.Program.from_bytes(program.to_bytes()).persistables.values())).data
+
+
+# Arrays that others have views of, or that kernels trust: by name, how to get one from a folder.
+HANDED_OUT = {
+    "rows": lambda _: rows().data,
+    "rows of a copy": lambda _: rows().copy().data,
+    "rows from lists": lambda _: vr.LoDTensor.from_sequences([[1.0, 2.0], [3.0]]).data,
+    "a result": lambda _: (vr.Variable(rows()) * 2.0).value.data,
+    "a result as an array": lambda _: np.asarray(vr.Variable(rows()) * 2.0),
+    "rows of a step": lambda _: vr.segment_inputs(rows().data, vr.sort_by_seq_len(rows()), 0),
+    "a large result": lambda _: (vr.Variable(np.ones((ROWS, ROWS), F)) @ np.ones((ROWS, 99), F)).value.data,
+    "a gradient": lambda _: gradient_of(parameter()),
+    "a sparse gradient": lambda _: of_embedding().value,
+    "a parameter": lambda _: parameter().data,
+    "a state of an optimizer": lambda _: momentum(),
+    "what was fetched": lambda _: fetched(),
+    "a persistable": lambda _: persistable(),
+    "values of SelectedRows": lambda _: vr.SelectedRows([1], np.ones((1, 1), F), 3).value,
+    "rows of a batch": lambda _: vr.data.batches([[1, 2], [3]], batch_size=2)[0].data,
+    "labels of a batch": lambda _: vr.data.batches([[1, 2], [3]], [[1, 0], [2]], batch_size=2)[0][1].data,
+    "rows of a data set": lambda folder: written_data_set(folder).sequences[0],
+    "ids of a data set": lambda _: vr.data.from_texts(["ab"], ["x"]).sequences[0],
+    "labels of a data set": lambda _: vr.data.from_texts(["ab"], ["x"]).labels,
+    "labels of a part": lambda folder: written_data_set(folder).take([0]).labels,
+}
+X, LISTED = rows(), vr.SelectedRows(np.array([1, 1]), np.ones((2, 1), F), 3)
+TRUSTED = {
+    "offsets": lambda: X.structure.levels[0],
+    "offsets in rows": lambda: X.structure.rows_of_level(0),
+    "offsets of a slice": lambda: X.slice(0, 1, 2).structure.levels[0],
+    "offsets of a result": lambda: (vr.Variable(X) * 2.0).value.structure.levels[0],
+    "offsets of a batch": lambda: vr.data.batches(X, batch_size=2)[0].structure.levels[0],
+    "offsets of a plan": lambda: vr.sort_by_seq_len(X).offsets,
+    "ranks": lambda: vr.sort_by_seq_len(X).sorted_indices,
+    "starts": lambda: vr.sort_by_seq_len(X).starts,
+    "lengths": lambda: vr.sort_by_seq_len(X).seq_lens,
+    "sizes of steps": lambda: vr.sort_by_seq_len(X).batch_sizes,
+    "rows before": lambda: vr.sort_by_seq_len(X).previous_rows(),
+    "rows after": lambda: vr.sort_by_seq_len(X).previous_rows(reverse=True),
+    "listed rows": lambda: LISTED.rows,
+    "listed rows of a sum": lambda: LISTED.merge().rows,
+}
+
+
+@pytest.mark.parametrize("name", HANDED_OUT)
+def test_an_array_that_is_handed_out_keeps_its_memory(tmp_path, name):
+    array = HANDED_OUT[name](tmp_path)
+    with pytest.raises(ValueError, match="does not own its data"):
+        array.resize((array.size + 1,), refcheck=False)
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_nobody_resizes_or_writes_to_an_array_that_kernels_trust(name):
+    array = TRUSTED[name]()
+    while isinstance(array, np.ndarray):
+        with pytest.raises(ValueError, match="does not own its data"):
+            array.resize((array.size + 1,), refcheck=False)
+        with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+            array.flags.writeable = True
+        array = array.base
+    assert isinstance(array, bytes)
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_what_is_done_to_an_array_that_kernels_trust_is_done_to_a_view(name):
+    before = TRUSTED[name]().tolist()
+    TRUSTED[name]().dtype = np.int8
+    TRUSTED[name]().__setstate__((1, (1,), np.dtype(np.int64), False, np.array([10**9]).tobytes()))
+    assert TRUSTED[name]().tolist() == before
 
 
 def test_the_callers_array_may_take_another_shape():

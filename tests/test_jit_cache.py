@@ -53,6 +53,45 @@ def test_found_again_and_robust_to_damage(tmp_path):
     assert len(path.read_bytes()) > len(content) // 2
 
 
+def saved_kernel(base):
+    """Return a compiled kernel, the file that it was saved in, and a function that tries to load it again."""
+    kernel = cpu_kernel(double)
+    kernel(1)
+    ((path, _), *_), (signature,) = kernels(base.parent).items(), kernel.signatures
+    return path, lambda: kernel._cache.load_overload(signature, kernel.targetctx)
+
+
+def test_a_file_with_a_wrong_bit_is_never_run(base):
+    path, load = saved_kernel(base)
+    assert load() is not None
+    content = path.read_bytes()
+    for place in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert load() is None, f"byte {place} of {len(content)}"
+    for damaged in (b"", content[:-1], content + b"\0", content[:32]):
+        path.write_bytes(damaged)
+        assert load() is None
+    path.write_bytes(content)
+    assert load() is not None
+
+
+def test_a_kernel_in_the_place_of_another_is_never_run(base):
+    path, load = saved_kernel(base)
+    cpu_kernel(triple)(1)
+    (other,) = base.glob("*/triple-*.nbc")
+    path.write_bytes(other.read_bytes())
+    assert load() is None
+
+
+def test_what_a_killed_process_left_goes_with_its_folder(base):
+    folder = make_folder(base, "a" * 32, 0)
+    (folder / ".varlen_rnn-0123456789abcdef-0123456789abcdef.part").touch()
+    folders.remove(folder)
+    assert not folder.exists()
+
+
 def test_an_unwritable_folder_costs_time_only(tmp_path):
     blocked = tmp_path / "a file, not a folder"
     blocked.write_text("")

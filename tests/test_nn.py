@@ -9,6 +9,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn import threads
 from varlen_rnn.nn import functional as F
+from varlen_rnn.recurrence import layer as recurrence_layer
 from varlen_rnn.tape import gradient
 
 
@@ -221,7 +222,6 @@ def test_a_models_gradients_do_not_depend_on_the_number_of_threads_bitwise(monke
         results.append([g.to_dense() if isinstance(g, vr.SelectedRows) else g for g in gradients])
         for parameter in model.parameters():
             parameter.grad = None
-    threads._num_threads.set(None)
     for other in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
 
@@ -253,3 +253,17 @@ def test_sizes_may_be_small_integers_of_numpy():
     assert vr.nn.LSTM(3, n, np.uint8(2), bidirectional=True).weight_ih_l1.shape == (800, 400)
     assert vr.nn.Linear(n, n).weight.shape == (200, 200)
     assert vr.nn.Embedding(n, n, padding_idx=np.int8(-1)).padding_idx == 199
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_frozen_layers_cost_no_gradient_of_weights(kind, monkeypatch):
+    layer = getattr(vr.nn, kind)(3, 4, bidirectional=True, dtype=np.float64)
+    x = vr.Variable(vr.create_lod_tensor(np.random.default_rng(0).random((5, 3)), [[2, 3]]), requires_grad=True)
+    layer(x)[0].sum().backward()
+    wanted, x.grad = x.grad.data, None
+    for p in layer.parameters():
+        p.requires_grad, p.grad = False, None
+    monkeypatch.setattr(recurrence_layer, "row_products", None)
+    layer(x)[0].sum().backward()
+    np.testing.assert_array_equal(x.grad.data, wanted)
+    assert all(p.grad is None for p in layer.parameters())

@@ -127,12 +127,54 @@ def test_two_lods_are_an_error_that_names_both():
         F.concat([x, vr.Variable(y)])
 
 
-def test_data_types_are_never_mixed():
-    x = vr.Variable(np.zeros(3, np.float32))
-    with pytest.raises(vr.DTypeError):
-        x + np.zeros(3)
-    assert (x + 1).dtype == (x * 2.5).dtype == (x * np.arange(3)).dtype == np.float32
-    assert (np.ones(3, np.float32) - x).dtype == np.float32
+DTYPES = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8]
+FORMS = {
+    "array": lambda dtype: np.ones(3, dtype),
+    "scalar": lambda dtype: np.dtype(dtype).type(1),
+    "array of rank 0": lambda dtype: np.ones((), dtype),
+    "LoDTensor": lambda dtype: vr.LoDTensor(np.ones(3, dtype)),
+    "Variable": lambda dtype: vr.Variable(np.ones(3, dtype)),
+}
+SIDES = {
+    "add": (lambda x, y: x + y, lambda x, y: y + x),
+    "sub": (lambda x, y: x - y, lambda x, y: y - x),
+    "mul": (lambda x, y: x * y, lambda x, y: y * x),
+    "div": (lambda x, y: x / y, lambda x, y: y / x),
+}
+
+
+@pytest.mark.parametrize("op", SIDES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_data_types_are_never_mixed(dtype, form, op):
+    x = vr.Variable(np.ones(3, dtype))
+    for side in SIDES[op]:
+        for other in DTYPES:
+            value = FORMS[form](other)
+            if other == dtype:
+                assert side(x, value).dtype == dtype
+            else:
+                with pytest.raises(vr.DTypeError, match=f"^{op}, [xy]: expected float"):
+                    side(x, value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("number", [2, -0.5, True, 10**15, np.array([True, False, True])])
+def test_python_numbers_and_masks_take_the_data_type_of_the_variable(number, dtype):
+    x = vr.Variable(np.ones(3, dtype))
+    for result in (x + number, number - x, x * number, number / x):
+        assert result.dtype == dtype
+    assert np.array_equal(x * number, np.ones(3) * np.asarray(number, dtype))
+    with vr.program_guard() as program:
+        y = vr.data("x", [3], np.dtype(dtype).name) * number
+    (fetched,) = vr.Executor().run(program, {"x": np.ones(3, dtype)}, [y])
+    assert fetched.dtype == dtype
+    assert np.array_equal(fetched, x * number)
+
+
+def test_a_number_that_no_float_holds_is_an_error():
+    with pytest.raises(vr.DTypeError, match="number: expected one that float32 holds, got 1000"):
+        vr.Variable(np.ones(3, np.float32)) * 10**400
 
 
 @pytest.mark.parametrize(
@@ -174,7 +216,7 @@ def test_a_gradient_without_change_of_shape_or_lod_is_handed_on_as_it_is():
     assert d_x is d_again is d
     _, relabelled = find("add").grad([x, vr.Variable(dense(6, 3))], None, [d])
     assert relabelled.value.num_levels == 0
-    assert relabelled.value.data is d.value.data, "a LoD is taken off without a copy"
+    assert np.shares_memory(relabelled.value.data, d.value.data), "a LoD is taken off without a copy"
 
 
 def test_sparse_gradients_pass_through_a_sum_of_tables():

@@ -177,3 +177,196 @@ def test_a_learning_rate_is_checked_when_it_is_set(lr):
     assert optimizer.lr == 0.5
     optimizer.lr = np.float32(0.25)
     assert optimizer.lr == 0.25
+
+
+def model_of_three(name):
+    """Return three parameters that stepped once, with gradients for a second step, and their optimizer."""
+    parameters = [vr.nn.Parameter(np.full((3, 2), number + 1.0)) for number in range(3)]
+    optimizer = OPTIMIZERS[name][0](parameters)
+    for p in parameters:
+        p.grad = np.ones((3, 2))
+    optimizer.step()
+    parameters[1].grad = vr.SelectedRows([1, 1], np.ones((2, 2)), 3)
+    return parameters, optimizer
+
+
+def snapshot(parameters, optimizer):
+    return [p.data.tolist() for p in parameters], {k: v.tolist() for k, v in optimizer.state_dict().items()}
+
+
+def strided(p):
+    p.value = vr.LoDTensor(np.ones((2, 3)).T)
+
+
+def of_a_program():
+    with vr.program_guard():
+        return vr.data("g", [3, 2], "float64")
+
+
+SPOILS = {
+    "shape": lambda p: setattr(p, "grad", np.ones((2, 3))),
+    "data type": lambda p: setattr(p, "grad", np.ones((3, 2), np.float32)),
+    "integers": lambda p: setattr(p, "grad", np.ones((3, 2), int)),
+    "text": lambda p: setattr(p, "grad", "rubbish"),
+    "list": lambda p: setattr(p, "grad", [[1], [1, 2]]),
+    "object": lambda p: setattr(p, "grad", object()),
+    "sparse": lambda p: setattr(p, "grad", vr.SelectedRows([0], np.ones((1, 2)), 4)),
+    "plan": lambda p: setattr(p, "grad", vr.Variable(vr.sort_by_seq_len([0, 3]))),
+    "program": lambda p: setattr(p, "grad", of_a_program()),
+    "read-only": lambda p: p.data.setflags(write=False),
+    "strided": strided,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_is_all_or_nothing(name, spoil):
+    parameters, optimizer = model_of_three(name)
+    SPOILS[spoil](parameters[2])
+    before = snapshot(parameters, optimizer)
+    with pytest.raises(vr.InputError, match=r"^parameters, entry 2, "):
+        optimizer.step()
+    assert snapshot(parameters, optimizer) == before
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_first_step_that_fails_makes_no_states(name):
+    parameters = [vr.nn.Parameter(np.ones(2)) for _ in range(2)]
+    optimizer = OPTIMIZERS[name][0](parameters)
+    parameters[0].grad, parameters[1].grad = np.ones(2), np.ones(3)
+    with pytest.raises(vr.ShapeError, match=r"entry 1, .*gradient: expected shape \(2,\), got shape \(3,\)"):
+        optimizer.step()
+    assert list(optimizer.state_dict()) == ["lr"]
+    assert parameters[0].data.tolist() == [1, 1]
+
+
+def test_a_step_of_a_program_is_described_whole_or_not_at_all():
+    first, second = vr.nn.Parameter(np.ones(2)), vr.nn.Parameter(np.ones(2))
+    optimizer = vr.optim.SGD([first, second], lr=0.1)
+    with vr.program_guard() as program:
+        (first * second).sum().backward()
+        program.recorder.admit(second).grad = np.ones(3)
+        ops = len(program.desc.blocks[0].ops)
+        with pytest.raises(vr.ShapeError, match="parameters, entry 1, sgd, gradient"):
+            optimizer.step()
+        assert len(program.desc.blocks[0].ops) == ops
+
+
+def test_minimize_that_fails_updates_nothing():
+    p, q = vr.nn.Parameter(np.ones(2)), vr.nn.Parameter(np.ones(2))
+    optimizer = vr.optim.Adam([p, q], lr=0.1)
+    for loss in (vr.Variable(1.0), p * 2.0, 3.0, None):
+        with pytest.raises(vr.InputError, match="backward"):
+            optimizer.minimize(loss)
+    loss = (p * q).sum()
+    q.data.setflags(write=False)
+    with pytest.raises(vr.ShapeError, match="updated in place"):
+        optimizer.minimize(loss)
+    assert p.data.tolist() == q.data.tolist() == [1, 1]
+    assert list(optimizer.state_dict()) == ["lr"]
+
+
+@pytest.mark.parametrize("spoil", ["text", "integers", "list", "plan"])
+def test_clipping_is_all_or_nothing(spoil):
+    parameters, _ = model_of_three("sgd")
+    SPOILS[spoil](parameters[2])
+    before = [p.grad for p in parameters]
+    with pytest.raises(vr.InputError):
+        vr.optim.clip_grad_norm_(parameters, 0.1)
+    assert all(p.grad is gradient for p, gradient in zip(parameters, before, strict=True))
+
+
+def test_clipping_to_nothing_and_to_anything():
+    p = vr.nn.Parameter([0.0, 0.0])
+    p.grad = np.array([3.0, 4.0])
+    assert vr.optim.clip_grad_norm_([p], float("inf")) == 5.0
+    assert p.grad.tolist() == [3, 4]
+    assert vr.optim.clip_grad_norm_([p], 0) == 5.0
+    assert p.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("step", [-1, -(2**63), 2**63 - 1])
+def test_a_step_counter_that_cannot_be_is_refused(step):
+    p = vr.nn.Parameter([1.0])
+    optimizer = vr.optim.Adam([p], lr=0.1)
+    p.grad = np.ones(1)
+    optimizer.step()
+    state, before = optimizer.state_dict(), snapshot([p], optimizer)
+    with pytest.raises(vr.CheckpointError, match=r"state '0\.step': expected at least 0, and less than 2"):
+        optimizer.load_state_dict(state | {"0.step": np.array(step)})
+    with pytest.raises(vr.CheckpointError, match=r"state '0\.step': expected \(\) int64"):
+        optimizer.load_state_dict(state | {"0.step": np.array(1.0)})
+    assert snapshot([p], optimizer) == before
+    with vr.program_guard() as program:
+        optimizer.minimize((p * 2.0).sum())
+    program.persistables["parameter.step"].data[...] = step
+    with pytest.raises(vr.OutOfRangeError, match="adam, step: expected at least 0"):
+        vr.Executor().run(program)
+    assert p.data.tolist() == before[0][0]
+
+
+def test_a_counter_as_large_as_can_be_and_states_that_are_no_numbers_are_loaded():
+    """As in PyTorch: what is not finite is the user's."""
+    p = vr.nn.Parameter([1.0])
+    optimizer = vr.optim.Adam([p], lr=0.1)
+    optimizer.load_state_dict(
+        {"lr": np.array(0.1), "0.step": np.array(2**63 - 2), "0.moment1": np.array([np.nan]), "0.moment2": np.ones(1)}
+    )
+    p.grad = np.ones(1)
+    optimizer.step()
+    assert np.isnan(p.data).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_frozen_parameter_is_left_alone(name):
+    frozen, other = vr.nn.Parameter([1.0, 2.0]), vr.nn.Parameter([1.0, 2.0])
+    frozen.requires_grad = False
+    optimizer = OPTIMIZERS[name][0]([frozen, other])
+
+    def step():
+        optimizer.zero_grad()
+        (frozen * other).sum().backward()
+        optimizer.step()
+
+    step()
+    assert frozen.grad is None
+    assert frozen.data.tolist() == [1, 2]
+    assert other.data.tolist() != [1, 2]
+    assert not [key for key in optimizer.state_dict() if key.startswith("0.")]
+    frozen.requires_grad = True  # thawed
+    step()
+    moved = frozen.data.tolist()
+    assert moved != [1, 2]
+    frozen.requires_grad = False  # frozen again, with a gradient and states from before
+    frozen.grad, states = np.ones(2), optimizer.state_dict()
+    optimizer.step()
+    assert frozen.data.tolist() == moved
+    after = optimizer.state_dict()
+    assert all(np.array_equal(states[key], after[key]) for key in states if key.startswith("0."))
+    optimizer.zero_grad()
+    assert frozen.grad is None
+
+
+def test_a_frozen_parameter_is_left_alone_by_a_program():
+    model = vr.nn.Linear(2, 1)
+    model.weight.requires_grad = False
+    before = model.state_dict()
+    with vr.program_guard() as program:
+        loss = model(vr.data("x", [-1, 2], "float32")).sum()
+        vr.optim.Adam(model.parameters(), lr=0.1).minimize(loss)
+    vr.Executor().run(program, {"x": np.ones((3, 2), np.float32)})
+    assert np.array_equal(model.weight.data, before["weight"])
+    assert not np.array_equal(model.bias.data, before["bias"])
+
+
+def test_what_pytorch_takes_is_taken():
+    p = vr.nn.Parameter([1.0])
+    optimizer = vr.optim.Momentum([p], lr=1.0, momentum=1)
+    for wanted in (0.0, -2.0, -5.0):  # velocities 1, 2, 3
+        p.grad = np.ones(1)
+        optimizer.step()
+        assert p.data.tolist() == [wanted]
+    p.grad = np.ones(1)
+    vr.optim.Adam([p], lr=0, betas=(0, 0), epsilon=0).step()
+    assert p.data.tolist() == [-5]
+    assert np.array_equal(vr.nn.functional.dropout(np.ones(3), p=1), np.zeros(3))

@@ -1,6 +1,8 @@
 """Programs as text, as a graph, on the command line; what they cost."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -163,6 +165,19 @@ def test_show_a_program_of_nothing(tmp_path, capsys):
     vr.Program().save(tmp_path / "p")
     assert main(["show", str(tmp_path / "p")]) == 0
     assert re.search(r"total +0 FLOPs +0 bytes", capsys.readouterr().out)
+
+
+def test_nobody_reads_on(tmp_path):
+    """As in `varlen-rnn show F | head`: what is not read is no error."""
+    PROGRAM.save(tmp_path / "p")
+    for lines in (0, 1):
+        command = [sys.executable, "-m", "varlen_rnn", "show", str(tmp_path / "p")]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(lines):
+            assert writer.stdout.readline()
+        writer.stdout.close()
+        assert (writer.stderr.read(), writer.wait(timeout=120)) == ("", 0)
+        writer.stderr.close()
 
 
 def test_show_says_what_a_checkpoint_is(tmp_path, capsys):

@@ -64,8 +64,14 @@ UPDATES = {
 CASES = {
     "recurrent": ([X, None, None, *weights("lstm", 1)], {"cell": "lstm", "keep": True}),
     "recurrent both ways": ([X, *[dense(2, 4, HIDDEN)] * 2, *weights("lstm", 2)], {"cell": "lstm", "keep": False}),
-    "recurrent_grad": (lambda: inputs_of_gradient("lstm", 1), {"cell": "lstm", "num_forward": 7, "need_x": True}),
-    "recurrent_grad 2": (lambda: inputs_of_gradient("gru", 2), {"cell": "gru", "num_forward": 10, "need_x": True}),
+    "recurrent_grad": (
+        lambda: inputs_of_gradient("lstm", 1),
+        {"cell": "lstm", "num_forward": 7, "need_x": True, "need_weights": True},
+    ),
+    "recurrent_grad 2": (
+        lambda: inputs_of_gradient("gru", 2),
+        {"cell": "gru", "num_forward": 10, "need_x": True, "need_weights": True},
+    ),
     "matmul": ([X, dense(3, 2), None], {"transposed": False}),
     "matmul bias": ([X, dense(2, 3), dense(2)], {"transposed": True}),
     "row_product": ([X, rows(2)], {}),

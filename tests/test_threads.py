@@ -1,11 +1,13 @@
 """Shards on threads: all run, errors and interrupts come out, modes belong to a context, fork is harmless."""
 
+import contextvars
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,12 +15,6 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn import threads
 from varlen_rnn.recurrence import schedule
-
-
-@pytest.fixture(autouse=True)
-def own_number_of_threads():
-    yield
-    threads._num_threads.set(None)
 
 
 def collect(seen):
@@ -32,6 +28,63 @@ def test_the_number_of_threads_is_the_one_that_calls_run_on(monkeypatch):
     assert vr.get_num_threads() == threads.count_shards(10**12, 1000) == 64
     vr.set_num_threads(64)
     assert vr.get_num_threads() == 64
+
+
+def numbers_seen_by(count, function):
+    """Return what a function returns in as many threads at once."""
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result() for future in [pool.submit(function) for _ in range(count)]]
+
+
+def test_threads_that_the_user_starts_have_the_number_that_was_set_last():
+    vr.set_num_threads(3)
+    assert numbers_seen_by(2, vr.get_num_threads) == [3, 3]
+    assert contextvars.Context().run(vr.get_num_threads) == 3
+    meet = threading.Barrier(2)
+
+    def set_own(number):
+        vr.set_num_threads(number)
+        meet.wait(10)
+        return vr.get_num_threads()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(set_own, (5, 7))) == [5, 7]
+    assert vr.get_num_threads() == 3, "who has set one keeps it"
+    assert numbers_seen_by(1, vr.get_num_threads)[0] in (5, 7)
+    vr.set_num_threads(4)
+    assert numbers_seen_by(1, vr.get_num_threads) == [4]
+
+
+def test_a_number_of_one_context_alone_is_nobody_elses():
+    contextvars.copy_context().run(threads.set_num_threads_here, 1000)
+    assert vr.get_num_threads() == contextvars.Context().run(vr.get_num_threads) < 1000
+
+
+def test_the_environment_says_how_many_threads_until_somebody_sets_another_number(monkeypatch):
+    monkeypatch.setenv(threads.VARIABLE, " 7 ")
+    assert [vr.get_num_threads(), *numbers_seen_by(1, vr.get_num_threads)] == [7, 7]
+    vr.set_num_threads(2)
+    assert [vr.get_num_threads(), *numbers_seen_by(1, vr.get_num_threads)] == [2, 2]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "2 3", "9" * 5000, "\N{ARABIC-INDIC DIGIT TWO}"])
+def test_a_wrong_number_in_the_environment_is_an_error_at_its_first_use(monkeypatch, text):
+    monkeypatch.setenv(threads.VARIABLE, text)
+    with pytest.raises(vr.InputError, match=f"{threads.VARIABLE}: expected"):
+        vr.get_num_threads()
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
+    with pytest.raises(vr.InputError, match=f"{threads.VARIABLE}: expected"):
+        vr.nn.GRU(4, 64)(x)
+    vr.set_num_threads(1)
+    vr.nn.GRU(4, 64)(x)
+
+
+def test_nobody_asks_the_environment_for_small_work(monkeypatch):
+    monkeypatch.setenv(threads.VARIABLE, "")
+    assert vr.get_num_threads() >= 1
+    monkeypatch.setenv(threads.VARIABLE, "none")
+    assert threads.count_shards(10, 8) == 1
 
 
 def test_small_work_stays_on_the_calling_thread():

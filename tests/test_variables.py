@@ -119,7 +119,7 @@ def test_parameters_of_integers_are_told_so():
 def test_a_single_number_is_written_as_one():
     loss = vr.Variable(np.array(1.5))
     assert (f"{loss:.2f}", f"{loss}") == ("1.50", str(loss))
-    with pytest.raises(ValueError, match="size 1"):
+    with pytest.raises(ValueError, match="a single number"):
         format(vr.Variable(np.ones(3)), ".2f")
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="expected a value"):
         format(vr.data("x", [1], "float32"), ".2f")

@@ -7,10 +7,7 @@ resumed continues bit for bit.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +15,10 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import ArrayLike
 
-from varlen_rnn.errors import CheckpointError
+from varlen_rnn.errors import CheckpointError, check_path, shown
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import StrPath
+from varlen_rnn.whole_file import write_file
 
 _FORMAT = "varlen_rnn checkpoint 1"
 
@@ -30,7 +29,7 @@ def save(path: StrPath, **groups: Any) -> None:
     Parameters
     ----------
     path : str or path
-        An existing file is replaced.
+        An existing file is replaced: it keeps its mode, and a link its target.
     **groups
         A dict of str to array (a `state_dict()`), or any value that JSON can hold; numbers of NumPy become Python's.
 
@@ -43,6 +42,7 @@ def save(path: StrPath, **groups: Any) -> None:
 
     Examples
     --------
+    >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> save(path, model={"weight": np.ones(2)}, epoch=3)
     >>> load(path)
@@ -52,11 +52,13 @@ def save(path: StrPath, **groups: Any) -> None:
     values: dict[str, dict[str, Any]] = {}
     for group, content in groups.items():
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
+            for name, value in content.items():
+                check_unmasked(value, f"save, {group!r}, {shown(name)}")
             # safetensors writes strided arrays wrongly, so every array is made contiguous.
             shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
             if not all(isinstance(name, str) for name in content) or arrays.keys() & shaped.keys():
                 expected = "names that are str, and that differ as 'group/name'"
-                raise CheckpointError(f"save, {group!r}", expected=expected, got=f"{list(content)}"[:80])
+                raise CheckpointError(f"save, {group!r}", expected=expected, got=shown(list(content)))
             arrays |= shaped
             values[group] = {"arrays": sorted(content)}
         else:
@@ -67,7 +69,7 @@ def save(path: StrPath, **groups: Any) -> None:
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
-    write_file(Path(path), payload)
+    write_file(check_path(path, "save, path"), payload)
 
 
 def _check_names(value: object) -> None:
@@ -89,48 +91,6 @@ def _number(value: object) -> float:
     raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
 
 
-def write_file(path: Path, payload: bytes) -> None:
-    """Write a file beside `path` and move it there, so that a crash leaves the old file.
-
-    Parameters
-    ----------
-    path : Path
-    payload : bytes
-
-    Raises
-    ------
-    OSError
-        A path that cannot be written: the path given, not the file beside it.
-
-    Examples
-    --------
-    >>> path = Path(tempfile.mkdtemp()) / "file"
-    >>> write_file(path, b"whole")
-    >>> path.read_bytes()
-    b'whole'
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def load(path: StrPath) -> dict[str, Any]:
     """Return what `save` wrote, as a dict of groups.
 
@@ -139,8 +99,9 @@ def load(path: StrPath) -> dict[str, Any]:
     CheckpointError
         The file is damaged, or was not written by `save`.
     """
+    path = check_path(path, "load, path")
     try:
-        with safetensors.safe_open(str(path), "numpy") as file:
+        with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}
     except FileNotFoundError:
@@ -148,7 +109,7 @@ def load(path: StrPath) -> dict[str, Any]:
     except Exception as error:
         raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error
     if metadata.get("format") != _FORMAT:
-        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=repr(metadata.get("format"))[:80])
+        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=shown(metadata.get("format")))
     try:
         groups = json.loads(metadata["groups"])
         return {
@@ -158,7 +119,7 @@ def load(path: StrPath) -> dict[str, Any]:
             for group, entry in groups.items()
         }
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}", expected="the groups that it lists", got=repr(error)[:80]) from error
+        raise CheckpointError(f"{path}", expected="the groups that it lists", got=shown(error)) from error
 
 
 def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:
@@ -175,11 +136,12 @@ def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndar
     {'weight': array([1., 2.])}
     """
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise CheckpointError(what, expected="a dict of str to array", got=str(state)[:80])
+        raise CheckpointError(what, expected="a dict of str to array", got=shown(state))
     arrays = {}
     for name, value in state.items():
         try:
+            check_unmasked(value, name)
             arrays[name] = np.asarray(value)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise CheckpointError(f"{what}, {name!r}", expected="an array", got=str(error)[:80]) from error
     return arrays

@@ -5,8 +5,14 @@ All of them are `ValueError`s, so callers that know only the standard library ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_LONGEST = 2000  # characters of a part of a message
 
 
 class InputError(ValueError):
@@ -28,14 +34,37 @@ class InputError(ValueError):
     """
 
     def __init__(self, what: object, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
-        message = str(what)
+        message = _text(what)
         if expected is not None:
-            message += f": expected {expected}"
+            message += f": expected {_text(expected)}"
         if got is not None:
-            message += f"{',' if expected is not None else ':'} got {got}"
+            message += f"{',' if expected is not None else ':'} got {_text(got)}"
         if hint is not None:
-            message += f" ({hint})"
+            message += f" ({_text(hint)})"
         super().__init__(message)
+
+
+def _text(part: object) -> str:
+    """Return a part of a message, of which a list of a million names is none."""
+    try:
+        text = str(part)
+    except Exception:  # an integer of more digits than Python writes; or whatever an object of the caller's raises
+        return f"a {type(part).__name__} that cannot be printed"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def shown(value: object) -> str:
+    """Return the beginning of what `repr` writes of a value, for a message: of any value, and never an error.
+
+    Examples
+    --------
+    >>> shown([1, "a"]), len(shown("a" * 1000))
+    ("[1, 'a']", 80)
+    """
+    try:
+        return repr(value)[:80]
+    except Exception:  # lists one inside the other, too deep for `repr`; or an integer of too many digits
+        return f"a {type(value).__name__} that cannot be printed"
 
 
 class LoDError(InputError):
@@ -71,13 +100,18 @@ def check_number(value: Any, name: str, expected: str, holds: Callable[[float], 
     0.5
     """
     # Of what remembers how it was computed, the number alone would lose the gradient.
-    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad")
-    if other or not hasattr(value, "__float__") or getattr(value, "ndim", False):
+    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
+    try:
+        number = None if other else float(value)
+    except (TypeError, ValueError):
+        number = None
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if number is None:
         raise DTypeError(name, expected=f"a number, {expected}", got=type(value).__name__)
-    value = float(value)
-    if not holds(value):
-        raise ShapeError(name, expected=expected, got=value)
-    return value
+    if not holds(number):
+        raise ShapeError(name, expected=expected, got=number)
+    return number
 
 
 def check_int(value: Any, name: str, minimum: int | None = None) -> int:
@@ -88,12 +122,92 @@ def check_int(value: Any, name: str, minimum: int | None = None) -> int:
     >>> check_int(3, "num_layers", 1)
     3
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise DTypeError(name, expected="an integer", got=type(value).__name__)
-    value = value.__index__()
-    if minimum is not None and value < minimum:
-        raise ShapeError(name, expected=f"at least {minimum}", got=value)
+    if minimum is not None and number < minimum:
+        raise ShapeError(name, expected=f"at least {minimum}", got=shown(number))
+    return number
+
+
+def check_flag(value: object, name: str) -> bool:
+    """Return whether `value` is true, or raise an error that names it: an array of several is neither.
+
+    Examples
+    --------
+    >>> check_flag(1, "bias")
+    True
+    """
+    try:
+        return bool(value)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(name, expected="True or False", got=shown(value)) from error
+
+
+def check_choice(value: Any, name: str, *choices: str) -> str:
+    """Return `value`, one of some texts, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_choice("sum", "reduction", "mean", "sum")
+    'sum'
+    """
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ShapeError(name, expected=f"one of {', '.join(others)} or {last}", got=shown(value))
     return value
+
+
+def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
+    """Return the entries of anything but a text, a mapping or a Variable that can be iterated, as a list, or raise.
+
+    Examples
+    --------
+    >>> check_list((1, 2), "shape")
+    [1, 2]
+    """
+    try:
+        # A Variable's rows, taken for a list, would be new Variables.
+        other = isinstance(value, (str, bytes, Mapping)) or hasattr(value, "requires_grad")
+        entries = None if other else iter(value)
+    except TypeError:
+        entries = None
+    if entries is None:
+        raise DTypeError(name, expected=expected, got=shown(value))
+    return list(entries)
+
+
+def check_callable(value: T, name: str) -> T:
+    """Return what can be called, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_callable(len, "cost")([1])
+    1
+    """
+    if not callable(value):
+        raise DTypeError(name, expected="a function", got=shown(value))
+    return value
+
+
+def check_path(value: Any, name: str) -> str:
+    """Return a path as a text, or raise an error that names it.
+
+    Examples
+    --------
+    >>> check_path(b"model.safetensors", "path")
+    'model.safetensors'
+    """
+    try:
+        path = os.fsdecode(value)
+        if "\0" not in os.fsencode(path).decode(errors="replace"):
+            return path
+    except (TypeError, UnicodeError):
+        pass
+    raise DTypeError(name, expected="a path", got=shown(value))
 
 
 def check_none(what: str, **given: object) -> None:

@@ -17,7 +17,8 @@ from numba.core import compiler, dispatcher
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from varlen_rnn.cache import DiskCache
+from varlen_rnn.cache import CHECKED, DiskCache
+from varlen_rnn.forks import let_forks_wait
 
 
 class _Compiler(compiler.CompilerBase):
@@ -33,6 +34,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _ENGINE = _OPTIONS | {"pipeline_class": _Compiler, "_nrt": False}
 # Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
 _INNER = _ENGINE | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+let_forks_wait()
 
 
 def body(function):
@@ -41,8 +43,13 @@ def body(function):
 
 
 def cpu_kernel(function):
-    """Compile a CPU loop: without the GIL, without threads of its own, cached on disk."""
-    return _cached(numba.njit(**_OPTIONS)(function))
+    """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
+
+    With `VARLEN_RNN_CHECK=1`, those that other code may call check their indices.  Those of the engine do not: they
+    take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
+    """
+    checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
+    return _cached(numba.njit(boundscheck=checked or None, **_OPTIONS)(function))
 
 
 def engine_kernel(function):

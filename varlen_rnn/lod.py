@@ -16,11 +16,12 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, check_int, count
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod_input import (
+    as_indices,
     as_levels,
     as_rows,
     as_sequence,
@@ -35,9 +36,9 @@ from varlen_rnn.lod_input import (
 from varlen_rnn.typing import Lengths, Offsets, Rows
 
 T = TypeVar("T")
-
 _new = object.__new__  # every operator wraps what it computed
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
+levels_of = attrgetter("_levels")  # of a LoD, the very arrays: never handed out
 
 
 class LoD(Frozen):
@@ -51,6 +52,7 @@ class LoD(Frozen):
     Attributes
     ----------
     levels : tuple of arrays, int64 and read-only
+    num_levels : int
     num_rows : int, the rows that the last level covers; 0 when there is no level
 
     Raises
@@ -64,15 +66,18 @@ class LoD(Frozen):
     15
     """
 
-    __slots__ = ("_cache", "levels", "num_rows")
+    __slots__ = ("_cache", "_levels", "num_levels", "num_rows")
 
-    _cache: dict[Hashable, Any]
-    levels: tuple[np.ndarray, ...]
+    num_levels: int
     num_rows: int
+    _cache: dict[Hashable, Any]
+    _levels: tuple[np.ndarray, ...]
 
     def __init__(self, offsets: LoD | Iterable[Offsets] = ()) -> None:
-        given = offsets.levels if isinstance(offsets, LoD) else as_levels(offsets)
-        levels = tuple(check_offsets(level, number) for number, level in enumerate(given))
+        if isinstance(offsets, LoD):
+            self._set(offsets._levels)
+            return
+        levels = tuple(check_offsets(level, number) for number, level in enumerate(as_levels(offsets)))
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
             if upper[-1] != len(lower) - 1:
                 raise LoDError(
@@ -84,12 +89,18 @@ class LoD(Frozen):
         self._set(levels)
 
     def _set(self, levels: tuple[np.ndarray, ...]) -> None:
-        self._put("levels", levels)
+        self._put("_levels", levels)
+        self._put("num_levels", len(levels))  # every operator asks
         self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
         self._put("_cache", {})
 
     def __reduce__(self) -> tuple[type[LoD], tuple[tuple[np.ndarray, ...]]]:
         return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
+
+    @property
+    def levels(self) -> tuple[np.ndarray, ...]:
+        """The offsets of each level: views that nobody else holds."""
+        return tuple([level.view() for level in self._levels])
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[Lengths]) -> LoD:
@@ -111,11 +122,11 @@ class LoD(Frozen):
 
     def offsets(self) -> list[list[int]]:
         """Return the offset form as lists."""
-        return [level.tolist() for level in self.levels]
+        return [level.tolist() for level in self._levels]
 
     def lengths(self) -> list[list[int]]:
         """Return the length form as lists."""
-        return [np.diff(level).tolist() for level in self.levels]
+        return [np.diff(level).tolist() for level in self._levels]
 
     def absolute(self) -> list[list[int]]:
         """Return the offset form with every level counted in rows.
@@ -125,48 +136,87 @@ class LoD(Frozen):
         >>> LoD([[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]).absolute()
         [[0, 9, 10, 15], [0, 3, 5, 9, 10, 12, 15]]
         """
-        return [self.rows_of_level(level).tolist() for level in range(len(self.levels))]
+        return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
+
+    def _check_level(self, level: int) -> int:
+        """Return the number of a level, where negative ones count from the end, or raise."""
+        level = check_int(level, "level")
+        if not -self.num_levels <= level < self.num_levels:
+            expected = f"less than {self.num_levels}, the number of levels"
+            raise OutOfRangeError("level", expected=expected, got=shown(level))
+        return level % self.num_levels
 
     def rows_of_level(self, level: int) -> np.ndarray:
         """Return the offsets of `level` counted in rows."""
-        rows = self.levels[level]
-        for lower in self.levels[level + 1 :]:
+        level = self._check_level(level)
+        rows = self._levels[level].view()
+        for lower in self._levels[level + 1 :]:
             rows = lower[rows]
         return rows
 
     def slice(self, level: int, begin: int, end: int) -> tuple[LoD, int, int]:
         """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
+        level, begin, end = self._check_level(level), check_int(begin, "begin"), check_int(end, "end")
+        if not 0 <= begin <= end < len(self._levels[level]):
+            expected = f"0 <= begin <= end <= {len(self._levels[level]) - 1}"
+            raise OutOfRangeError(f"slice of level {level}", expected=expected, got=shown((begin, end)))
         first, last, levels = begin, end, []
-        for offsets in self.levels[level:]:
+        for offsets in self._levels[level:]:
             part = offsets[first : last + 1]
             levels.append(read_only(part - part[0]))
             first, last = int(part[0]), int(part[-1])
         return LoD._trusted(levels), first, last
 
-    def remember(self, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
-        """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept here."""
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = make(*arguments)
-        return found
-
     def __len__(self) -> int:
-        return len(self.levels)
+        return self.num_levels
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LoD):
             return NotImplemented
         same_depth = len(self) == len(other)
-        return self is other or (same_depth and all(map(np.array_equal, self.levels, other.levels)))
+        return self is other or (same_depth and all(map(np.array_equal, self._levels, other._levels)))
 
     def __hash__(self) -> int:
-        return hash(tuple(level.tobytes() for level in self.levels))
+        return hash(tuple(level.tobytes() for level in self._levels))
 
     def __repr__(self) -> str:
         return f"LoD({self.offsets()})"
 
 
 NO_LOD = LoD._trusted(())
+
+
+def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
+    """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept with their LoD."""
+    found = lod._cache.get(key)
+    # One call of C: of two threads that made it at once, both get what the first one put there.
+    return lod._cache.setdefault(key, make(*arguments)) if found is None else found
+
+
+def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
+    """Return the LoD of some sequences of level 0 and below, in this order, and the rows that they cover.
+
+    Parameters
+    ----------
+    lod : LoD
+    indices : array, int64
+        Each a sequence of level 0, as `as_indices` returns them.
+
+    Examples
+    --------
+    >>> lod, rows = take_sequences(LoD([[0, 2, 3], [0, 3, 4, 6]]), np.array([1, 0]))
+    >>> lod.offsets(), rows
+    ([[0, 1, 3], [0, 2, 5, 6]], array([4, 5, 0, 1, 2, 3]))
+    """
+    levels = []
+    for offsets in lod._levels:
+        begins = offsets[indices]
+        joined = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(offsets[indices + 1] - begins, out=joined[1:])
+        # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
+        indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
+        levels.append(joined)
+    return LoD(levels), indices
 
 
 def _getter(path: str, doc: str) -> Any:
@@ -211,7 +261,7 @@ class LoDTensor:
     def wrap(cls, data: np.ndarray, lod: LoD = NO_LOD) -> LoDTensor:
         """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
         tensor = _new(cls)
-        tensor._data = data
+        tensor._data = data.view()  # whoever holds an array that owns its memory can resize it under all views
         tensor._lod = lod
         return tensor
 
@@ -248,13 +298,17 @@ class LoDTensor:
         if depth is None:
             depth = depth_of(sequences) if sequences else 1
         if (depth := check_int(depth, "num_levels")) < 1:
-            raise LoDError("sequences", expected="a list of sequences", got=repr(sequences)[:80])
+            raise LoDError("sequences", expected="a list of sequences", got=shown(sequences))
         level, lengths = [sequences], []
         for number in range(depth):
             lists = [children_of(item, number) for item in level]
             if number:
                 lengths.append([len(item) for item in lists])
             level = list(itertools.chain.from_iterable(lists))
+        try:
+            dtype = None if dtype is None else np.dtype(dtype)
+        except Exception as error:  # NumPy asks whatever it is given
+            raise DTypeError("dtype", expected="a data type", got=shown(dtype)) from error
         leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
@@ -267,7 +321,7 @@ class LoDTensor:
     @property
     def num_levels(self) -> int:
         """The number of levels; 0 for an ordinary tensor."""
-        return len(self._lod)
+        return self._lod.num_levels
 
     def lod(self) -> list[list[int]]:
         """Return the offset form: a list of offsets a level."""
@@ -303,7 +357,7 @@ class LoDTensor:
         >>> create_lod_tensor(np.zeros((5, 2)), [[2, 1], [2, 0, 3]]).num_elements(1)
         3
         """
-        return len(self._lod.levels[self._check_level(level)]) - 1
+        return len(self._lod._levels[self._lod._check_level(level)]) - 1
 
     def slice(self, level: int, begin: int, end: int) -> LoDTensor:
         """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
@@ -314,10 +368,6 @@ class LoDTensor:
         >>> x.slice(0, 1, 2).lod(), x.slice(1, 1, 3).lod()
         ([[0, 1], [0, 3]], [[0, 0, 3]])
         """
-        level = self._check_level(level)
-        begin, end, count = check_int(begin, "begin"), check_int(end, "end"), self.num_elements(level)
-        if not 0 <= begin <= end <= count:
-            raise OutOfRangeError(f"slice of level {level}", expected=f"0 <= begin <= end <= {count}", got=(begin, end))
         lod, first, last = self._lod.slice(level, begin, end)
         return LoDTensor.wrap(self.data[first:last], lod)
 
@@ -339,13 +389,26 @@ class LoDTensor:
         """
         if not len(self._lod):
             raise LoDError("to_sequences", expected="at least one level", got=f"a tensor of shape {self.shape}")
-        items = [self.data[a:b] for a, b in itertools.pairwise(self._lod.levels[-1].tolist())]
-        for offsets in reversed(self._lod.levels[:-1]):
+        items = [self.data[a:b] for a, b in itertools.pairwise(self._lod._levels[-1].tolist())]
+        for offsets in reversed(self._lod._levels[:-1]):
             items = [items[a:b] for a, b in itertools.pairwise(offsets.tolist())]
         return items
 
-    def __getitem__(self, branch: int | tuple[int, ...]) -> LoDTensor:
-        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views."""
+    def __getitem__(self, branch: int | tuple[int, ...] | ArrayLike) -> LoDTensor:
+        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views.
+
+        An array or a list of indices, or a mask, takes these sequences of level 0, in this order: a copy.
+
+        Examples
+        --------
+        >>> x = create_lod_tensor(np.arange(5.0), [[2, 1], [2, 0, 3]])
+        >>> x[1].to_sequences(), x[0, 0].to_sequences()
+        ([[array([2., 3., 4.])]], [array([0., 1.])])
+        >>> x[[1, 0]].to_sequences(), x[np.array([False, True])].lod()
+        ([[array([2., 3., 4.])], [array([0., 1.]), array([], dtype=float64)]], [[0, 1], [0, 3]])
+        """
+        if isinstance(branch, list) or (isinstance(branch, np.ndarray) and branch.ndim):
+            return self._take(branch)
         branch = branch if isinstance(branch, tuple) else (branch,)
         if not 0 < len(branch) <= self.num_levels:
             raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one a level", got=len(branch))
@@ -356,8 +419,14 @@ class LoDTensor:
                 raise OutOfRangeError(f"branch, level {level}", expected=f"less than {end - begin}", got=index)
             entry = begin + index if index >= 0 else end + index
             if level < len(branch) - 1:
-                begin, end = self._lod.levels[level][entry : entry + 2].tolist()
+                begin, end = self._lod._levels[level][entry : entry + 2].tolist()
         return self.slice(len(branch) - 1, entry, entry + 1)
+
+    def _take(self, indices: ArrayLike) -> LoDTensor:
+        if not self.num_levels:
+            raise LoDError("indices", expected="at least one level", got=f"a tensor of shape {self.shape}")
+        lod, rows = take_sequences(self._lod, as_indices(indices, len(self), "indices"))
+        return LoDTensor.wrap(self._data.take(rows, axis=0), lod)
 
     def __len__(self) -> int:
         """Return the number of sequences of level 0; of rows for an ordinary tensor."""
@@ -375,16 +444,10 @@ class LoDTensor:
             return f"LoDTensor: {self.data!r}"
         head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
         lines = [f"{head}, {count(self.num_levels, 'level')}"]
-        for number, offsets in enumerate(self._lod.levels):
+        for number, offsets in enumerate(self._lod._levels):
             unit = "row" if number == self.num_levels - 1 else "sequence"
             lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
         return "\n".join(lines)
-
-    def _check_level(self, level: int) -> int:
-        level = check_int(level, "level")
-        if not -self.num_levels <= level < self.num_levels:
-            raise OutOfRangeError("level", expected=f"less than {self.num_levels}, the number of levels", got=level)
-        return level % self.num_levels
 
 
 def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDTensor:

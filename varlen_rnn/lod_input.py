@@ -8,44 +8,52 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, LoDError, ShapeError, count
-from varlen_rnn.typing import Offsets, Rows
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, count, shown
+from varlen_rnn.typing import Offsets
+
+_MOST_DEPTH = 64  # of lists inside of lists: NumPy's
 
 
 def as_levels(levels: Any) -> list:
     """Return the levels as a list, or raise."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
-        raise LoDError("LoD", expected="a list of levels", got=repr(levels)[:80])
+        raise LoDError("LoD", expected="a list of levels", got=shown(levels))
     return list(levels)
 
 
 def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
+    if isinstance(level, np.ndarray):
+        check_unmasked(level, f"level {number}")
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
         hint = f"a single level is a list in a list: {example}"
-        raise LoDError(f"level {number}", expected="a list of integers", got=repr(level)[:80], hint=hint)
+        raise LoDError(f"level {number}", expected="a list of integers", got=shown(level), hint=hint)
     try:
         array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
     except (ValueError, TypeError, OverflowError) as error:
-        raise LoDError(f"level {number}", expected="a flat list of integers", got=repr(level)[:80]) from error
+        raise LoDError(f"level {number}", expected="a flat list of integers", got=shown(level)) from error
     if array.ndim != 1:
         raise LoDError(f"level {number}", expected="a flat list of integers", got=f"an array of shape {array.shape}")
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max):
         raise LoDError(f"level {number}", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def check_offsets(level: Offsets, number: int) -> np.ndarray:
     """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
-    offsets = _as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3")
+    # Before the checks: the caller's own array may change between them and here.
+    offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3"))
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
     if offsets[0] != 0:
+        first, last = int(offsets[0]), int(offsets[-1])
         hint = "did you pass lengths? use create_lod_tensor or set_recursive_sequence_lengths"
-        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=int(offsets[0]), hint=hint)
+        if first > 0 and not (offsets[1:] < offsets[:-1]).any():
+            hint += f"; of a slice, as Arrow's, subtract {first} from all offsets, and give rows {first} to {last}"
+        raise LoDError(f"level {number}, entry 0", expected="offset 0", got=first, hint=hint)
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         entry = int(falls[0]) + 1
@@ -55,7 +63,7 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
             got=int(offsets[entry]),
             hint="offsets never fall; did you pass lengths?",
         )
-    return read_only(offsets)
+    return offsets
 
 
 def offsets_of(level: Offsets, number: int) -> np.ndarray:
@@ -72,35 +80,84 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def as_rows(data: Rows) -> np.ndarray:
+def as_rows(data: Any, name: str = "data") -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
 
     It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
     """
     if type(data) is not np.ndarray:
-        check_unmasked(data, "data")
+        check_unmasked(data, name)
     try:
         array = np.asarray(data)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         hint = "use LoDTensor.from_sequences for lists of unequal length"
-        raise ShapeError("data", expected="rows of one shape", got=type(data).__name__, hint=hint) from error
+        raise ShapeError(name, expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
-        raise DTypeError("data", expected="numbers", got=f"data type {array.dtype}")
+        raise DTypeError(name, expected="numbers", got=f"data type {array.dtype}")
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
 
 
-def check_unmasked(data: object, name: str) -> None:
-    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask."""
-    if isinstance(data, np.ndarray) and np.ma.is_masked(data):
-        raise DTypeError(name, expected="an array without masked entries", got="masked entries", hint="use filled()")
+def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
+    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask.
+
+    So would those of masked arrays in lists, as deep as NumPy makes an array of them.
+    """
+    if isinstance(data, np.ma.MaskedArray):
+        if np.ma.is_masked(data):
+            expected, hint = "an array without masked entries", "use filled()"
+            raise DTypeError(name, expected=expected, got="masked entries", hint=hint)
+    elif isinstance(data, (list, tuple)) and data and depth and isinstance(data[0], (list, tuple, np.ndarray)):
+        for item in data:
+            check_unmasked(item, name, depth - 1)
+
+
+def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
+    """Return indices of `count` sequences, or a mask of them, as a new array of int64, each at least 0; or raise.
+
+    Parameters
+    ----------
+    indices : array_like of int or of bool
+        Negative ones count from the end.
+
+    Raises
+    ------
+    DTypeError, ShapeError, OutOfRangeError
+        Indices that are neither, or that no sequence has.
+
+    Examples
+    --------
+    >>> as_indices([2, -1], 3, "take, indices"), as_indices([True, False, True], 3, "take, indices")
+    (array([2, 2]), array([0, 2]))
+    """
+    check_unmasked(indices, what)
+    expected = f"a flat list of integers, or of {count} bools"
+    try:
+        array = np.asarray(indices)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShapeError(what, expected=expected, got=shown(indices)) from error
+    if array.ndim != 1 or (array.dtype.kind == "b" and len(array) != count):
+        raise ShapeError(what, expected=expected, got=f"shape {array.shape} {array.dtype}")
+    if array.dtype.kind == "b":
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu" and array.size:
+        raise DTypeError(what, expected=expected, got=f"data type {array.dtype}")
+    outside = np.flatnonzero((array < -count) | (array >= count))
+    if len(outside):
+        entry, expected = int(outside[0]), f"less than {count}, the number of sequences"
+        raise OutOfRangeError(f"{what}, entry {entry}", expected=expected, got=int(array[entry]))
+    array = array.astype(np.int64)
+    return np.where(array < 0, array + count, array)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return the array, which nobody can write to any more."""
-    array.flags.writeable = False
-    return array
+    """Return a copy of a flat array that nobody can write to or resize, nor what stands behind it: it lies in bytes.
+
+    Kernels trust such an array, so it is never handed out itself but as a view of its own: of any array that somebody
+    holds, shape and data type can be changed in place.
+    """
+    return np.frombuffer(array.tobytes(), array.dtype)
 
 
 def depth_of(item: object) -> int | None:
@@ -128,12 +185,13 @@ def children_of(item: object, number: int) -> list | tuple:
 
 def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
     """Return the rows of one sequence, or raise."""
+    check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))
-    except (ValueError, TypeError) as error:
-        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=repr(item)[:80]) from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ShapeError(f"sequence {number}", expected="rows of one shape", got=shown(item)) from error
     if rows.ndim == 0:
-        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=repr(item)[:80])
+        raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=shown(item))
     return rows
 
 

@@ -7,16 +7,20 @@ t are the first `batch_sizes[t]` ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_flag, check_int
 from varlen_rnn.frozen import Frozen
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember
 from varlen_rnn.lod_input import read_only
 from varlen_rnn.typing import Offsets
+
+# Of a plan, for kernels, the very arrays: never handed out.
+ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
 
 
 class SortedSeqItem(NamedTuple):
@@ -57,10 +61,12 @@ class PaddingReport(NamedTuple):
 class SortedSeqs(Frozen):
     """The plan of one LoD level: its sequences, longest first, and how many of them each step has.
 
-    Made by `sort_by_seq_len`.  All arrays are int64 and read-only.
+    Made by `sort_by_seq_len`.  All arrays are int64 and read-only: views that nobody else holds.
 
     Attributes
     ----------
+    offsets : (num_sequences + 1,)
+        Those of the level.
     sorted_indices : (num_sequences,)
         The caller's index of each rank; equal lengths keep the caller's order.
     starts, seq_lens : (num_sequences,)
@@ -73,50 +79,79 @@ class SortedSeqs(Frozen):
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """
 
-    __slots__ = ("_batch_sizes", "_previous_rows", "offsets", "seq_lens", "sorted_indices", "starts", "total_len")
+    __slots__ = ("_made", "_offsets", "_seq_lens", "_sorted_indices", "_starts", "total_len")
 
-    offsets: np.ndarray
-    seq_lens: np.ndarray
-    sorted_indices: np.ndarray
-    starts: np.ndarray
     total_len: int
-    _batch_sizes: Any  # an array, once it was asked for
-    _previous_rows: dict[bool, np.ndarray]
+    _made: dict[Hashable, Any]
+    _offsets: np.ndarray
+    _seq_lens: np.ndarray
+    _sorted_indices: np.ndarray
+    _starts: np.ndarray
 
     def __init__(self, offsets: Offsets) -> None:
-        (offsets,) = LoD([offsets]).levels
+        self._sort(LoD([offsets]), 0)
+
+    @classmethod
+    def of_level(cls, lod: LoD, level: int) -> SortedSeqs:
+        """Return the plan of a level of a LoD."""
+        plan = cls.__new__(cls)
+        plan._sort(lod, level)
+        return plan
+
+    def _sort(self, lod: LoD, level: int) -> None:
+        offsets = levels_of(lod)[level]
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
-        self._put("offsets", offsets)
-        self._put("sorted_indices", read_only(order))
-        self._put("starts", read_only(offsets[:-1][order]))
-        self._put("seq_lens", read_only(lengths[order]))
+        self._put("_offsets", offsets)
+        self._put("_sorted_indices", read_only(order))
+        self._put("_starts", read_only(offsets[:-1][order]))
+        self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
-        self._put("_batch_sizes", None)
-        self._put("_previous_rows", {})
+        self._put("_made", {})  # what is made when asked for; `setdefault`, for threads that ask at once
 
     def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
 
     @property
+    def offsets(self) -> np.ndarray:
+        """The offsets of the level."""
+        return self._offsets.view()
+
+    @property
+    def sorted_indices(self) -> np.ndarray:
+        """The caller's index of each rank."""
+        return self._sorted_indices.view()
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first entry of each rank."""
+        return self._starts.view()
+
+    @property
+    def seq_lens(self) -> np.ndarray:
+        """The length of each rank, in steps."""
+        return self._seq_lens.view()
+
+    @property
     def batch_sizes(self) -> np.ndarray:
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
-        if self._batch_sizes is None:
+        found = self._made.get("batch_sizes")
+        if found is None:
             # The count of lengths above t, by bisection in the lengths, which fall.
-            sizes = np.searchsorted(-self.seq_lens, -np.arange(self.max_seq_len), side="left")
-            self._put("_batch_sizes", read_only(sizes))
-        return self._batch_sizes
+            sizes = np.searchsorted(-self._seq_lens, -np.arange(self.max_seq_len), side="left")
+            found = self._made.setdefault("batch_sizes", read_only(sizes))
+        return found.view()
 
     @property
     def num_sequences(self) -> int:
         """The number of sequences, empty ones too."""
-        return len(self.seq_lens)
+        return len(self._seq_lens)
 
     @property
     def max_seq_len(self) -> int:
         """Steps of the longest sequence; 0 when there is none."""
-        return int(self.seq_lens[0]) if len(self.seq_lens) else 0
+        return int(self._seq_lens[0]) if len(self._seq_lens) else 0
 
     @property
     def padding_ratio(self) -> float:
@@ -132,8 +167,8 @@ class SortedSeqs(Frozen):
         >>> report.rows, report.padded_rows, report.bucketed_rows
         (13, 30, 21)
         """
-        step = check_int(bucket_size, "bucket_size", 1)
-        longest = self.seq_lens[::step]
+        step = min(check_int(bucket_size, "bucket_size", 1), self.num_sequences + 1)
+        longest = self._seq_lens[::step]
         sizes = np.minimum(step, self.num_sequences - np.arange(len(longest)) * step)
         padded = self.num_sequences * self.max_seq_len
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
@@ -151,27 +186,27 @@ class SortedSeqs(Frozen):
         >>> sort_by_seq_len([0, 1, 4]).previous_rows(), sort_by_seq_len([0, 1, 4]).previous_rows(reverse=True)
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
-        reverse = bool(reverse)
-        if reverse not in self._previous_rows:  # layers share a plan
+        reverse = check_flag(reverse, "reverse")
+        found = self._made.get(("previous_rows", reverse))  # layers share a plan
+        if found is None:
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)
-            filled = np.flatnonzero(np.diff(self.offsets))
-            first = self.offsets[1:][filled] - 1 if reverse else self.offsets[:-1][filled]
+            filled = np.flatnonzero(np.diff(self._offsets))
+            first = self._offsets[1:][filled] - 1 if reverse else self._offsets[:-1][filled]
             rows[first] = -1 - filled
-            rows.flags.writeable = False
-            self._previous_rows[reverse] = rows
-        return self._previous_rows[reverse]
+            found = self._made.setdefault(("previous_rows", reverse), read_only(rows))
+        return found.view()
 
     def __getitem__(self, rank: int) -> SortedSeqItem:
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
         rank = check_int(rank, "rank")
         if not -len(self) <= rank < len(self):
             raise OutOfRangeError("rank", expected=f"less than {len(self)}, the number of sequences", got=rank)
-        start = int(self.starts[rank])
-        return SortedSeqItem(start, start + int(self.seq_lens[rank]), int(self.sorted_indices[rank]))
+        start = int(self._starts[rank])
+        return SortedSeqItem(start, start + int(self._seq_lens[rank]), int(self._sorted_indices[rank]))
 
     def __len__(self) -> int:
-        return len(self.seq_lens)
+        return len(self._seq_lens)
 
     def __iter__(self) -> Iterator[SortedSeqItem]:
         return (self[rank] for rank in range(len(self)))
@@ -226,12 +261,12 @@ def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> S
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
     level = level % num_levels - num_levels  # from the end, as `plan_of_rows` counts
-    return x.remember(("plan", level), SortedSeqs, x.levels[level])
+    return remember(x, ("plan", level), SortedSeqs.of_level, x, level)
 
 
 def plan_of_rows(lod: LoD) -> SortedSeqs:
     """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
-    return lod.remember(("plan", -1), SortedSeqs, lod.levels[-1])
+    return remember(lod, ("plan", -1), SortedSeqs.of_level, lod, -1)
 
 
 def check_is_plan(sorted_seqs: object) -> None:

@@ -1,4 +1,4 @@
-"""The random numbers of initialisation and dropout: one generator per context, seeded by `manual_seed`."""
+"""The random numbers of initialisation and dropout: one generator per thread, or context, seeded by `manual_seed`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from varlen_rnn.errors import CheckpointError, check_int
+from varlen_rnn.errors import CheckpointError, check_int, shown
 
 _generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.ContextVar("generator", default=None)
 
@@ -23,6 +23,8 @@ def generator() -> np.random.Generator:
 
 def manual_seed(seed: int) -> None:
     """Seed the random numbers of this context: initial parameters and dropout.
+
+    A generator is that of one thread: another thread has one of its own, from the system's entropy unless it seeds it.
 
     Parameters
     ----------
@@ -49,5 +51,5 @@ def set_state(state: str) -> None:
     try:
         fresh.bit_generator.state = json.loads(state)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
-        raise CheckpointError("random state", expected="a text from random.get_state()", got=str(state)[:80]) from error
+        raise CheckpointError("random state", expected="a text from random.get_state()", got=shown(state)) from error
     _generator.set(fresh)

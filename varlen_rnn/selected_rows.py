@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
 from varlen_rnn.kernels.rows import scatter_add_rows
+from varlen_rnn.lod_input import check_unmasked, read_only
 
 
 class SelectedRows:
@@ -47,7 +48,8 @@ class SelectedRows:
     __slots__ = ("_height", "_rows", "_value")
 
     def __init__(self, rows: ArrayLike, value: ArrayLike, height: int) -> None:
-        height, value, rows = check_int(height, "height", 0), _as_value(value), _as_rows(rows)
+        # A copy of the rows before they are checked: the caller's may change at any time.
+        height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
             raise ShapeError("rows", expected=f"{len(value)}, one a row of value", got=len(rows))
         outside = np.flatnonzero((rows < 0) | (rows >= height))
@@ -55,12 +57,10 @@ class SelectedRows:
             entry = int(outside[0])
             expected = f"at least 0 and less than {height}, the height"
             raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(rows[entry]))
-        self._set(rows.copy(), value, height)
+        self._set(rows, value, height)
 
     def _set(self, rows: np.ndarray, value: np.ndarray, height: int) -> None:
-        # Kernels write at these rows without a check, so nobody else may change them; nor how many rows `value` has,
-        # whose shape anyone who holds an array can change: nobody holds this view.
-        rows.flags.writeable = False
+        # Kernels write at these rows, and read as many rows of `value`, without a check: nobody holds these two views.
         self._rows, self._value, self._height = rows, value.view(), height
 
     def __reduce__(self) -> tuple[type[SelectedRows], tuple[np.ndarray, np.ndarray, int]]:
@@ -69,8 +69,8 @@ class SelectedRows:
 
     @property
     def rows(self) -> np.ndarray:
-        """The listed rows, (n,) int64, read-only."""
-        return self._rows
+        """The listed rows, (n,) int64, read-only: a view that nobody else holds."""
+        return self._rows.view()
 
     @property
     def value(self) -> np.ndarray:
@@ -86,7 +86,7 @@ class SelectedRows:
     def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
         """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
 
-        `rows` becomes read-only, so it must be the caller's own.
+        `rows`, int64, are copied.
 
         Examples
         --------
@@ -94,7 +94,7 @@ class SelectedRows:
         (3, 2)
         """
         self = cls.__new__(cls)
-        self._set(rows, value, height)
+        self._set(read_only(rows), value, height)
         return self
 
     @property
@@ -194,9 +194,10 @@ def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def _as_value(value: ArrayLike) -> np.ndarray:
+    check_unmasked(value, "value")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("value", expected="rows of one shape", got=type(value).__name__) from error
     if array.dtype not in (np.float32, np.float64):
         raise DTypeError("value", expected="float32 or float64", got=f"data type {array.dtype}")
@@ -206,6 +207,7 @@ def _as_value(value: ArrayLike) -> np.ndarray:
 
 
 def _as_rows(rows: ArrayLike) -> np.ndarray:
+    check_unmasked(rows, "rows")
     try:
         array = np.asarray(rows)
     except (ValueError, TypeError, OverflowError) as error:

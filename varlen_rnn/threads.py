@@ -15,16 +15,20 @@ import _thread
 import contextlib
 import contextvars
 import os
+import re
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from varlen_rnn.errors import check_int
+from varlen_rnn.errors import DTypeError, check_int, shown
 
 # Multiply-adds below which work stays on the calling thread: a helper comes after 30 to 60 us.
 SMALL_WORK = 4_000_000
 MAX_THREADS = 64  # of a call, the calling one among them
 
-_num_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
+VARIABLE = "VARLEN_RNN_NUM_THREADS"  # of the environment
+
+_own_number: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
+_last_number: int | None = None  # that any context has set: it is that of all which have none of their own
 _jobs: list[_Job] = []  # those that have not ended
 _helpers: list[None] = []  # one entry per thread
 _wakes: SimpleQueue[None] = SimpleQueue()  # for each entry, a helper looks into all jobs
@@ -37,24 +41,42 @@ def _available_cores() -> int:
 
 
 def get_num_threads() -> int:
-    """Return the number of threads that kernels of this context run on, 64 at most.
+    """Return the number of threads that kernels run on when they are called here, 64 at most.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        Nobody has set one, and the environment's `VARLEN_RNN_NUM_THREADS` is no integer of at least 1.
 
     Examples
     --------
     >>> get_num_threads() >= 1
     True
     """
-    return min(_num_threads.get() or _available_cores(), MAX_THREADS)
+    return min(_own_number.get() or _last_number or _number_of_environment() or _available_cores(), MAX_THREADS)
+
+
+def _number_of_environment() -> int | None:
+    """Return the number that the environment sets, or None."""
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+        raise DTypeError(VARIABLE, expected="an integer of at least 1", got=shown(text))
+    return check_int(int(text), VARIABLE, 1)
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set the number of threads that kernels of this context run on; results do not depend on it.
+    """Set the number of threads that kernels run on; results do not depend on it.
+
+    It is that of the whole process, but for a thread (or another context of `contextvars`, such as a task of asyncio)
+    that has called this itself: that one keeps its own.  So two threads may compute on different numbers of threads.
 
     Parameters
     ----------
     num_threads : int
-        At least 1; by default, the cores that this process may use.  More than 64 are no error: kernels then run on 64,
-        and `get_num_threads` says so.
+        At least 1; by default what the environment variable `VARLEN_RNN_NUM_THREADS` says, else the cores that this
+        process may use.  More than 64 are no error: kernels then run on 64, and `get_num_threads` says so.
 
     Raises
     ------
@@ -68,7 +90,14 @@ def set_num_threads(num_threads: int) -> None:
     64
     >>> set_num_threads(before)
     """
-    _num_threads.set(check_int(num_threads, "num_threads", 1))
+    global _last_number
+    set_num_threads_here(num_threads)
+    _last_number = _own_number.get()
+
+
+def set_num_threads_here(num_threads: int) -> None:
+    """Set the number of threads that kernels run on in this context alone."""
+    _own_number.set(check_int(num_threads, "num_threads", 1))
 
 
 def count_shards(work: int, max_shards: int) -> int:

@@ -61,8 +61,7 @@ class Padded(Module):
         states : initial states as the layer takes them, optional
         """
         layer, x = self.layer, required(x, "Padded, x")
-        num_states = len(layer.cell.states)
-        states = (None,) * num_states if states is None else states if num_states > 1 else (states,)
+        states = layer.each_state(states)
         states = [as_variable(state) for state in states]
         layer.check(x, states)
         directions = [Rectangle(*apply("rectangle", x, reverse=r)) for r in (False, True)[: layer.num_directions]]

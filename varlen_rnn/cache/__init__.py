@@ -5,9 +5,10 @@ a called helper; can mix two signatures that two processes compile at once; rais
 and never finds a loop that was built for a cell by a factory.
 
 Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one
-function and signature (`fingerprint`).  So a stale or foreign file cannot be met, and a damaged one is compiled again.
+function and signature (`fingerprint`).  So a stale or foreign file cannot be met; a damaged one,
+which its digest tells, is compiled again.
 """
 
 from varlen_rnn.cache.disk import DiskCache
-from varlen_rnn.cache.environment import Environment, this_environment
+from varlen_rnn.cache.environment import CHECKED, Environment, this_environment
 from varlen_rnn.cache.folders import KernelFolder, cache_folder, kernel_folders, remove

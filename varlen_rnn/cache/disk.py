@@ -6,7 +6,6 @@ import hashlib
 import os
 import pickle
 import sys
-import tempfile
 
 from numba.core import caching, compiler
 from numba.core.runtime import rtsys
@@ -14,6 +13,7 @@ from numba.core.runtime import rtsys
 from varlen_rnn.cache import folders
 from varlen_rnn.cache.environment import sources_known, this_environment
 from varlen_rnn.cache.fingerprint import fingerprint
+from varlen_rnn.whole_file import write_file
 
 COLD_START = (
     "varlen_rnn: compiling kernels for this machine, once; about 10 s "
@@ -57,9 +57,7 @@ class DiskCache(caching._Cache):
         # SciPy among it: a third of a second, which the compiler takes when it comes to work.
         rtsys.initialize(target_context)
         try:
-            compiled = compiler.CompileResult._rebuild(
-                target_context, *pickle.loads(self._path(signature).read_bytes())
-            )
+            compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(_read(self._path(signature))))
         except Exception:  # not there, or damaged in any way: the kernel is compiled again and the file replaced
             _announce_cold_start()
             return None
@@ -76,14 +74,8 @@ class DiskCache(caching._Cache):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             payload = caching.dumps(compiled._reduce())
-            handle, temporary = tempfile.mkstemp(suffix=".tmp", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(payload)
-                os.replace(temporary, path)
-            except BaseException:  # a full disk, or an interrupt
-                os.unlink(temporary)
-                raise
+            # What a crash of the system leaves of it is found damaged.
+            write_file(path, _digest(path, payload) + payload, durable=False)
         except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
             return
         _describe_and_tidy()
@@ -91,6 +83,22 @@ class DiskCache(caching._Cache):
     def _path(self, signature):
         digest = hashlib.sha256(f"{signature}\0{fingerprint(self._function)}".encode())
         return environment_folder() / f"{self._function.__name__}-{digest.hexdigest()[:32]}.nbc"
+
+
+def _digest(path, payload):
+    """Return the digest of a kernel and of its place, 32 bytes: machine code with a wrong bit would be run."""
+    digest = hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode())
+    digest.update(payload)
+    return digest.digest()
+
+
+def _read(path):
+    """Return the kernel that was written to a file, or raise: the file is not there, or damaged."""
+    content = memoryview(path.read_bytes())
+    digest, payload = content[:32], content[32:]
+    if digest != _digest(path, payload):
+        raise ValueError(path)
+    return payload
 
 
 # Each once per process, and cheap: `cache` remembers that it was done.

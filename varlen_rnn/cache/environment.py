@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import platform
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,9 @@ SOURCES = ("jit.py", "cache", "cells", "kernels", "products", "recurrence")
 
 # The settings of Numba that change the code of a function, beside those of the host.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+
+# Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
+CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
 
 
 class Environment(NamedTuple):
@@ -58,7 +62,7 @@ def this_environment():
     (32, True)
     """
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
-    settings = [str(getattr(config, name, None)) for name in _SETTINGS]
+    settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     sources = str(_IMPORTED)
@@ -66,4 +70,4 @@ def this_environment():
     host = llvm.get_host_cpu_features().flatten()
     parts = (sources, versions, python, triple, processor, features, host, *settings)
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    return Environment(name, f"sources {sources[:8]}, {versions}, {python}, {processor}")
+    return Environment(name, f"sources {sources[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from varlen_rnn.cells.reads import may_read_first
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.jit import body
 
@@ -104,7 +104,7 @@ class Cell(Frozen):
         product_slots: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
-            raise DTypeError("Cell, name", expected="a printable text", got=repr(name)[:80])
+            raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
         for what, function in (("step", step), ("step_grad", step_grad)):
             if not callable(function):
                 raise DTypeError(f"cell {name!r}, {what}", expected="a function", got=type(function).__name__)
@@ -122,6 +122,11 @@ class Cell(Frozen):
     def _put_windows(self, product_slots: Mapping[str, str]) -> None:
         """Find where the gradients of projected inputs and of recurrent products stand among the slots."""
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
+        if not isinstance(product_slots, Mapping) or not all(
+            isinstance(name, str) for pair in product_slots.items() for name in pair
+        ):
+            expected = "a dict of str to str"
+            raise DTypeError(f"cell {self.name!r}, product_slots", expected=expected, got=shown(product_slots))
         unknown = set(product_slots) - set(gates)
         if unknown:
             raise ShapeError(f"cell {self.name!r}, product_slots", expected=f"gates of {gates}", got=sorted(unknown))
@@ -144,9 +149,7 @@ class Cell(Frozen):
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:
-    if not hasattr(names, "__iter__"):
-        raise DTypeError(what, expected="a sequence of names", got=repr(names)[:80])
-    names = tuple(names)
+    names = tuple(names if isinstance(names, str) else check_list(names, what, "a sequence of names"))
     if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
         raise ShapeError(what, expected="at least one name, each once", got=names)
     return names
@@ -187,7 +190,7 @@ def _run(cell: Cell, what: str, function: Callable, arguments: _Tuples, names: t
     except Exception as error:
         raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
     if not isinstance(result, tuple) or [len(part) if isinstance(part, tuple) else -1 for part in result] != wanted:
-        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(result)[:80])
+        raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=shown(result))
     return result
 
 

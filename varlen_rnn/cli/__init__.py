@@ -1,6 +1,7 @@
 """The command line, `python -m varlen_rnn` or `varlen-rnn`: one module per command."""
 
 import argparse
+import os
 import sys
 
 from varlen_rnn.cli import cache, compare, show
@@ -9,6 +10,8 @@ from varlen_rnn.errors import InputError
 
 def main(argv=None):
     """Run a command, and return its exit status: 0, or 2 after a line that says what was wrong.
+
+    Nothing is wrong where nobody reads on, as `head` does not.
 
     Parameters
     ----------
@@ -20,6 +23,18 @@ def main(argv=None):
     >>> main(["compare", "/no/such/file"])
     2
     """
+    try:
+        status = _run(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # What is left would be written, and fail again, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv):
     parser = argparse.ArgumentParser(
         prog="varlen-rnn", description="Recurrent networks on variable-length sequences, without padding."
     )
@@ -33,6 +48,8 @@ def main(argv=None):
         return 0
     try:
         arguments.run(arguments)
+    except BrokenPipeError:
+        raise
     except (InputError, OSError, MemoryError) as error:
         print(f"varlen-rnn: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ from varlen_rnn.cli.warm import LAYERS
 from varlen_rnn.data.batches import POOL
 from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed
-from varlen_rnn.threads import get_num_threads, set_num_threads
+from varlen_rnn.threads import get_num_threads, set_num_threads_here
 
 MOST_BYTES = 4 * 2**30  # of a padded batch; more may not fit, and the system would kill the process
 
@@ -23,7 +23,7 @@ OPTIONS = {
     "hidden_size": (256, 1, "units of the layer"),
     "batch_size": (32, 1, "sequences of a batch"),
     "batches": (POOL, 1, "how many batches to measure; fewer than a pool make worse buckets"),
-    "threads": (get_num_threads(), 1, "threads of the kernels, and of PyTorch"),
+    "threads": (None, 1, "threads of the kernels, and of PyTorch"),
     "seed": (0, 0, "decides the order of the sequences"),
 }
 _MOST = 2**31 - 1
@@ -41,7 +41,7 @@ def add_to(commands):
     )
     parser.add_argument("--cell", choices=LAYERS, default="lstm", help="default lstm")
     for name, (default, least, what) in OPTIONS.items():
-        text = f"{what}, at least {least}; default {default}"
+        text = f"{what}, at least {least}; default {'all cores' if default is None else default}"
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=text)
     parser.add_argument("--field", default="text", help="of a data file, the field of the sequence; default text")
     parser.add_argument("--tokens", choices=["characters", "words", "list"], default="characters",
@@ -51,11 +51,13 @@ def add_to(commands):
 
 def _run(arguments):
     """Run in a context of its own: the number of threads and the seed are this command's alone."""
+    if arguments.threads is None:
+        arguments.threads = get_num_threads()
     options = {name: check_int(getattr(arguments, name), name, least) for name, (_, least, _) in OPTIONS.items()}
     for name, value in options.items():
         if value > _MOST:
             raise OutOfRangeError(name, expected=f"at most {_MOST:,}", got=f"a number of {len(str(value))} digits")
-    set_num_threads(options["threads"])
+    set_num_threads_here(options["threads"])
     manual_seed(options["seed"])
     lengths = read_lengths(arguments.lengths, arguments.field, arguments.tokens)
     batches = cut(lengths, options["batch_size"], shuffle=True, bucket=False, seed=options["seed"])

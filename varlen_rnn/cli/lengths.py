@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from varlen_rnn.data import read_csv, read_jsonl
-from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, shown
 
 LONGEST = 2**31 - 1  # rows of a sequence; sums of as many as fit a file stay below 2**63
 
@@ -57,7 +57,7 @@ def _of_array(path):
     except OSError:
         raise
     except Exception as error:  # NumPy's reader meets a damaged header in many ways
-        raise InputError(path, expected="a NumPy array of integers", got=repr(error)[:80]) from error
+        raise InputError(path, expected="a NumPy array of integers", got=shown(error)) from error
     if lengths.dtype.kind not in "iu":
         raise DTypeError(path, expected="integers", got=f"data type {lengths.dtype}")
     if lengths.ndim != 1:
@@ -70,7 +70,7 @@ def _of_text(path):
     hint = "a data file ends in .jsonl or .csv"
     for number, word in enumerate(words, 1):
         if not re.fullmatch(r"[+-]?[0-9]+", word):
-            raise DTypeError(f"{path}, entry {number}", expected="an integer", got=repr(word)[:40], hint=hint)
+            raise DTypeError(f"{path}, entry {number}", expected="an integer", got=shown(word), hint=hint)
         if len(word) > len(str(LONGEST)) + 1:  # more than any integer of 64 bits may have, and int() may refuse it
             raise OutOfRangeError(f"{path}, entry {number}", expected=f"at most {LONGEST:,} rows", got=word[:40])
     return np.array(list(map(int, words)), np.int64)

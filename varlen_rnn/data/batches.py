@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 import numpy as np
 
 from varlen_rnn.data.gather import Store, store_of
-from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import Rows
@@ -23,6 +23,7 @@ POOL = 50
 
 Batch = TypeVar("Batch")  # a LoDTensor, or a pair of one and labels
 Labels: TypeAlias = Rows | Iterable[Rows]  # of sequences, or of rows
+_MOST = 2**50  # of a budget: more than any batch has, and pools of it fit 64 bits
 
 
 class Batches(Generic[Batch]):
@@ -181,7 +182,10 @@ def batches(
         raise InputError("batch_size, max_tokens", expected="exactly one of them", got=got)
     by_rows = batch_size is None
     budget = check_int(max_tokens, "max_tokens", 1) if by_rows else check_int(batch_size, "batch_size", 1)
+    budget = min(budget, _MOST)
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
+    shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
+    drop_last = check_flag(drop_last, "drop_last")
     store = store_of(sequences)
     # What a sequence takes from the budget of its batch.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
@@ -233,8 +237,8 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
     check_unmasked(labels, "labels")
     try:
         array = np.asarray(labels).view()  # of our own: the caller's may take another shape
-    except (ValueError, TypeError) as error:
-        raise ShapeError("labels", expected="entries of one shape", got=repr(labels)[:80]) from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one a sequence"
     if array.ndim == 0 or len(array) != len(store.lengths):
         raise ShapeError("labels", expected=expected, got=f"shape {array.shape}")
@@ -244,8 +248,9 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
 def _are_of_rows(labels: Labels) -> bool:
     if isinstance(labels, LoDTensor):
         return labels.num_levels > 0
-    nested = (list, tuple, np.ndarray, LoDTensor)
-    return isinstance(labels, (list, tuple)) and any(isinstance(item, nested) and np.ndim(item) for item in labels)
+    return isinstance(labels, (list, tuple)) and any(
+        isinstance(item, (list, tuple, LoDTensor)) or (isinstance(item, np.ndarray) and item.ndim) for item in labels
+    )
 
 
 def _check_row_labels(labels: Any, store: Store) -> Store:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from varlen_rnn.data.vocabulary import encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.data.vocabulary import TOKENS, encode_all, split_text
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    ShapeError,
+    check_choice,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
+from varlen_rnn.lod_input import as_indices, check_unmasked
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -22,8 +33,8 @@ class Dataset:
         Where the sequences come from; for embedded data sets with the version that decides what is in them.
     sequences : list of array
         Token ids, int64 of shape `(tokens,)`; of measurements the rows, float32 of shape `(rows, features)`.
-    labels : array or None
-        int64, shape `(num_sequences,)`: indices into `classes`.
+    labels : array, list or None
+        int64, shape `(num_sequences,)`: indices into `classes`; of labels of rows, a list of arrays, one a sequence.
     vocabulary : list of str
         The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
     classes : list of str
@@ -42,14 +53,26 @@ class Dataset:
 
     name: str
     sequences: list[np.ndarray]
-    labels: np.ndarray | None
+    labels: np.ndarray | list | None
     vocabulary: list[str]
     classes: list[str]
     tokens: str = "characters"
 
     def __post_init__(self) -> None:
-        if self.labels is not None and len(self.labels) != len(self.sequences):
-            raise ShapeError("labels", expected=f"{len(self.sequences)}, one a sequence", got=len(self.labels))
+        for name in ("sequences", "vocabulary", "classes"):
+            object.__setattr__(self, name, _as_list(getattr(self, name), name))
+        if not isinstance(self.labels, (list, np.ndarray, type(None))):
+            object.__setattr__(self, "labels", check_list(self.labels, "labels"))
+        check_unmasked(self.labels, "labels")
+        _check_texts([self.name], "name")
+        _check_texts(self.vocabulary, "vocabulary")
+        _check_texts(self.classes, "classes")
+        check_choice(self.tokens, "tokens", *TOKENS)
+        for number, sequence in enumerate(self.sequences):
+            if not _has_length(sequence):
+                raise DTypeError(f"sequences, entry {number}", expected="an array or a list", got=shown(sequence))
+        if self.labels is not None and not (_has_length(self.labels) and len(self.labels) == len(self)):
+            raise ShapeError("labels", expected=f"{len(self)}, one a sequence", got=shown(self.labels))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -75,13 +98,13 @@ class Dataset:
         if isinstance(text, str):
             if self.tokens == "list":
                 hint = "the tokens of this data set came as lists"
-                raise DTypeError("encode", expected="a list of tokens", got=repr(text)[:80], hint=hint)
+                raise DTypeError("encode", expected="a list of tokens", got=shown(text), hint=hint)
             text = split_text(text, self.tokens)
         else:
-            text = list(text)
+            text = check_list(text, "encode", "a text or a list of strings")
             wrong = [token for token in text if not isinstance(token, str)]
             if wrong:
-                raise DTypeError("encode", expected="a text or a list of strings", got=repr(wrong[0])[:80])
+                raise DTypeError("encode", expected="a text or a list of strings", got=shown(wrong[0]))
         return encode_all([text], self.vocabulary)[0]
 
     def take(self, indices: ArrayLike, name: str | None = None) -> Dataset:
@@ -104,31 +127,13 @@ class Dataset:
         >>> data.take([2, 1]).labels
         array([0, 1])
         """
-        indices = self._as_indices(indices)
-        return dataclasses.replace(
-            self,
-            name=self.name if name is None else name,
-            sequences=[self.sequences[index] for index in indices],
-            labels=None if self.labels is None else self.labels[indices],
-        )
-
-    def _as_indices(self, indices: ArrayLike) -> np.ndarray:
-        try:
-            array = np.asarray(indices)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ShapeError("take, indices", expected="a flat list of integers", got=repr(indices)[:80]) from error
-        expected = f"a flat list of integers, or of {len(self)} bools"
-        if array.ndim != 1 or (array.dtype.kind == "b" and len(array) != len(self)):
-            raise ShapeError("take, indices", expected=expected, got=f"shape {array.shape} {array.dtype}")
-        if array.dtype.kind == "b":
-            return np.flatnonzero(array)
-        if array.dtype.kind not in "iu" and array.size:
-            raise DTypeError("take, indices", expected=expected, got=f"data type {array.dtype}")
-        outside = np.flatnonzero((array < -len(self)) | (array >= len(self)))
-        if len(outside):
-            entry, expected = int(outside[0]), f"less than {len(self)}, the number of sequences"
-            raise OutOfRangeError(f"take, indices, entry {entry}", expected=expected, got=int(array[entry]))
-        return array.astype(np.int64)
+        indices, labels = as_indices(indices, len(self), "take, indices"), self.labels
+        if isinstance(labels, np.ndarray):
+            labels = labels[indices].view()
+        elif labels is not None:
+            labels = [labels[index] for index in indices]
+        sequences = [self.sequences[index] for index in indices]
+        return dataclasses.replace(self, name=self.name if name is None else name, sequences=sequences, labels=labels)
 
     def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Return a training and a test set, both in random order; every sequence is in exactly one of them.
@@ -147,8 +152,7 @@ class Dataset:
         >>> len(train), len(test)
         (8, 2)
         """
-        if not 0 <= test_fraction <= 1:
-            raise ShapeError("test_fraction", expected="0 to 1", got=test_fraction)
+        test_fraction = check_number(test_fraction, "test_fraction", "0 to 1", lambda share: 0 <= share <= 1)
         order = np.random.default_rng(check_int(seed, "seed", 0)).permutation(len(self))
         held = round(len(self) * test_fraction)
         return self.take(order[held:], f"{self.name}, train"), self.take(order[:held], f"{self.name}, test")
@@ -166,3 +170,17 @@ class Dataset:
             parts.append(f"vocabulary of {len(self.vocabulary)}")
         parts.append("no labels" if self.labels is None else f"{len(self.classes)} classes")
         return "; ".join(parts)
+
+
+def _as_list(value: Any, name: str) -> list:
+    return value if isinstance(value, list) else check_list(value, name)
+
+
+def _has_length(value: object) -> bool:
+    return value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, Sized)
+
+
+def _check_texts(entries: list, name: str) -> None:
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, str):
+            raise DTypeError(f"{name}, entry {number}", expected="a text", got=shown(entry))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.readers import from_texts
 from varlen_rnn.data.vocabulary import split_text
-from varlen_rnn.errors import InputError, check_int
+from varlen_rnn.errors import InputError, check_int, check_list, shown
 
 # Scripts whose names number their signs rather than describe them.
 NUMBERED = ("CJK", "HANGUL SYLLABLE", "TANGUT", "NUSHU", "KHITAN", "HIEROGLYPH")
@@ -141,17 +141,17 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
 
     Source: the standard library of the Python that runs, `sysconfig.get_path("stdlib")`.
     """
-    limit = None if limit is None else check_int(limit, "limit", 1)
+    limit = None if limit is None else min(check_int(limit, "limit", 1), sys.maxsize)
     root = pathlib.Path(sysconfig.get_path("stdlib"))
     # The folder of tests is a package too, and the largest.
     known = sorted(
         path.parent.name for path in root.glob("[a-z]*/__init__.py") if path.parent.name not in _TEST_FOLDERS
     )
     texts, labels = [], []
-    for package in known if packages is None else packages:
-        if packages is not None and package not in known:
+    for package in known if packages is None else check_list(packages, "packages"):
+        if packages is not None and (not isinstance(package, str) or package not in known):
             expected = f"one of {', '.join(known)}" if known else f"a package in {root}"
-            raise InputError("packages", expected=expected, got=repr(package))
+            raise InputError("packages", expected=expected, got=shown(package))
         functions = list(itertools.islice(_functions(root / package), limit))
         if packages is not None or len(functions) >= MIN_FUNCTIONS:
             texts += functions

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, LoDError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
+from varlen_rnn.lod import LoD, LoDTensor, take_sequences
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import Rows
 
@@ -34,14 +34,8 @@ class TensorStore:
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
         """Return the LoDTensor of these sequences, in this order: a copy."""
-        levels = []
-        for offsets in self.tensor.structure.levels:
-            begins = offsets[indices]
-            joined = _offsets(offsets[indices + 1] - begins)
-            # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
-            indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
-            levels.append(joined)
-        return LoDTensor(self.tensor.data.take(indices, axis=0), LoD(levels))
+        lod, rows = take_sequences(self.tensor.structure, indices)
+        return LoDTensor(self.tensor.data.take(rows, axis=0), lod)
 
 
 class ListStore:
@@ -70,7 +64,7 @@ class ListStore:
     def gather(self, indices: np.ndarray) -> LoDTensor:
         """Return the LoDTensor of these sequences, in this order: one concatenation."""
         rows = np.concatenate([self.arrays[index] for index in indices])
-        return LoDTensor(rows, LoD([_offsets(self.lengths[indices])]))
+        return LoDTensor(rows, LoD.from_lengths([self.lengths[indices]]))
 
 
 Store: TypeAlias = TensorStore | ListStore
@@ -99,22 +93,16 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     return ListStore(sequences, name)
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 def _as_rows(item: Rows, where: str) -> np.ndarray:
     """Return the rows of a sequence as a plain view of our own, of a memory map too: its length cannot change."""
     check_unmasked(item, where)
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         hint = "LoDTensor.from_sequences reads sequences of sequences"
-        raise ShapeError(where, expected="rows of one shape", got=repr(item)[:80], hint=hint) from error
+        raise ShapeError(where, expected="rows of one shape", got=shown(item), hint=hint) from error
     if rows.ndim == 0:
-        raise ShapeError(where, expected="an array of rows", got=repr(item)[:80])
+        raise ShapeError(where, expected="an array of rows", got=shown(item))
     if rows.dtype.kind not in "fiub":
         raise DTypeError(where, expected="numbers", got=f"data type {rows.dtype}")
     return rows.view()

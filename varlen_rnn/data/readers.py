@@ -17,12 +17,12 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.records import Record, dataset_of
-from varlen_rnn.errors import DTypeError, InputError
+from varlen_rnn.data.vocabulary import TOKENS
+from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import StrPath
 
 Tokens: TypeAlias = Literal["characters", "words", "list"]
-
-_CHOICES = ("characters", "words", "list")
 
 
 def from_texts(
@@ -66,12 +66,11 @@ def from_texts(
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
     options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
-    if isinstance(texts, str) or not hasattr(texts, "__iter__"):
-        raise DTypeError("texts", expected="a list of texts", got=repr(texts)[:80])
-    texts = list(texts)
+    texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
-        values = [value.item() if isinstance(value, np.generic) else value for value in labels]
+        check_unmasked(labels, "labels")
+        values = [value.item() if isinstance(value, np.generic) else value for value in check_list(labels, "labels")]
         if len(values) != len(texts):
             raise InputError("labels", expected=f"{len(texts)}, one a text", got=len(values))
     pairs = enumerate(zip(texts, values, strict=True))
@@ -176,8 +175,11 @@ def read_csv(
     array([1, 0])
     """
     options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
-    reader = csv.DictReader(io.StringIO(_read(path), newline=""), delimiter=delimiter, strict=True)
-    records = []
+    text, records = _read(path), []
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    except (TypeError, ValueError) as error:
+        raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
     try:
         fields = reader.fieldnames or ()
         _check_fields(fields, sequence, label, f"{path}, line 1")
@@ -206,8 +208,7 @@ def _options(
     min_count: int,
     max_vocabulary: int | None,
 ) -> dict[str, Any]:
-    if tokens not in _CHOICES:
-        raise InputError("tokens", expected=f"one of {_CHOICES}", got=repr(tokens))
+    check_choice(tokens, "tokens", *TOKENS)
     return {
         "tokens": tokens,
         "vocabulary": vocabulary,
@@ -218,7 +219,7 @@ def _options(
 
 
 def _read(path: StrPath) -> str:
-    raw = pathlib.Path(path).read_bytes()
+    raw = pathlib.Path(check_path(path, "path")).read_bytes()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -227,7 +228,9 @@ def _read(path: StrPath) -> str:
 
 
 def _check_fields(fields: Collection[str], sequence: str, label: str | None, where: str) -> None:
-    for field in (sequence, label):
+    for name, field in (("sequence", sequence), ("label", label)):
+        if not isinstance(field, str) and (name == "sequence" or field is not None):
+            raise DTypeError(name, expected="the name of a field", got=shown(field))
         if field is not None and field not in fields:
             hint = "label=None reads sequences without labels" if field == label else None
             got = f"only {', '.join(map(repr, fields))}" if fields else "no field"
@@ -244,9 +247,9 @@ def _json_list(record: Record) -> list:
     try:
         value = json.loads(record.sequence)
     except (ValueError, RecursionError) as error:
-        raise InputError(record.where, expected="a JSON list", got=repr(record.sequence)[:80]) from error
+        raise InputError(record.where, expected="a JSON list", got=shown(record.sequence)) from error
     if not isinstance(value, list):
-        raise DTypeError(record.where, expected="a JSON list", got=repr(record.sequence)[:80])
+        raise DTypeError(record.where, expected="a JSON list", got=shown(record.sequence))
     return value
 
 

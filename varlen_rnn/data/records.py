@@ -10,7 +10,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
 
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -56,7 +56,7 @@ def dataset_of(
             vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
         vocabulary = check_vocabulary(vocabulary)
         sequences = encode_all(cut, vocabulary)
-    labels, classes = _labels(records, classes) if labelled else (None, list(classes or []))
+    labels, classes = _labels(records, classes) if labelled else (None, check_list(classes or [], "classes"))
     return Dataset(name, sequences, labels, vocabulary, classes, tokens)
 
 
@@ -69,7 +69,7 @@ def _common_kind(records: list[Record], tokens: str) -> str:
             continue
         if common is not None and kind != common[0]:
             expected = f"{common[0]}, as in {common[1]}"
-            raise DTypeError(item.where, expected=expected, got=f"{kind}: {repr(item.sequence)[:60]}")
+            raise DTypeError(item.where, expected=expected, got=f"{kind}: {shown(item.sequence)}")
         common = common or (kind, item.where)
     lists = [item for item in records if isinstance(item.sequence, (list, tuple))]
     if common is None:
@@ -87,7 +87,7 @@ def _kind(item: Record) -> str:
         return "text"
     expected = "a text, a list of strings, a list of numbers, or a list of equally long lists of numbers"
     if not isinstance(value, (list, tuple)):
-        raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+        raise DTypeError(item.where, expected=expected, got=shown(value))
     types = set(map(type, value))
     if not types:
         return "empty"
@@ -96,7 +96,7 @@ def _kind(item: Record) -> str:
     # Booleans are integers to isinstance, but no measurements.
     if types <= {int, float} or types == {list}:
         return "numbers"
-    raise DTypeError(item.where, expected=expected, got=repr(value)[:80])
+    raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
 def _rows(records: list[Record]) -> list[np.ndarray]:
@@ -111,7 +111,7 @@ def _rows(records: list[Record]) -> list[np.ndarray]:
                 expected = f"{width[0]} numbers, as in {width[1]}"
                 raise ShapeError(f"{item.where}, row {number}", expected=expected, got=len(row))
             if not set(map(type, row)) <= {int, float}:
-                raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=repr(row)[:80])
+                raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=shown(row))
         found.append((item.where, rows))
     return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
 
@@ -124,7 +124,7 @@ def _float32(rows: list[list[float]], width: int, where: str) -> np.ndarray:
     # NaN compares as false; JSON has no name for either, but Python reads both.
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise InputError(where, expected="finite numbers that fit float32", got="NaN, infinity or a larger number")
-    return array.astype(np.float32)
+    return array.astype(np.float32).view()  # nobody can resize it under batches, which have views of it
 
 
 def _labels(records: list[Record], classes: Iterable[str] | None) -> tuple[np.ndarray, list[str]]:
@@ -132,20 +132,24 @@ def _labels(records: list[Record], classes: Iterable[str] | None) -> tuple[np.nd
     for item in records:
         kind = type(item.label)
         if kind not in (str, int, bool):
-            raise DTypeError(item.label_where, expected="a string or an integer", got=repr(item.label)[:80])
+            raise DTypeError(item.label_where, expected="a string or an integer", got=shown(item.label))
         if common is not None and kind is not common[0]:
             expected = f"type {common[0].__name__}, as in {common[1]}"
-            raise DTypeError(item.label_where, expected=expected, got=repr(item.label)[:80])
+            raise DTypeError(item.label_where, expected=expected, got=shown(item.label))
         common = common or (kind, item.label_where)
         names.append(str(item.label).lower() if kind is bool else str(item.label))
     if classes is None:
         distinct = set(names)
         by_value = all(map(_INTEGER.fullmatch, distinct))
         classes = sorted(distinct, key=lambda name: (int(name), name)) if by_value else sorted(distinct)
+    classes = check_list(classes, "classes")
+    for number, name in enumerate(classes):
+        if not isinstance(name, (str, int)):
+            raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
     classes = list(map(str, classes))
     ids = {name: number for number, name in enumerate(classes)}
     for item, name in zip(records, names, strict=True):
         if name not in ids:
             expected = f"one of the {len(classes)} classes"
-            raise InputError(item.label_where, expected=expected, got=repr(name)[:80])
-    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)), classes
+            raise InputError(item.label_where, expected=expected, got=shown(name))
+    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)).view(), classes

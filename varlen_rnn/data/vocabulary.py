@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, check_int
+from varlen_rnn.errors import DTypeError, InputError, check_int, check_list, shown
+
+TOKENS = ("characters", "words", "list")  # what a text is cut into
 
 # Id 0: tokens that the vocabulary does not have, and whatever padding a baseline needs.
 UNKNOWN = "<unk>"
@@ -83,12 +85,12 @@ def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
     Traceback (most recent call last):
     varlen_rnn.errors.InputError: vocabulary, entry 0: expected '<unk>', got 'a' (id 0 is that of unknown tokens)
     """
-    vocabulary = list(vocabulary)
+    vocabulary = check_list(vocabulary, "vocabulary")
     for number, token in enumerate(vocabulary):
         if not isinstance(token, str):
             raise DTypeError(f"vocabulary, entry {number}", expected="a string", got=type(token).__name__)
     if not vocabulary or vocabulary[0] != UNKNOWN:
-        got = repr(vocabulary[0]) if vocabulary else "nothing"
+        got = shown(vocabulary[0]) if vocabulary else "nothing"
         raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint="id 0 is that of unknown tokens")
     twice = [token for token, count in collections.Counter(vocabulary).items() if count > 1]
     if twice:

@@ -1,4 +1,4 @@
-"""What losses take from each row."""
+"""What losses take from each row.  Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`."""
 
 from varlen_rnn.jit import cpu_kernel
 
@@ -6,6 +6,8 @@ from varlen_rnn.jit import cpu_kernel
 @cpu_kernel
 def negative_log_likelihood(log_probabilities, classes, out):
     """`out[r] = -log_probabilities[r, classes[r]]`, on the host, where NumPy's index takes three times as long.
+
+    No bounds are checked.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are those of `kernels.sums`, on every device to the bit; a
 reduction over an axis is the sum of sequences of equal lengths.
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Source of the pooling types: Fluid's `sequence_pool`.
 """
@@ -55,7 +56,10 @@ def _sum_sequence(x, first, end, out, i):
 
 @cpu_kernel
 def pool_sum_cpu(x, offsets, scale, out):
-    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises."""
+    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises.
+
+    No bounds are checked.
+    """
     for i in range(out.shape[0]):
         _sum_sequence(x, offsets[i], offsets[i + 1], out, i)
         for j in range(out.shape[1]):
@@ -82,6 +86,8 @@ def pool_sum(x, offsets, scale, out):
 
     The order and the precision of the sums are those of `kernels.sums`, and depend on nothing but the sequence's own
     rows.  The gradient is `pool_sum_grad`.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -140,7 +146,7 @@ def sum_over(x, axis):
 
 @cpu_kernel
 def pool_sum_grad_cpu(d_out, offsets, scale, d_x):
-    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i."""
+    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i.  No bounds are checked."""
     for i in range(d_out.shape[0]):
         for row in range(offsets[i], offsets[i + 1]):
             for j in range(d_out.shape[1]):
@@ -159,6 +165,8 @@ def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
 
 def pool_sum_grad(d_out, offsets, scale, d_x):
     """Compute `d_x[row] = scale[i] * d_out[i]` for the rows of every sequence i.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -188,7 +196,10 @@ def exceeds(value, best):
 
 @cpu_kernel
 def pool_max_cpu(x, offsets, out, index):
-    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row."""
+    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row.
+
+    No bounds are checked.
+    """
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         for j in range(out.shape[1]):
@@ -225,6 +236,8 @@ def pool_max(x, offsets, out, index):
 
     NaN wins, as in `np.max`.  An empty sequence gives 0 and row -1.  The gradient is `pick_rows_grad` with `index`.
 
+    No bounds are checked.
+
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -247,7 +260,7 @@ def pool_max(x, offsets, out, index):
 
 @cpu_kernel
 def pick_rows_cpu(x, index, out):
-    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1."""
+    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1.  No bounds are checked."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             row = index[i, j]
@@ -266,6 +279,8 @@ def pick_rows_cuda(x, index, out):
 
 def pick_rows(x, index, out):
     """Compute `out[i, j] = x[index[i, j], j]`, and 0 where `index` is -1.  Its gradient is `pick_rows_grad`.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -289,7 +304,10 @@ def pick_rows(x, index, out):
 
 @cpu_kernel
 def pick_rows_grad_cpu(d_out, index, d_x):
-    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i."""
+    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i.
+
+    No bounds are checked.
+    """
     d_x[:] = 0
     for i in range(d_out.shape[0]):
         for j in range(d_out.shape[1]):
@@ -319,6 +337,8 @@ def pick_rows_grad_cuda(d_out, index, d_x):
 
 def pick_rows_grad(d_out, index, d_x):
     """Compute `d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where `index` is not -1, in the order of i.
+
+    No bounds are checked.
 
     Parameters
     ----------

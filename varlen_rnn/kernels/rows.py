@@ -1,6 +1,7 @@
 """Rows by index: gathering, and its gradient, which adds where rows repeat.  An embedding is nothing else.
 
-Kernels trust their indices: callers check once, where they come from, that they are rows of the table.
+Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): callers check once, where they come from,
+that they are rows of the table.
 """
 
 import numpy as np
@@ -36,7 +37,7 @@ def first_outside(ids, height):
 
 @cpu_kernel
 def gather_rows_cpu(table, ids, out):
-    """`out[k] = table[ids[k]]`, 0 where the id is -1."""
+    """`out[k] = table[ids[k]]`, 0 where the id is -1.  No bounds are checked."""
     for k in range(out.shape[0]):
         row = ids[k]
         if row >= 0:
@@ -62,6 +63,8 @@ def gather_rows(table, ids, out):
 
     The gradient of `table` is `scatter_add_rows`, of the ids that are not -1.
 
+    No bounds are checked.
+
     Parameters
     ----------
     table : (height, features) C-contiguous, any data type
@@ -86,8 +89,8 @@ def gather_rows(table, ids, out):
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; what a row of `out` holds is the first summand of its sum.
 
-    A row of `out` holds the sum of a block.  Rows of more than a block have totals, found by a hash table with room for
-    twice as many as there can be: one for 48 rows of `values`.
+    No bounds are checked.  A row of `out` holds the sum of a block.  Rows of more than a block have totals, found by a
+    hash table with room for twice as many as there can be: one for 48 rows of `values`.
     """
     count, width, room = values.shape[0], values.shape[1], 1
     while room <= count // (BLOCK // 2):
@@ -149,6 +152,7 @@ def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 
     The order and the precision of the sums are those of `kernels.sums`, where what `out` holds is the first summand.
+    No bounds are checked.
 
     Parameters
     ----------

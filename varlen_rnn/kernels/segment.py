@@ -2,6 +2,8 @@
 
 The row of the sequence of rank k at step t is `starts[k] + t`.  The fused recurrence does the same arithmetic in place
 and never calls these.  `segment_inputs` and `concat_outputs` are each other's gradient: a row is in one step only.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
 from numba import cuda
@@ -13,7 +15,7 @@ from varlen_rnn.kernels.rows import gather_rows
 
 @cpu_kernel
 def segment_inputs_cpu(x, starts, t, out):
-    """`out[k] = x[starts[k] + t]`."""
+    """`out[k] = x[starts[k] + t]`.  No bounds are checked."""
     for k in range(out.shape[0]):
         row = starts[k] + t
         for j in range(out.shape[1]):
@@ -33,6 +35,8 @@ def segment_inputs(x, starts, t, out):
     """Compute `out[k] = x[starts[k] + t]`: the rows of step `t`, longest sequence first.
 
     Its gradient is `concat_outputs`, into zeros.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -58,7 +62,7 @@ def segment_inputs(x, starts, t, out):
 
 @cpu_kernel
 def concat_outputs_cpu(step, starts, t, out):
-    """`out[starts[k] + t] = step[k]`."""
+    """`out[starts[k] + t] = step[k]`.  No bounds are checked."""
     for k in range(step.shape[0]):
         row = starts[k] + t
         for j in range(step.shape[1]):
@@ -78,6 +82,8 @@ def concat_outputs(step, starts, t, out):
     """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
 
     Its gradient is `segment_inputs`.  Called once per step, it fills every row of `out`.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -105,6 +111,8 @@ def init_memories(boot, sorted_indices, out):
 
     Its gradient is `init_memories_grad`.
 
+    No bounds are checked.
+
     Parameters
     ----------
     boot : (num_sequences, features) C-contiguous, any data type; in the caller's order
@@ -123,7 +131,7 @@ def init_memories(boot, sorted_indices, out):
 
 @cpu_kernel
 def init_memories_grad_cpu(d_out, sorted_indices, d_boot):
-    """`d_boot[sorted_indices[k]] = d_out[k]`."""
+    """`d_boot[sorted_indices[k]] = d_out[k]`.  No bounds are checked."""
     for k in range(d_out.shape[0]):
         row = sorted_indices[k]
         for j in range(d_out.shape[1]):
@@ -141,6 +149,8 @@ def init_memories_grad_cuda(d_out, sorted_indices, d_boot):
 
 def init_memories_grad(d_out, sorted_indices, d_boot):
     """Compute `d_boot[sorted_indices[k]] = d_out[k]`: states of ranks back in the caller's order.
+
+    No bounds are checked.
 
     Parameters
     ----------

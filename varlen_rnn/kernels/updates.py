@@ -2,6 +2,7 @@
 
 A sparse update lists the rows of a merged `SelectedRows`.  A dense update is the same kernel on views of one row,
 `(1, size)`, with `rows = [0]`.  Scalars take the data type of the parameter, so float32 stays float32.
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Sources: the formulas of Fluid's operators `sgd`, `momentum`, `adagrad` and `adam`, whose epsilon stands outside of the
 root and, in `adam`, is not scaled by the bias correction.
@@ -28,7 +29,7 @@ def sgd_step(g, lr, p):
 
 @cpu_kernel
 def sgd_cpu(rows, grad, lr, param):
-    """`param[rows[k]] -= lr grad[k]`, in the order of k."""
+    """`param[rows[k]] -= lr grad[k]`, in the order of k.  No bounds are checked."""
     lr = param.dtype.type(lr)
     for k in range(grad.shape[0]):
         row = rows[k]
@@ -48,6 +49,8 @@ def sgd_cuda(rows, grad, lr, param):
 
 def sgd(rows, grad, lr, param):
     """Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -79,7 +82,7 @@ def momentum_step(g, lr, mu, nesterov, v, p):
 
 @cpu_kernel
 def momentum_cpu(rows, grad, lr, mu, nesterov, velocity, param):
-    """`velocity, param = momentum_step(...)` at the listed rows."""
+    """`velocity, param = momentum_step(...)` at the listed rows.  No bounds are checked."""
     lr, mu = param.dtype.type(lr), param.dtype.type(mu)
     for k in range(grad.shape[0]):
         row = rows[k]
@@ -102,6 +105,8 @@ def momentum_cuda(rows, grad, lr, mu, nesterov, velocity, param):
 
 def momentum(rows, grad, lr, mu, nesterov, velocity, param):
     """Update in place, at the listed rows: v = mu v + g, then p -= lr v, or p -= lr (g + mu v) when `nesterov`.
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -135,7 +140,7 @@ def adagrad_step(g, lr, epsilon, m, p):
 
 @cpu_kernel
 def adagrad_cpu(rows, grad, lr, epsilon, moment, param):
-    """`moment, param = adagrad_step(...)` at the listed rows."""
+    """`moment, param = adagrad_step(...)` at the listed rows.  No bounds are checked."""
     lr, epsilon = param.dtype.type(lr), param.dtype.type(epsilon)
     for k in range(grad.shape[0]):
         row = rows[k]
@@ -158,6 +163,8 @@ def adagrad_cuda(rows, grad, lr, epsilon, moment, param):
 
 def adagrad(rows, grad, lr, epsilon, moment, param):
     """Update in place, at the listed rows: m += g^2, then p -= lr g / (sqrt(m) + epsilon).
+
+    No bounds are checked.
 
     Parameters
     ----------
@@ -196,7 +203,7 @@ def adam_step(g, lr, beta1, share1, beta2, share2, epsilon, m1, m2, p):
 
 @cpu_kernel
 def adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
-    """`moment1, moment2, param = adam_step(...)` at the listed rows."""
+    """`moment1, moment2, param = adam_step(...)` at the listed rows.  No bounds are checked."""
     number = param.dtype.type
     share1, share2 = number(1 - beta1), number(1 - beta2)
     lr, beta1, beta2, epsilon = number(lr), number(beta1), number(beta2), number(epsilon)
@@ -226,6 +233,8 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     """Update in place, at the listed rows: the two moments, then p -= lr m1 / (sqrt(m2) + epsilon).
 
     m1 = beta1 m1 + (1 - beta1) g and m2 = beta2 m2 + (1 - beta2) g^2.
+
+    No bounds are checked.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError
+from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.module import Module
 from varlen_rnn.ops.dynamic_rnn import describe_step
 from varlen_rnn.tape.modes import grad_enabled
@@ -57,6 +57,8 @@ class DynamicRNN(Module):
             zeros of its sizes, of the data type of `x`.
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
+        if not xs:
+            raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
             raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], number) for number, state in enumerate(states)]
@@ -71,6 +73,6 @@ class DynamicRNN(Module):
 
 def _initial(state: State, x: Variable, number: int) -> Variable:
     """Return a state before the first step: zeros if only its sizes are given."""
-    if isinstance(state, tuple) and all(isinstance(size, int) for size in state):
+    if isinstance(state, tuple) and all(type(size) is int for size in state):
         return apply("zeros_of_sequences", x, shape=state)
     return required(state, f"DynamicRNN, states[{number}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_number
+from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
 from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.tape.variable import Variable, apply, required
@@ -41,8 +41,8 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
         At least one; of one LoD where they have any.
     axis : int
     """
-    if isinstance(variables, Variable):  # whose rows would be taken for a list of them
-        raise DTypeError("concat", expected="a list of Variables", got="one Variable")
+    if not isinstance(variables, (list, tuple)):  # of a Variable or an array, the rows would be taken for a list
+        raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
@@ -54,7 +54,7 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
     The mask comes from the context's generator; see `manual_seed`.
     """
     check_probability(p)
-    x = required(x, "dropout, x")
+    x, training = required(x, "dropout, x"), check_flag(training, "dropout, training")
     return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
 
 
@@ -107,10 +107,8 @@ def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "r
 
 def reduce_loss(loss: Variable, reduction: Reduction, per: Per) -> Variable:
     """Return the loss of elements reduced over rows or over sequences; 0 when there are none."""
-    if reduction not in ("mean", "sum", "none"):
-        raise ShapeError("reduction", expected="'mean', 'sum' or 'none'", got=repr(reduction))
-    if per not in ("row", "sequence"):
-        raise ShapeError("per", expected="'row' or 'sequence'", got=repr(per))
+    check_choice(reduction, "reduction", "mean", "sum", "none")
+    check_choice(per, "per", "row", "sequence")
     if per == "sequence":
         loss = sequence_pool(loss, "mean")
     if reduction == "none":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import OutOfRangeError, check_int
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
@@ -15,9 +17,22 @@ from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
 
 
-def uniform(shape: tuple[int, ...], bound: float, dtype: np.dtype) -> Parameter:
-    """Return a Parameter drawn uniformly from [-bound, bound]."""
-    return Parameter(generator().uniform(-bound, bound, shape).astype(dtype))
+def uniform(shape: tuple[int, ...], size: int, dtype: np.dtype) -> Parameter:
+    """Return a Parameter drawn uniformly from 1 / sqrt(size) on both sides of 0."""
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        bound = 1 / math.sqrt(size)
+        return generator().uniform(-bound, bound, shape)
+
+    return Parameter(_drawn(shape, draw).astype(dtype))
+
+
+def _drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+    """Return random numbers of a shape, or raise if no array can have it."""
+    try:
+        return draw(shape)
+    except (ValueError, OverflowError) as error:
+        raise ShapeError("a parameter", expected="sizes of an array", got=shown(shape)) from error
 
 
 class Linear(Module):
@@ -47,9 +62,9 @@ class Linear(Module):
         # The ints of Python from here on: NumPy's small ones overflow.
         self.in_features = in_features = check_int(in_features, "in_features", 1)
         self.out_features = out_features = check_int(out_features, "out_features", 1)
-        bound, dtype = 1 / np.sqrt(in_features), check_dtype(dtype)
-        self.weight = uniform((out_features, in_features), bound, dtype)
-        self.bias = uniform((out_features,), bound, dtype) if bias else None
+        dtype, bias = check_dtype(dtype), check_flag(bias, "bias")
+        self.weight = uniform((out_features, in_features), in_features, dtype)
+        self.bias = uniform((out_features,), in_features, dtype) if bias else None
 
     def forward(self, x: Rows) -> Variable:
         """Return rows of `out_features`."""
@@ -103,8 +118,9 @@ class Embedding(Module):
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise OutOfRangeError("padding_idx", expected=f"less than {num_embeddings}", got=padding_idx)
             padding_idx %= num_embeddings
-        self.padding_idx, self.sparse = padding_idx, bool(sparse)
-        table = generator().standard_normal((num_embeddings, embedding_dim), np.float32).astype(check_dtype(dtype))
+        self.padding_idx, self.sparse, dtype = padding_idx, check_flag(sparse, "sparse"), check_dtype(dtype)
+        table = _drawn((num_embeddings, embedding_dim), lambda shape: generator().standard_normal(shape, np.float32))
+        table = table.astype(dtype)
         if padding_idx is not None:
             table[padding_idx] = 0
         self.weight = Parameter(table)
@@ -160,6 +176,8 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module) -> None:
         for number, module in enumerate(modules):
+            if not isinstance(module, Module):  # `forward` would pass it by
+                raise DTypeError(f"Sequential, entry {number}", expected="a Module", got=shown(module))
             setattr(self, str(number), module)
 
     def forward(self, x: Any) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError
+from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
+from varlen_rnn.lod_input import as_rows
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable
@@ -31,19 +32,23 @@ class Parameter(Variable):
     __slots__ = ()
 
     def __init__(self, array: ArrayLike) -> None:
-        super().__init__(np.array(array, order="C"), requires_grad=True, persistable=True)
+        super().__init__(np.array(as_rows(array, "Parameter"), order="C"), requires_grad=True, persistable=True)
 
     @property
     def data(self) -> np.ndarray:
-        """The array that optimizers update in place."""
+        """The array that optimizers update in place.
+
+        Who writes to it does so unseen: `assign` lets a `backward` know that a value is no longer the one it used.
+        """
         return self.value.data
 
     def assign(self, array: ArrayLike) -> None:
         """Overwrite the values, in place, by numbers that fit or broadcast; the shape and the data type stay."""
-        array = np.asarray(array)
-        if array.dtype.kind not in "fiub":  # of None, NumPy would make NaN
-            raise DTypeError("assign", expected="numbers", got=f"data type {array.dtype}")
-        self.value.data[...] = array
+        array = as_rows(array, "assign")
+        try:
+            self.value.data[...] = array
+        except ValueError as error:
+            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
 
 
@@ -93,6 +98,8 @@ class Module:
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
+        if not isinstance(prefix, str):
+            raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
         found: dict[int, tuple[str, Parameter]] = {}
         self._collect(prefix, found)
         pairs = list(found.values())
@@ -115,7 +122,7 @@ class Module:
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode here and below, or evaluation mode, which leaves dropout out; return the module."""
-        self.training = bool(mode)
+        self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
             child.train(mode)
         return self
@@ -144,7 +151,7 @@ class Module:
         """
         named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
         missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
-        if strict and (missing or unexpected):
+        if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
             raise CheckpointError(
                 "state_dict",
                 expected=f"also {missing}" if missing else "no more names",
@@ -184,8 +191,8 @@ def check_dtype(dtype: DTypeLike) -> np.dtype:
     """Return a parameter's data type, or raise: float32 or float64."""
     try:
         dtype = np.dtype(dtype)
-    except TypeError as error:
-        raise DTypeError("dtype", expected="float32 or float64", got=repr(dtype)) from error
+    except Exception as error:  # NumPy asks whatever it is given
+        raise DTypeError("dtype", expected="float32 or float64", got=shown(dtype)) from error
     if dtype not in (np.float32, np.float64):
         raise DTypeError("dtype", expected="float32 or float64", got=dtype)
     return dtype

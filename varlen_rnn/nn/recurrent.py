@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from varlen_rnn.cells import GRU as GRU_CELL
 from varlen_rnn.cells import LSTM as LSTM_CELL
 from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
@@ -20,6 +20,15 @@ from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
+
+_MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
+
+
+def _check_layers(num_layers: int) -> int:
+    num_layers = check_int(num_layers, "num_layers", 1)
+    if num_layers > _MOST_LAYERS:
+        raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
+    return num_layers
 
 
 class Recurrent(Module):
@@ -72,18 +81,18 @@ class Recurrent(Module):
         # The ints of Python from here on: NumPy's small ones overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
-        self.num_layers = num_layers = check_int(num_layers, "num_layers", 1)
+        self.num_layers = num_layers = _check_layers(num_layers)
         check_probability(dropout)
-        self.dropout, self.bidirectional = dropout, bool(bidirectional)
-        self._dtype = check_dtype(dtype)
-        rows, bound = len(self.cell.gates) * hidden_size, 1 / np.sqrt(hidden_size)
+        self.dropout, self.bidirectional = dropout, check_flag(bidirectional, "bidirectional")
+        bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)
+        rows = len(self.cell.gates) * hidden_size
         for layer in range(num_layers):
             width = hidden_size * self.num_directions if layer else input_size
             shapes = [(rows, width), (rows, hidden_size), (rows,), (rows,)]
             for suffix in self.suffixes(layer):
                 for name, shape in zip(WEIGHTS, shapes, strict=True):
                     present = bias or not name.startswith("bias")
-                    setattr(self, name + suffix, uniform(shape, bound, self._dtype) if present else None)
+                    setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
 
     if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
 
@@ -113,10 +122,10 @@ class Recurrent(Module):
         y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
         last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
         """
-        y, last = self._run(x, self._each_state(states))
+        y, last = self._run(x, self.each_state(states))
         return y, last if len(last) > 1 else last[0]
 
-    def _each_state(self, states: Any) -> tuple[Rows | None, ...]:
+    def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
         count = len(self.cell.states)
         if states is None or count == 1:
@@ -260,8 +269,7 @@ class RNN(Recurrent):
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        if nonlinearity not in ("tanh", "relu"):
-            raise ShapeError("nonlinearity", expected="'tanh' or 'relu'", got=repr(nonlinearity))
+        check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
         cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
         super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 

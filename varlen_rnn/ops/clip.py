@@ -34,9 +34,10 @@ def clip_by_global_norm(*x, max_norm: float):
 def _infer(*gradients, max_norm):
     for number, gradient in enumerate(gradients):
         if gradient.kind not in (LOD_TENSOR, SELECTED_ROWS) or gradient.dtype.kind != "f":
-            raise DTypeError(f"clip_by_global_norm, x[{number}]", expected="a gradient", got=gradient.kind.name)
-    if not max_norm > 0:
-        raise OutOfRangeError("max_norm", expected="more than 0", got=max_norm)
+            got = gradient.dtype or gradient.kind.name
+            raise DTypeError(f"clip_by_global_norm, x[{number}]", expected="a gradient of floats", got=got)
+    if not max_norm >= 0:
+        raise OutOfRangeError("max_norm", expected="at least 0", got=max_norm)
     return TensorSpec((), np.dtype(np.float64)), *gradients
 
 

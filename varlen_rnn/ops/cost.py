@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.instructions import Nested
+from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.tape.operator import find
 
 
@@ -36,18 +36,19 @@ def costs(desc):
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]
     [('matmul', (24, 76))]
     """
-    return costs_of_block(Nested(desc, 0))
+    return costs_of_block(nested_blocks(desc)(0))
 
 
 def costs_of_block(nested):
     """Return the operators of a block that compute, each with its cost."""
-    return [(op, _cost(op, nested)) for op in nested.block.ops if op.type not in EDGES]
+    inside = nested_blocks(nested.desc)
+    return [(op, _cost(op, nested, inside)) for op in nested.block.ops if op.type not in EDGES]
 
 
-def _cost(op, nested):
+def _cost(op, nested, inside):
     kind = find(op.type)
     inputs, outputs = ([nested.specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
-    attrs = decode(kind, op.attrs, lambda index: Nested(nested.desc, index))
+    attrs = decode(kind, op.attrs, inside)
     declared = (kind.cost or per_output_element)(inputs, outputs, **attrs)
     flops, more = declared if isinstance(declared, Cost) else Cost(declared)
     return Cost(flops, sum(map(_bytes, inputs + outputs)) + more)

@@ -7,7 +7,8 @@ Source: `RecurrentOp` and `RecurrentGradientOp` of the design document "Variable
 PaddlePaddle Fluid.
 """
 
-from typing import NamedTuple
+import weakref
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -305,9 +306,16 @@ def describe_step(cell, xs, states):
     }, captured  # fmt: skip
 
 
+# Two operators a block that run the next one would else take a time that doubles with each block.
+_flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
     """That of the operators of the step, or of its gradient, once."""
-    return sum(cost.flops for _, cost in costs_of_block(grad_block or block))
+    nested = grad_block or block
+    if nested not in _flops_of_blocks:
+        _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))
+    return _flops_of_blocks[nested]
 
 
 @operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places)

@@ -38,7 +38,7 @@ def _rows(op, data, x, y):
     if lod is not y.structure:
         lod = shared_lod(op, x, y, names="xy")
     data = np.asarray(data)
-    if lod.levels and (data.ndim == 0 or len(data) != lod.num_rows):
+    if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
         got = f"shapes {x.shape} and {y.shape}"
         raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
     return LoDTensor.wrap(data, lod)

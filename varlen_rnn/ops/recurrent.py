@@ -145,7 +145,7 @@ def _shortcut(inputs, cell, keep):
         rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
     except AttributeError:  # what has no rows
         return None
-    if not (lod.levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
+    if not (lod.num_levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
@@ -158,11 +158,14 @@ def _grad(inputs, outputs, d_outputs, cell, keep):
     num_states = len(find_cell(cell).states)
     y, (plan, *kept) = outputs[0], outputs[1 + num_states :]
     d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
-    attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad}
+    weights = inputs[1 + num_states :]
+    # Any asks in a generator, which takes longer than most answers.
+    need_weights = weights[0].requires_grad or any(w is not None and w.requires_grad for w in weights)
+    attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad, "need_weights": need_weights}
     return apply_list("recurrent_grad", *inputs, y, plan, *kept, d_y, *d_last, **attrs)
 
 
-def _infer_grad(*inputs, cell, num_forward, need_x):
+def _infer_grad(*inputs, cell, num_forward, need_x, need_weights):
     if not 0 < num_forward < len(inputs):
         raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
@@ -201,7 +204,7 @@ def _check_kept(x, plan, kept, columns):
             raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
-def _forward_grad(*inputs, cell, num_forward, need_x):
+def _forward_grad(*inputs, cell, num_forward, need_x, need_weights):
     cell = find_cell(cell)
     x, states, directions = _split(cell, inputs[:num_forward])
     y, plan, *rest = inputs[num_forward:]
@@ -217,10 +220,12 @@ def _forward_grad(*inputs, cell, num_forward, need_x):
             d_state[...] = d.data
     slots = [tensor.data for tensor in kept]
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x
+        cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x, need_weights
     )
     d_x = x.like(d_x) if need_x else x
-    return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in d_weights for d in group)]
+    # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
+    groups = d_weights if need_weights else weights
+    return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in groups for d in group)]
 
 
 def _overwritten(num_inputs, cell, **attrs):
@@ -239,7 +244,7 @@ def _places(num_inputs, num_outputs, cell, keep):
     return inputs, ("y", *(f"{state}_n" for state in states), "sorted_seqs", *kept)
 
 
-def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x):
+def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x, need_weights):
     inputs, (y, *rest) = _places(num_forward, 0, cell, True)
     num_states = len(find_cell(cell).states)
     last, (plan, *kept) = rest[:num_states], rest[num_states:]
@@ -267,10 +272,10 @@ def _cost(inputs, outputs, cell, keep):
     return Cost(directions * 2 * gates * (features + hidden), more)
 
 
-def _cost_of_grad(inputs, outputs, cell, num_forward, need_x):
-    """2 gates hidden (input + 2 hidden) per row and direction, and (input) more for the inputs."""
+def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights):
+    """2 gates hidden (input + 2 hidden) per row and direction, without frozen weights (hidden), (input) more for x."""
     gates, features, hidden, directions = _sizes(inputs[:num_forward], cell)
-    flops = directions * 2 * gates * ((features + hidden) + hidden + (features if need_x else 0))
+    flops = directions * 2 * gates * (hidden + (features + hidden) * need_weights + features * need_x)
     return Cost(flops, _kept_bytes(inputs, cell, directions, hidden))
 
 
@@ -304,9 +309,9 @@ def _examples(rng):
 
 
 @operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_grad, overwrites=_overwritten, places=_places_grad)
-def recurrent_grad(x, *rest, cell: str, num_forward: int, need_x: bool):
+def recurrent_grad(x, *rest, cell: str, num_forward: int, need_x: bool, need_weights: bool):
     """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
-    return _forward_grad(x, *rest, cell=cell, num_forward=num_forward, need_x=need_x)
+    return _forward_grad(x, *rest, cell=cell, num_forward=num_forward, need_x=need_x, need_weights=need_weights)
 
 
 recurrent_grad.infer(_infer_grad)

@@ -20,6 +20,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = np.zeros(1, np.int64)
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
+_MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
 _STATES = tuple(f"states[{number}]" for number in range(3))
 _ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
@@ -33,22 +34,11 @@ def _operands(gradient, listed_only, *tensors):
         if listed_only:
             shape = (gradient.height, -1)
             value = as_operand(gradient.value).reshape(len(gradient.rows), -1)
-            return gradient.rows, [value, *(array.reshape(shape) for array in _in_place(tensors))]
+            return gradient.rows, [value, *(tensor.data.reshape(shape) for tensor in tensors)]
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
-    return _ONE_ROW, [array.reshape(1, -1) for array in (as_operand(gradient), *_in_place(tensors))]
-
-
-def _in_place(tensors):
-    """Return the arrays of a parameter and its states, or raise: of a strided one, a copy would be updated."""
-    arrays = [tensor.data for tensor in tensors]
-    for array in arrays:
-        if not array.flags.carray:
-            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
-            got = "one that is read-only, not aligned, or not C-contiguous"
-            raise ShapeError("update of a parameter, or of its states", expected=expected, got=got, hint=hint)
-    return arrays
+    return _ONE_ROW, [array.reshape(1, -1) for array in (as_operand(gradient), *(tensor.data for tensor in tensors))]
 
 
 def _merged(gradient):
@@ -121,7 +111,9 @@ def adam(parameter, gradient, lr, step, moment1, moment2, beta1: float, beta2: f
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if len(rows):
         t = int(step.data) + 1
-        _in_place([step])[0][...] = t
+        if not 0 < t <= _MOST_STEPS:
+            raise OutOfRangeError("adam, step", expected="at least 0, and less than 2**63 - 1", got=t - 1)
+        step.data[...] = t
         rate = lr.data.item() * math.sqrt(1 - beta2**t) / (1 - beta1**t)
         updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return parameter, step, moment1, moment2

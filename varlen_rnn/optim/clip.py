@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from varlen_rnn.errors import check_number
+from varlen_rnn.errors import DTypeError, check_list, check_number
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
@@ -21,10 +21,16 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
     parameters : iterable of Variables
         Those without a gradient do not count; one that is listed twice counts once.
     max_norm : float
+        At least 0; infinity leaves the gradients as they are.
 
     Returns
     -------
     float; in a program, a Variable
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        What is no gradient; all gradients are as they were.
 
     Examples
     --------
@@ -36,7 +42,12 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
     Source: Pascanu, Mikolov and Bengio (2013), section 3.2.
     """
-    max_norm = check_number(max_norm, "max_norm", "more than 0", lambda number: number > 0)
+    max_norm = check_number(max_norm, "max_norm", "at least 0", lambda number: number >= 0)
+    parameters = check_list(parameters, "clip_grad_norm_, parameters", "a list of Variables")
+    for number, parameter in enumerate(parameters):
+        if not isinstance(parameter, Variable):
+            got = type(parameter).__name__
+            raise DTypeError(f"clip_grad_norm_, parameters, entry {number}", expected="a Variable", got=got)
     targets = [recorded(parameter) for parameter in dict.fromkeys(parameters)]
     targets = [target for target in targets if target.grad is not None]
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_number
-from varlen_rnn.tape.modes import no_grad, recorded
-from varlen_rnn.tape.variable import Variable, apply, backward
+from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
+from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.modes import recorded
+from varlen_rnn.tape.variable import Variable, backward, prepared
 
 
 class Optimizer:
@@ -20,6 +21,7 @@ class Optimizer:
     Parameters
     ----------
     parameters : iterable of Parameters
+        One that is frozen (`requires_grad = False`) is left alone until it is thawed.
     lr : float
         Learning rate; the attribute may be set between steps.
     """
@@ -28,11 +30,9 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **attrs: Any) -> None:
-        if not np.iterable(parameters):
-            raise DTypeError("parameters", expected="a list of Parameters", got=type(parameters).__name__)
-        self.parameters = list(parameters)
+        self.parameters = check_list(parameters, "parameters", "a list of Parameters")
         for number, parameter in enumerate(self.parameters):
-            if not isinstance(parameter, Variable) or not parameter.requires_grad or parameter.record is not None:
+            if not _is_leaf(parameter):
                 got = type(parameter).__name__
                 raise DTypeError(f"parameters, entry {number}", expected="a Parameter", got=got)
             flags = parameter.value.data.flags
@@ -60,25 +60,40 @@ class Optimizer:
         self._lr.value.data[...] = _check_positive("lr", lr)
 
     def minimize(self, loss: Variable) -> None:
-        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it."""
+        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it.
+
+        After an error, parameters and states are as they were; gradients were dropped, and some may have arrived.
+        """
         self.zero_grad()
         backward(loss)
         self.step()
 
     def step(self) -> None:
-        """Update every parameter that has a gradient, in place."""
-        with no_grad():
-            for number, parameter in enumerate(self.parameters):
-                target = recorded(parameter)
-                if target.grad is None:
-                    continue
-                states = self._states[number]
-                if states is None:
-                    states = self._states[number] = self._initial_states(parameter)
-                if target is not parameter:  # a program's variables have names
-                    for name, state in zip(self.state_names, states, strict=True):
-                        state.name = f"{target.name}.{name}"
-                apply(self.op, target, target.grad, self._lr, *states, **self.attrs)
+        """Update every parameter that has a gradient, in place: all of them, or, on any error, none.
+
+        In a program, each update is an operator of its own: an error in a run leaves those before it done.  After an
+        interrupt (Ctrl-C), or where memory ends, some parameters may be updated and others not.
+
+        Raises
+        ------
+        InputError
+            A gradient of the wrong kind, shape or data type; an array that cannot be updated in place.
+        """
+        all_states, groups = list(self._states), {}
+        for number, parameter in enumerate(self.parameters):
+            target = recorded(parameter)
+            if target.grad is None or not parameter.requires_grad:
+                continue
+            states = all_states[number]
+            if states is None:
+                states = all_states[number] = self._initial_states(parameter)
+            if target is not parameter:  # a program's variables have names
+                for name, state in zip(self.state_names, states, strict=True):
+                    state.name = f"{target.name}.{name}"
+            groups[f"parameters, entry {number}"] = target, target.grad, self._lr, *states
+        update = prepared(self.op, groups, **self.attrs)
+        self._states = all_states
+        update()
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -167,8 +182,8 @@ class Momentum(Optimizer):
     def __init__(
         self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, nesterov: bool = False
     ) -> None:
-        _check_fraction("momentum", momentum)
-        super().__init__(parameters, lr, momentum=momentum, nesterov=bool(nesterov))
+        momentum = _check_positive("momentum", momentum)
+        super().__init__(parameters, lr, momentum=momentum, nesterov=check_flag(nesterov, "nesterov"))
 
 
 class Adagrad(Optimizer):
@@ -215,13 +230,26 @@ class Adam(Optimizer):
         lazy: bool = False,
     ) -> None:
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ShapeError("betas", expected="a pair of numbers", got=repr(betas)[:80])
+            raise ShapeError("betas", expected="a pair of numbers", got=shown(betas))
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
-        epsilon = _check_positive("epsilon", epsilon)
-        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=bool(lazy))
+        epsilon, lazy = _check_positive("epsilon", epsilon), check_flag(lazy, "lazy")
+        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=lazy)
 
     def _initial_states(self, parameter: Variable) -> list[Variable]:
         return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
+
+    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
+        values = super()._load(number, parameter, rest)
+        if values is not None and not 0 <= (step := values[0].item()) < np.iinfo(np.int64).max:
+            raise CheckpointError(f"state '{number}.step'", expected="at least 0, and less than 2**63 - 1", got=step)
+        return values
+
+
+def _is_leaf(parameter: object) -> bool:
+    """Return whether a value is a Variable that an optimizer may update, perhaps when it is thawed."""
+    if not isinstance(parameter, Variable) or parameter.record is not None:
+        return False
+    return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
 
 
 def _check_positive(name: str, value: float) -> float:

@@ -5,8 +5,8 @@ description leaves out.  In a description a constant is a bool, an int, a float,
 the index of a block.
 """
 
-from varlen_rnn.errors import ProgramError
-from varlen_rnn.program.desc import Attr
+from varlen_rnn.errors import ProgramError, shown
+from varlen_rnn.program.desc import MOST_DIMS, Attr
 from varlen_rnn.tape.index import index_of_text, index_to_text, is_index
 
 _INT64 = 2**63
@@ -23,7 +23,7 @@ KINDS = {
     "float": lambda value: isinstance(value, float),
     "str": lambda value: isinstance(value, str),
     "strs": lambda value: isinstance(value, tuple) and all(isinstance(text, str) for text in value),
-    "ints": lambda value: isinstance(value, tuple) and all(map(_is_int, value)),
+    "ints": lambda value: isinstance(value, tuple) and len(value) <= MOST_DIMS and all(map(_is_int, value)),
     "index": lambda value: isinstance(value, str) and is_index(value),
     "block": _is_int,
 }
@@ -46,7 +46,7 @@ def encode(op, attrs, index_of_block):
         value = _to_plain(kind, value, index_of_block)
         if not KINDS[kind](value):
             expected = f"{kind} that a description can hold"
-            raise ProgramError(f"{op.type}, {name}", expected=expected, got=repr(value)[:80])
+            raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(value))
         described.append(Attr(name, value, kind == "block"))
     return tuple(described)
 
@@ -86,7 +86,8 @@ def decode(op, described, block_of_index):
             continue
         kind = kind.rstrip("?")
         if not KINDS[kind](attr.value) or attr.is_block != (kind == "block"):
-            raise ProgramError(f"{op.type}, {name}", expected=kind, got=repr(attr.value)[:80])
+            expected = f"at most {MOST_DIMS} ints" if kind == "ints" else kind
+            raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(attr.value))
         attrs[name] = _from_plain(kind, attr.value, block_of_index)
     return attrs
 

@@ -1,12 +1,12 @@
 """Whether an operator keeps its promises, on the examples that it declares."""
 
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.executor import Executor
@@ -52,7 +52,7 @@ def check_operator(operator: Operator) -> None:
     """
     op = operator if isinstance(operator, Op) else getattr(operator, "op", None)
     if not isinstance(op, Op):
-        raise ProgramError("check_operator", expected="what vr.operator made", got=repr(operator)[:80])
+        raise ProgramError("check_operator", expected="what vr.operator made", got=shown(operator))
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
@@ -101,10 +101,21 @@ class Trial(NamedTuple):
 def examples_of(op):
     """Return the trials of an operator's examples."""
     made = () if op.examples is None else op.examples(np.random.default_rng(0))
-    return [
-        Trial(op, number, [v if v is None or isinstance(v, VALUES) else LoDTensor(v) for v in values], constants)
-        for number, (values, constants) in enumerate(made)
-    ]
+    what = f"operator {op.type!r}, examples"
+    return [_trial(op, number, example) for number, example in enumerate(check_list(made, what))]
+
+
+def _trial(op, number, example):
+    """Return an example as a trial, or raise: it is a pair of inputs and constants."""
+    what = f"operator {op.type!r}, example {number}"
+    pair = check_list(example, what, "a pair of inputs and constants")
+    if len(pair) != 2:
+        raise ShapeError(what, expected="a pair of inputs and constants", got=shown(example))
+    values, constants = check_list(pair[0], f"{what}, inputs"), pair[1]
+    named = isinstance(constants, Mapping) and all(isinstance(name, str) for name in constants)
+    if not named and not callable(constants):
+        raise DTypeError(f"{what}, constants", expected="a dict of str to value", got=shown(constants))
+    return Trial(op, number, [v if v is None or isinstance(v, VALUES) else LoDTensor(v) for v in values], constants)
 
 
 def _is_floating(value):

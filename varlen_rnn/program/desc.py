@@ -15,6 +15,7 @@ from varlen_rnn.tape.kinds import DTYPES, SELECTED_ROWS, TYPES, Type
 from varlen_rnn.tape.spec import TensorSpec
 
 VERSION = 1  # of the description; a reader refuses a newer one
+MOST_DIMS = 64  # of a tensor: NumPy's
 
 
 def _freeze(desc: object, *names: str) -> None:

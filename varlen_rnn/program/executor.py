@@ -12,6 +12,8 @@ from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.desc import ProgramDesc, of_var
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
+from varlen_rnn.tape.gradient import was_updated
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
@@ -40,7 +42,9 @@ class Executor:
     ) -> list[np.ndarray | Any]:
         """Run all operators of a program; return the values of some variables.
 
-        Updates change the program's persistables, in place.  A value is let go after the last operator that reads it.
+        Updates change the program's persistables, in place, and with them the parameters that it was recorded from: a
+        `backward` through what those computed before is then an error.  After an error in mid-run, updates that came
+        before it are done.  A value is let go after the last operator that reads it.
 
         Parameters
         ----------
@@ -73,7 +77,12 @@ class Executor:
             program.prepared[names] = ready = _prepare(program, desc, names)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
         given = program.persistables | fed
-        held, place = ready.instructions.run(given), ready.instructions.place
+        try:
+            held, place = ready.instructions.run(given), ready.instructions.place
+        finally:  # after an error too: some may be updated
+            leaves = program.leaves if ready.updated else {}
+            for name in ready.updated & leaves.keys():
+                was_updated(leaves[name])
         # A view of a parameter would change at the next run, one of another fetch with what its user does to it.
         owned = {id(array): array for array in map(memory_of, given.values())}
         return [plain(own(held[place[name]], owned)) for name in ready.fetches]
@@ -86,6 +95,7 @@ class Ready(NamedTuple):
     instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
+    updated: frozenset[str]
 
 
 def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None) -> Ready:
@@ -93,7 +103,9 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
     declared = {var.name: of_var(var) for var in desc.blocks[0].vars}
     feeds = {name: declared[name] for name in program.feed_names}
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
-    return Ready(desc, instructions, feeds, fetches)
+    updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
+    updated = frozenset(name for op in updates for name in op.output_names())
+    return Ready(desc, instructions, feeds, fetches, updated)
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:

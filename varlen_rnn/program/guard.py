@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, check_list, shown
 from varlen_rnn.program.desc import to_var
 from varlen_rnn.program.program import Program
 from varlen_rnn.program.recorder import Recorder
@@ -23,6 +23,8 @@ from varlen_rnn.tape.variable import Variable
 @contextlib.contextmanager
 def program_guard(program: Program | None = None) -> Iterator[Program]:
     """Record what is computed inside as a program, in this context only.
+
+    A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
 
     Parameters
     ----------
@@ -82,14 +84,14 @@ def data(
     into = recorder()
     if into is None:
         raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
-    sizes = tuple(check_int(size, "data, shape", -1) for size in shape)
+    sizes = tuple(check_int(size, "data, shape", -1) for size in check_list(shape, "data, shape", "a list of sizes"))
     if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
         hint = "rows with a LoD are as many as the feed has"
         raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
     try:
         known = np.dtype(dtype)
     except TypeError as error:
-        raise DTypeError("data, dtype", expected="a data type", got=repr(dtype)[:80]) from error
+        raise DTypeError("data, dtype", expected="a data type", got=shown(dtype)) from error
     if requires_grad and known.kind != "f":
         raise DTypeError("data, requires_grad", expected="float32 or float64", got=known)
     spec = TensorSpec(sizes, known, lod_level)

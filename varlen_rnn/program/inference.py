@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from varlen_rnn.checkpoint import write_file
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, check_path, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import prune
 from varlen_rnn.program.desc import ProgramDesc
@@ -15,6 +14,7 @@ from varlen_rnn.program.program import Program, edge_names, names_of, over
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import StrPath
+from varlen_rnn.whole_file import write_file
 
 _FILE = "model.safetensors"
 
@@ -59,6 +59,7 @@ def save_inference_model(
 
     Source: `save_inference_model` of PaddlePaddle Fluid.
     """
+    folder = check_path(folder, "save_inference_model, folder")
     desc, persistables = _source(program, fetches)
     pruned = prune.prune(desc, names_of(desc, fetches, "fetches"))
     names, needed = names_of(desc, feeds, "feeds"), edge_names(pruned, "feed")
@@ -85,7 +86,7 @@ def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple
         return program.desc, program.persistables
     if len(recorders) != 1:
         expected = "variables of one program" if recorders else "a variable of a program, or the program itself"
-        raise ProgramError("fetches", expected=expected, got=repr(fetches)[:80])
+        raise ProgramError("fetches", expected=expected, got=shown(fetches))
     (recorder,) = recorders
     return recorder.desc(), recorder.persistables
 
@@ -103,4 +104,4 @@ def load_inference_model(folder: StrPath) -> Program:
 
     Source: `load_inference_model` of PaddlePaddle Fluid.
     """
-    return Program.load(Path(folder) / _FILE)
+    return Program.load(Path(check_path(folder, "load_inference_model, folder")) / _FILE)

@@ -1,6 +1,7 @@
 """The operators of a block as instructions, and a nested block as its operator runs it: once for each time step."""
 
-from functools import cached_property
+import functools
+from collections import ChainMap
 from typing import NamedTuple
 
 from varlen_rnn.errors import ProgramError
@@ -41,11 +42,12 @@ class Instructions:
         self.size = len(names) + 1
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
-        self._all = [self._instruction(desc, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+        nested = nested_blocks(desc)
+        self._all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
-    def _instruction(self, desc, number, op, last, not_ours, kept):
+    def _instruction(self, nested, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
-        attrs = decode(kind, op.attrs, lambda index: Nested(desc, index))
+        attrs = decode(kind, op.attrs, nested)
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}
         return Instruction(
@@ -87,6 +89,11 @@ def _shared(ops):
     return shared
 
 
+def nested_blocks(desc):
+    """Return a function that returns the `Nested` of an index: one for all operators that run the block."""
+    return functools.cache(functools.partial(Nested, desc, tables={}))
+
+
 class Nested:
     """A block of a description, and the values that it is given.
 
@@ -97,28 +104,44 @@ class Nested:
     ----------
     desc : ProgramDesc
     index : int
+    tables : dict, optional
+        What is known of the variables of blocks, by index, to be shared with other blocks of the description.
     """
 
-    def __init__(self, desc, index):
+    def __init__(self, desc, index, tables=None):
         self.desc, self.block = desc, desc.blocks[index]
+        self._tables = {} if tables is None else tables
+        # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
+        self._arguments = self._instructions = None
+
+    def _table(self, index):
+        if index not in self._tables:
+            self._tables[index] = {var.name: of_var(var) for var in self.desc.blocks[index].vars}
+        return self._tables[index]
 
     @property
     def nested(self):
         """Itself, as a block that is still being recorded has one."""
         return self
 
-    @cached_property
+    @property
     def specs(self):
         """What is known of the variables that it may read, by name."""
-        forward = self.block.forward_block_idx
-        of_forward = self.desc.blocks[forward].vars if forward >= 0 else ()
-        return {var.name: of_var(var) for var in (*of_forward, *self.block.vars)}
+        return ChainMap(self._table(self.block.idx), self.of_forward)
 
-    @cached_property
+    @property
+    def of_forward(self):
+        """What is known of the variables of the block that it differentiates, by name; nothing, where there is none."""
+        forward = self.block.forward_block_idx
+        return self._table(forward) if forward >= 0 else {}
+
+    @property
     def arguments(self):
         """The names of its own variables that it is given."""
-        computed = {name for op in self.block.ops for name in op.output_names()}
-        return [var.name for var in self.block.vars if var.name not in computed]
+        if self._arguments is None:
+            computed = {name for op in self.block.ops for name in op.output_names()}
+            self._arguments = [var.name for var in self.block.vars if var.name not in computed]
+        return self._arguments
 
     def spec(self, name):
         """Return what is known of a variable, or raise if the block has none of this name."""
@@ -126,10 +149,13 @@ class Nested:
             raise ProgramError(f"block {self.block.idx}", expected=f"a variable {name!r}", got="none")
         return self.specs[name]
 
-    @cached_property
+    @property
     def instructions(self):
         """Its operators, ready to run."""
-        return Instructions(self.desc, self.block, kept=[var.name for var in self.block.vars], given=list(self.specs))
+        if self._instructions is None:
+            names = [var.name for var in self.block.vars]
+            self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
+        return self._instructions
 
     def run(self, values):
         """Return all values of a run by name: those given, and those computed."""

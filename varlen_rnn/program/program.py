@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, check_list, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.format import files
 from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.program.structure import LONGEST_NAME
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
+
+_MOST_COMPARED = 1000  # names, with one that there is not
 
 
 class Program:
@@ -68,6 +72,7 @@ class Program:
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # what executors have made of it
+        self._leaves: dict[str, Variable] = {}
         if desc is not None:
             validate.check_program(desc)
             validate.check_persistables(desc, self._persistables)
@@ -81,6 +86,11 @@ class Program:
     def persistables(self) -> MappingProxyType[str, LoDTensor]:
         """The values that outlive a run, by name: a view, whose arrays may be written to."""
         return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
+
+    @property
+    def leaves(self) -> dict[str, Variable]:
+        """The Variables that it was recorded from, by name: a run that updates a persistable lets them know."""
+        return self._leaves if self.recorder is None else self.recorder.leaves()
 
     @property
     def feed_names(self) -> list[str]:
@@ -128,8 +138,7 @@ class Program:
             Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
             `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
         """
-        if isinstance(at, (str, bytes, Variable)) or not hasattr(at, "__iter__"):
-            raise ProgramError("split, at", expected="a list of variables or names", got=repr(at)[:80])
+        at = _list_of(at, "split, at")
         cuts = [
             names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at", self.recorder)
             for cut in at
@@ -138,7 +147,9 @@ class Program:
 
     def part(self, desc: ProgramDesc) -> Program:
         """Return a program of another description over the same values."""
-        return over(desc, self.persistables)
+        part = over(desc, self.persistables)
+        part._leaves = self.leaves
+        return part
 
     def save(self, path: StrPath) -> None:
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.
@@ -213,6 +224,13 @@ def edge_names(desc: ProgramDesc, kind: str) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
+def _list_of(variables: Any, what: str) -> list[Any]:
+    try:
+        return check_list(variables, what)
+    except DTypeError as error:
+        raise ProgramError(what, expected="a list of variables or names", got=shown(variables)) from error
+
+
 def names_of(
     desc: ProgramDesc, variables: Iterable[Variable | str], what: str = "fetch_list", recorder: Recorder | None = None
 ) -> list[str]:
@@ -220,8 +238,7 @@ def names_of(
 
     With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.
     """
-    if isinstance(variables, (str, bytes, Variable)) or not hasattr(variables, "__iter__"):
-        raise ProgramError(what, expected="a list of variables or names", got=repr(variables)[:80])
+    variables = _list_of(variables, what)
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
     names = []
     for number, variable in enumerate(variables):
@@ -231,9 +248,10 @@ def names_of(
             expected = "a variable of this program"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another")
         if not isinstance(name, str) or name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
+            text = name if isinstance(name, str) else shown(name)
+            near = difflib.get_close_matches(text[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
             hint = f"did you mean {near[0]!r}?" if near else None
             expected = "a variable of the program, or its name"
-            raise ProgramError(f"{what}, entry {number}", expected=expected, got=repr(variable)[:80], hint=hint)
+            raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)
         names.append(name)
     return names

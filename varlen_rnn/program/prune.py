@@ -6,7 +6,7 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode, encode
 from varlen_rnn.program.desc import Attr, BlockDesc, OpDesc, ProgramDesc, Var, to_var
 from varlen_rnn.program.feed import EDGES, FEED_LIST, FETCH_LIST
-from varlen_rnn.program.instructions import Nested
+from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.tape.operator import find
 
 
@@ -17,10 +17,10 @@ def prune(desc, fetches):
         if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
             needed.update(_reads(op))
             kept.append(op)
-    specs = Nested(desc, 0).specs
-    kept = [_for_inference(desc, specs, op) for op in reversed(kept)]
+    nested = nested_blocks(desc)
+    kept = [_for_inference(nested, nested(0).specs, op) for op in reversed(kept)]
     _check_bound(desc, kept, fetches)
-    steps = [block if block.idx == 0 else _step_for_inference(desc, block) for block in desc.blocks]
+    steps = [block if block.idx == 0 else _step_for_inference(nested, block) for block in desc.blocks]
     desc = dataclasses.replace(desc, blocks=tuple(steps))
     return assemble(desc, kept, _declared_feeds(desc, kept, fetches), fetches)
 
@@ -30,24 +30,23 @@ def _reads(op):
     return {name for name in op.input_names() if name}
 
 
-def _step_for_inference(desc, block):
+def _step_for_inference(nested, block):
     """Return a nested block for inference, without the variables that it then does not compute."""
-    specs = Nested(desc, block.idx).specs
-    ops = tuple(_for_inference(desc, specs, op) for op in block.ops)
+    ops = tuple(_for_inference(nested, nested(block.idx).specs, op) for op in block.ops)
     lost = {name for op in block.ops for name in op.output_names()} - {n for op in ops for n in op.output_names()}
     return dataclasses.replace(block, ops=ops, vars=tuple(var for var in block.vars if var.name not in lost))
 
 
-def _for_inference(desc, specs, op):
+def _for_inference(nested, specs, op):
     """Return an operator with the constants of inference, and without the outputs that it then does not have."""
     kind = find(op.type)
     if not kind.inference:
         return op
-    attrs = decode(kind, op.attrs, lambda index: Nested(desc, index)) | dict(kind.inference)
+    attrs = decode(kind, op.attrs, nested) | dict(kind.inference)
     inferred = kind.specs([specs.get(name) for name in op.input_names()], attrs)
     _, pairs = kind.by_place(op.input_names(), op.output_names()[: len(inferred)], attrs)
     outputs = tuple(Var(*pair) for pair in pairs)
-    return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda nested: nested.block.idx))
+    return dataclasses.replace(op, outputs=outputs, attrs=encode(kind, attrs, lambda block: block.block.idx))
 
 
 def _check_bound(desc, ops, fetches):

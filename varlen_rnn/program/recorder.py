@@ -9,13 +9,13 @@ import contextlib
 
 import numpy as np
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
 from varlen_rnn.program.feed import FEED_LIST
 from varlen_rnn.program.instructions import Nested
-from varlen_rnn.program.structure import is_name
+from varlen_rnn.program.structure import LONGEST_NAME, is_name
 from varlen_rnn.tape.kinds import TYPES
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import check_given
@@ -95,7 +95,7 @@ class Recorder:
 
     def __init__(self):
         self.blocks, self.persistables = [], {}
-        self._desc, self._feeds = None, []
+        self._made, self._feeds = {}, []
         self.named = {}  # every symbol by its name: names are the program's, whatever the block
         self._counts, self._twins, self._suggested = {}, {}, {}
         self._modules = {}  # whose parameters have suggested no names yet
@@ -104,7 +104,8 @@ class Recorder:
     def claim(self, name, symbol):
         """Return `name` for a symbol after checking that nothing else is called so."""
         if not is_name(name):
-            raise ProgramError("name", expected="a printable text without spaces around it", got=repr(name)[:80])
+            expected = f"a printable text of up to {LONGEST_NAME} characters, without spaces around it"
+            raise ProgramError("name", expected=expected, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
             raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")
         old = symbol.name
@@ -112,7 +113,7 @@ class Recorder:
         if old in self.persistables:
             self.persistables = {name if key == old else key: v for key, v in self.persistables.items()}
         self.named[name] = symbol
-        self._desc = None
+        self._made = {}
         return name
 
     def fresh(self, stem):
@@ -160,6 +161,10 @@ class Recorder:
         twin = self._adopt(variable)
         self._twins[id(variable)] = variable, twin
         return twin
+
+    def leaves(self):
+        """Return the caller's Variables by the names of the persistables that hold their values."""
+        return {twin.value.name: variable for variable, twin in list(self._twins.values())}
 
     def admit_all(self, op, inputs):
         """Return the Variables of this program that stand for an operator's inputs; None stays None."""
@@ -227,7 +232,7 @@ class Recorder:
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))
-        self._desc = None
+        self._made = {}
 
     def feed(self, name, spec):
         """Return the symbol of a variable that a run is given."""
@@ -259,13 +264,14 @@ class Recorder:
             for symbol in block.symbols:
                 self.named.pop(symbol.name, None)
         del self.blocks[first:]
-        self._desc = None
+        self._made = {}
 
     def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
-        if self._desc is None:
-            self._desc = ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks))
-        return self._desc
+        made = self._made  # another dict after each change, so what was made of less than all is not kept
+        if not made:
+            made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
+        return made["desc"]
 
 
 def _is_number(variable):

@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import typing
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, shown
+from varlen_rnn.program.desc import MOST_DIMS
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.tape.kinds import DTYPES, Type
 
-_MOST_DIMS = 64  # NumPy's
 _MOST_SIZE = 2**63 - 1
+LONGEST_NAME = 1000  # characters
 _LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
 
 # The field of a VarType that describes a kind; the other kinds have no description.
@@ -30,20 +31,20 @@ def check_fields(desc):
         for entry in content if is_tuple else (content,):
             if not isinstance(entry, kind):
                 expected = f"type {getattr(kind, '__name__', kind)}"
-                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=repr(entry)[:80])
+                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=shown(entry))
             if dataclasses.is_dataclass(entry):
                 check_fields(entry)
 
 
 def is_name(name):
-    """Return whether a variable can be called so: printable, so that it can be shown and found.
+    """Return whether a variable can be called so: printable and not too long, so that it can be shown and found.
 
     Examples
     --------
     >>> is_name("lstm.weight_hh_l0@GRAD"), is_name(" x"), is_name("")
     (True, False, False)
     """
-    return isinstance(name, str) and name != "" and name.strip() == name and name.isprintable()
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.strip() == name and name.isprintable()
 
 
 def check_structure(desc):
@@ -51,8 +52,8 @@ def check_structure(desc):
     for block in desc.blocks:
         for number, var in enumerate(block.vars):
             if not is_name(var.name):
-                expected = "a printable name without spaces around it"
-                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=repr(var.name)[:80])
+                expected = f"a printable name of up to {LONGEST_NAME} characters, without spaces around it"
+                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=shown(var.name))
             _check_type(var)
     for kind, op_type in _LISTS.items():
         _check_edges(desc.blocks[0], kind, op_type)
@@ -70,8 +71,8 @@ def _check_type(var):
     tensor, levels = (content, 0) if wanted == "selected_rows" else (content.tensor, content.lod_level)
     if tensor.data_type not in DTYPES:
         raise ProgramError(f"variable {var.name!r}", expected="a data type", got=tensor.data_type.name)
-    if len(tensor.dims) > _MOST_DIMS or any(not -1 <= size <= _MOST_SIZE for size in tensor.dims):
-        expected = f"at most {_MOST_DIMS} sizes, each at least -1"
+    if len(tensor.dims) > MOST_DIMS or any(not -1 <= size <= _MOST_SIZE for size in tensor.dims):
+        expected = f"at most {MOST_DIMS} sizes, each at least -1"
         raise ProgramError(f"variable {var.name!r}, dims", expected=expected, got=str(tensor.dims)[:80])
     has_rows = len(tensor.dims) > 0
     if levels < 0 or (not has_rows and (levels or wanted == "selected_rows")):

@@ -1,10 +1,12 @@
 """Checks of a description that did not come from our recorder: whatever passes them can be run."""
 
+from collections import ChainMap
+
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import VERSION, of_var
 from varlen_rnn.program.feed import EDGES
-from varlen_rnn.program.instructions import Nested
+from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.program.structure import check_fields, check_structure
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.operator import find
@@ -42,40 +44,57 @@ def check_program(desc):
             if var.name in known:
                 raise ProgramError(f"variable {var.name!r}", expected="one of this name", got="another")
             known[var.name] = block.idx
-    _check_block(desc, desc.blocks[0], {}, frozenset(), {})
+    blocks = nested_blocks(desc)
+    _check_block(blocks(0), blocks, (), set())
 
 
-def _check_block(desc, block, specs, bound, begun):
-    """Check the operators of a block over the variables that are bound before it begins.
+def _check_block(nested, blocks, around, checked):
+    """Check the operators of a block, in time that its own text bounds: what others have is looked up, not copied.
 
-    `begun` holds the nested blocks whose check began, each with whether it ended: a block cannot stand inside itself.
+    Parameters
+    ----------
+    nested : Nested
+    blocks : callable
+        Returns the `Nested` of an index.
+    around : tuple of int
+        The blocks that it stands in: it cannot stand inside itself.
+    checked : set of int
+        The blocks whose check has ended.
     """
-    specs, variables = dict(specs), {var.name: var for var in block.vars}
+    block, specs = nested.block, nested.specs
     for var in block.vars:
-        if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or of_var(var).lod_level):
+        if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or specs[var.name].lod_level):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
-        specs[var.name] = of_var(var)
-    bound = set(bound) | {var.name for var in block.vars if var.persistable or var.type.type == Type.FEED_MINIBATCH}
     persistable = {var.name for var in block.vars if var.persistable}
+    begin = nested.arguments if block.idx else {*persistable, *_lists_of_feeds(block)}
+    # What a block of gradients may read of the block that it differentiates, others have computed.
+    bound = ChainMap(dict.fromkeys(begin), nested.of_forward)
+    around = (*around, block.idx)
     for number, op in enumerate(block.ops):
         where = f"block {block.idx}, operator {number} ({op.type})"
         try:
-            _check_op(desc, op, specs, bound, persistable, block.idx, begun)
+            _check_op(op, specs, bound, persistable, blocks, around, checked)
         except ProgramError as error:
             raise ProgramError(where, got=str(error)) from error
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ProgramError(where, expected="what fits", got=str(error)[:300]) from error
-        bound.update(op.output_names())
-    for name in bound - specs.keys():
-        raise ProgramError(f"variable {name!r}", expected="a description", got="none")
-    for name in variables.keys() - bound:
-        raise ProgramError(f"variable {name!r}", expected="an operator that computes it", got="none")
+        bound.update(dict.fromkeys(op.output_names()))
+    for name in bound.maps[0]:
+        if name not in specs:
+            raise ProgramError(f"variable {name!r}", expected="a description", got="none")
+    for var in block.vars:
+        if var.name not in bound:
+            raise ProgramError(f"variable {var.name!r}", expected="an operator that computes it", got="none")
 
 
-def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
+def _lists_of_feeds(block):
+    return [var.name for var in block.vars if var.type.type == Type.FEED_MINIBATCH]
+
+
+def _check_op(op, specs, bound, persistable, blocks, around, checked):
     kind = find(op.type)
     inputs, outputs = op.input_names(), op.output_names()
-    attrs = decode(kind, op.attrs, lambda index: _checked_nested(desc, index, block_idx, begun))
+    attrs = decode(kind, op.attrs, lambda index: _checked_nested(index, blocks, around, checked))
     for given, pairs in zip((op.inputs, op.outputs), kind.by_place(inputs, outputs, attrs), strict=True):
         if [(var.parameter, var.arguments) for var in given] != pairs:
             expected = f"the places {[place for place, _ in pairs]}"
@@ -88,7 +107,7 @@ def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
     if len(inputs) < sum(not place.startswith("*") for place in kind.inputs):
         raise ProgramError("inputs", expected=f"at least {kind.inputs}", got=inputs)
     if op.type in EDGES:
-        _check_edge(op, specs, bound, outermost=block_idx == 0)
+        _check_edge(op, specs, bound, outermost=around == (0,))
         return
     inferred = kind.specs([specs[name] if name else None for name in inputs], attrs)
     if len(inferred) != len(outputs):
@@ -104,29 +123,25 @@ def _check_op(desc, op, specs, bound, persistable, block_idx, begun):
             raise ProgramError(f"variable {name!r}", expected=f"{spec}", got=f"{specs.get(name)}")
 
 
-def _checked_nested(desc, index, outer, begun):
+def _checked_nested(index, blocks, around, checked):
     """Return a nested block after checking it, and that it stands in the block of its operator."""
-    homes = (outer, desc.blocks[outer].forward_block_idx)  # a gradient block also runs steps of what it differentiates
-    if not 0 < index < len(desc.blocks) or desc.blocks[index].parent_idx not in homes:
-        raise ProgramError("block", expected=f"one inside block {outer}", got=index)
-    forward = desc.blocks[index].forward_block_idx
+    outer = blocks(around[-1])
+    homes = (around[-1], outer.block.forward_block_idx)  # a gradient block also runs steps of what it differentiates
+    if not 0 < index < len(outer.desc.blocks) or outer.desc.blocks[index].parent_idx not in homes:
+        raise ProgramError("block", expected=f"one inside block {around[-1]}", got=index)
+    nested = blocks(index)
+    forward = nested.block.forward_block_idx
     if forward >= index:
         raise ProgramError(f"block {index}", expected="an earlier block to differentiate", got=f"block {forward}")
-    nested = Nested(desc, index)
-    if not begun.get(index, True):
+    if index in around:
         raise ProgramError(f"block {index}", expected="another", got="one inside of itself")
-    if index in begun:
-        return nested
-    if sum(not ended for ended in begun.values()) >= _MOST_DEPTH:
-        raise ProgramError(f"block {index}", expected=f"at most {_MOST_DEPTH} blocks, one inside the other", got="more")
-    begun[index] = False
-    _check_block(desc, nested.block, nested.specs, frozenset(nested.specs) - _computed(nested.block), begun)
-    begun[index] = True
+    if index not in checked:
+        if len(around) > _MOST_DEPTH:
+            expected = f"at most {_MOST_DEPTH} blocks, one inside the other"
+            raise ProgramError(f"block {index}", expected=expected, got="more")
+        _check_block(nested, blocks, around, checked)
+        checked.add(index)
     return nested
-
-
-def _computed(block):
-    return {name for op in block.ops for name in op.output_names()}
 
 
 def _check_edge(op, specs, bound, outermost):

@@ -53,7 +53,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     return y, _stack_directions(last), kept
 
 
-def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True):
+def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True, need_weights=True):
     """Return the gradients of one layer's inputs, weights and initial states; overwrites what was `kept`.
 
     Parameters
@@ -62,12 +62,14 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
     d_last : (states, directions, sequences, hidden)
     need_x : bool
         Whether the gradient of `x` is wanted.
+    need_weights : bool
+        Whether those of the weights are.
 
     Returns
     -------
     d_x : (rows, input), or None
     d_directions : list of Direction
-        The gradients of both biases may be views of one memory.
+        The gradients of both biases may be views of one memory; empty unless `need_weights`.
     d_initial : (states, directions, sequences, hidden)
     """
     hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
@@ -84,12 +86,14 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
         x_column = cell.x_slot * hidden
         if need_x:
             product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
+        d_initial.append(d_start)
+        if not need_weights:
+            continue
         of_x = Factor(x_column, x_column + num_gates, x, 0, x.shape[1], x[:0], ALL_ROWS)
         of_h = Factor(0, num_gates, y, column, hidden, start[0], plan.previous_rows(reverse), weight_rows)
         d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h)
         d_bias_ih, d_bias_hh = sums[x_column : x_column + num_gates], _scatter(sums[:num_gates], weight_rows)
         d_directions.append(Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh))
-        d_initial.append(d_start)
     return d_x, d_directions, _stack_directions(d_initial)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from varlen_rnn import threads
 from varlen_rnn.device import empty
+from varlen_rnn.plan import ranks_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
 from varlen_rnn.recurrence.sharing import PACKING
@@ -71,17 +72,17 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
     *arguments
         Of the kernel, after the batch.
     """
-    num_groups, parts = split(plan.seq_lens, products, unit_blocks, may_meet=True)
+    batch, bounds = ranks_of(plan), (0, plan.num_sequences)
+    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=True)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
-            num_groups, parts = split(plan.seq_lens, products, unit_blocks, may_meet=False)
-        batch, bounds = (plan.starts, plan.seq_lens, plan.sorted_indices), (0, plan.num_sequences)
+            num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)
         num_shards, turn = num_groups * parts, _ENDLESS
         block_rows = MOST_ROWS if products > parts * L2_ELEMENTS * len(like) else BLOCK_ROWS
         if num_groups > 1 and parts > 1:
             batch, bounds = _deal(batch, num_groups)
         elif num_groups > 1:
-            bounds = _cut(plan.seq_lens, num_groups)
+            bounds = _cut(batch[1], num_groups)
             num_shards = min(num_groups, threads.get_num_threads())
             turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
         num_groups, longest = len(bounds) - 1, max(map(sub, bounds[1:], bounds))

@@ -20,7 +20,7 @@ def check_float(op, **descs):
             if desc.kind is not LOD_TENSOR or dtype not in FLOATS:
                 raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
         elif desc.kind is not LOD_TENSOR or desc.dtype != dtype:
-            hint = "data types are never mixed silently: use astype"
+            hint = "data types are never mixed silently: use astype, or a Python number"
             raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {next(iter(descs))}", got=_kind(desc), hint=hint)
 
 
@@ -102,7 +102,7 @@ def shared_lod(op, *tensors, names=None):
     shared = NO_LOD
     for tensor in tensors:
         lod = tensor.structure
-        if lod is shared or not lod.levels:
+        if lod is shared or not lod.num_levels:
             continue
         if shared is NO_LOD:
             shared = lod

@@ -7,7 +7,7 @@ A constant's kind is the text of its annotation in short: `float`, `int`, `bool`
 import types
 import typing
 
-from varlen_rnn.errors import DTypeError, check_int, check_number
+from varlen_rnn.errors import DTypeError, check_int, check_number, shown
 from varlen_rnn.tape.index import own_index
 
 
@@ -49,20 +49,20 @@ def kind_of(annotation):
 
 def _bool(value, what):
     if not isinstance(value, bool):
-        raise DTypeError(what, expected="True or False", got=repr(value)[:80])
+        raise DTypeError(what, expected="True or False", got=shown(value))
     return value
 
 
 def _str(value, what):
     if not isinstance(value, str):
-        raise DTypeError(what, expected="a str", got=repr(value)[:80])
+        raise DTypeError(what, expected="a str", got=shown(value))
     return value
 
 
 def _several(take):
     def take_all(value, what):
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-            raise DTypeError(what, expected="a tuple", got=repr(value)[:80])
+            raise DTypeError(what, expected="a tuple", got=shown(value))
         return tuple(take(entry, what) for entry in value)
 
     return take_all

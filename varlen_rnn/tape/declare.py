@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import as_constant, kind_of
 from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import VALUES
@@ -163,18 +163,33 @@ def operator(
     >>> np.asarray(y), x.grad
     (array([2., 1.]), array([0.25, 0.25]))
     """
-    if isinstance(outputs, str) or isinstance(intermediate, str) or isinstance(may_miss, str):
-        raise ProgramError("operator, outputs", expected="a tuple of names", got="a str")
+    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss}
+    in_place = check_flag(in_place, "operator, in_place")
+    outputs, intermediate, may_miss = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
-        "outputs": tuple(outputs), "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
+        "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
         "overwrites": overwrites, "shortcut": shortcut, "places": places,
     }  # fmt: skip
 
+    for what, given in (("cost", cost), ("overwrites", overwrites), ("shortcut", shortcut), ("places", places)):
+        if given is not None:
+            check_callable(given, f"operator, {what}")
+    if not isinstance(inference, Mapping):
+        raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
+
     def declare(function: Callable) -> Operator:
-        op_type = function.__name__ if name is None else name
+        op_type = getattr(check_callable(function, "operator"), "__name__", None) if name is None else name
         return _declared(_op(op_type, function, may_miss, in_place, options), function)
 
     return declare if function is None else declare(function)
+
+
+def _names(what: str, names: Any) -> tuple[str, ...]:
+    """Return names as a tuple, or raise."""
+    found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
+    if any(not isinstance(name, str) for name in found):
+        raise ProgramError(what, expected="a tuple of names", got=shown(names))
+    return tuple(found)
 
 
 class Returning(Protocol):
@@ -218,7 +233,7 @@ class Declaration:
             of `varlen_rnn` on what does not fit.  The spec of a missing input is None; sizes of -1 are those that only
             values tell.
         """
-        self._op.infer = function
+        self._op.infer = check_callable(function, f"operator {self._op.type!r}, infer")
         return function
 
     def grad(self, function: F) -> F:
@@ -232,7 +247,7 @@ class Declaration:
             arrived.
         """
         self._check_no_gradient()
-        self._op.grad = function
+        self._op.grad = check_callable(function, f"operator {self._op.type!r}, grad")
         return function
 
     def backward(
@@ -264,6 +279,8 @@ class Declaration:
         self._check_no_gradient()
 
         def declare(function: Callable) -> Operator:
+            _check_function(f"{self._op.type}_grad", function)
+            _names(f"gradient of {self._op.type!r}", of)
             op, rule = gradient_of(self._op, function, of, aliases, cost)
             made = _declared(op, function)
             self._op.grad = rule
@@ -285,7 +302,7 @@ class Declaration:
             `function(rng)`, of a NumPy generator, yields `(inputs, constants)`: a list of arrays or values, None where
             one is missing, and a dict.  Use float64, small sizes, and values away from where the gradient jumps.
         """
-        self._op.examples = function
+        self._op.examples = check_callable(function, f"operator {self._op.type!r}, examples")
         return function
 
 
@@ -340,10 +357,10 @@ def _shown_of(op: Op) -> Callable:
     return shown
 
 
-def _op(op_type: str, function: Callable, may_miss: Iterable[str], in_place: bool, options: dict[str, Any]) -> Op:
+def _op(op_type: Any, function: Callable, may_miss: Iterable[str], in_place: bool, options: dict[str, Any]) -> Op:
     """Return the operator that a function declares."""
     if not isinstance(op_type, str) or not op_type.isidentifier() or keyword.iskeyword(op_type):
-        raise ProgramError("operator, name", expected="an identifier", got=repr(op_type)[:80])
+        raise ProgramError("operator, name", expected="an identifier", got=shown(op_type))
     inputs, attrs = [], {}
     for parameter in _parameters(op_type, function):
         if parameter.annotation is parameter.empty or parameter.annotation in VALUES:
@@ -362,14 +379,19 @@ def _op(op_type: str, function: Callable, may_miss: Iterable[str], in_place: boo
 
 
 def _parameters(op_type: str, function: Callable) -> Iterable[inspect.Parameter]:
-    if not inspect.isfunction(inspect.unwrap(function)):
-        got = type(function).__name__
-        raise ProgramError(f"operator {op_type!r}", expected="a function that is written in Python", got=got)
+    _check_function(op_type, function)
     try:
         return inspect.signature(function, eval_str=True).parameters.values()
     except Exception as error:  # annotations may be anything
         expected = "annotations that can be read"
         raise ProgramError(f"operator {op_type!r}", expected=expected, got=str(error)[:80]) from error
+
+
+def _check_function(op_type: str, function: Callable) -> None:
+    """Raise unless an operator's function is one whose text tells its parameters."""
+    if not inspect.isfunction(inspect.unwrap(function)):
+        got = type(function).__name__
+        raise ProgramError(f"operator {op_type!r}", expected="a function that is written in Python", got=got)
 
 
 def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) -> str:

@@ -3,17 +3,35 @@
 Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
 with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases the records that it has passed, for the
 recurrence reuses their buffers for gradients.
+
+Threads may pass at the same time: a pass takes its records all at once, so only one pass has a record, and a gradient
+is added to a leaf's by comparing and swapping, so none is lost.
 """
 
 import itertools
+import os
+import threading
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain
 
 SUFFIX = "@GRAD"  # of the name of a gradient in a program
 _numbers = itertools.count()
+
+# Held while records are taken, or one `grad` is compared and set; no operator runs meanwhile.  Only ever in a `with`:
+# no interrupt can come between taking a lock of C and entering the block, so none leaves it locked.
+_swapping = threading.RLock()
+
+
+def _forget_lock():
+    global _swapping
+    _swapping = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)  # a thread that held it does not exist there
 
 
 class Record:
@@ -25,16 +43,13 @@ class Record:
         self.op, self.inputs, self.values, self.attrs = op, inputs, values, attrs
         self.number = next(_numbers)
 
-    def release(self):
-        """Let go of all values: the record cannot be passed again."""
-        self.inputs = self.values = None
-
     def check(self):
         """Raise if the values that the gradient needs are gone, or have changed since they were used."""
-        if self.inputs is None:
+        inputs = self.inputs
+        if inputs is None:
             hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
-        for position, variable in enumerate(self.inputs):
+        for position, variable in enumerate(inputs):
             if variable is not None and variable.updated_at > self.number:
                 raise ProgramError(
                     f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
@@ -70,62 +85,93 @@ class Pass:
 
     def run(self, pairs):
         """Send `(variable, gradient)` pairs back."""
-        records = _reachable([variable for variable, _ in pairs])
-        for record in records:
-            record.check()
+        records = _reachable([variable for variable, _ in pairs])  # those to pass first stand last
+        with _swapping:
+            for record in records:
+                record.check()
+            # From here on they are of this pass, whatever happens: an operator may write over what a record kept.
+            taken = [(record, record.inputs, record.values) for record in records]
+            for record in records:
+                record.inputs = record.values = None
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
                 own(gradient.value, self._owned)  # the caller's
             self._send(variable, gradient)
-        for record in records:
-            try:
-                self._over(record)
-            finally:
-                # After an error too: the operator may have written over what it kept, and a second pass would read it.
-                record.release()
+        while taken:  # what was passed is let go
+            record, inputs, values = taken.pop()
+            self._over(record, inputs, values)
 
     def _send(self, variable, gradient):
         """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
         if variable.record is not None:
             self._arrived.setdefault((variable.record.number, variable.position), []).append(gradient)
-            return
-        total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
-        if isinstance(total.value, Symbol):
+        elif isinstance(gradient.value, Symbol):
+            total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
             # A gradient that several variables share has its name from the first of them.
             variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
             variable.grad.value.take_name(variable.name + SUFFIX)
-            return
-        variable.grad = plain(total.value if variable.grad is not None else own(gradient.value, self._owned))
+        else:
+            self._add(variable, gradient)
 
-    def _over(self, record):
-        """Turn the gradients that arrived at a record's outputs into those of its inputs."""
-        gradients = [self._arrived.pop((record.number, position), None) for position in range(len(record.values))]
-        if not any(gradients):
-            return
-        outputs = self._variables_of(record.values)
-        summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
-        for output, gradient in zip(outputs, summed, strict=True):
-            if gradient is not None and isinstance(gradient.value, Symbol) and SUFFIX not in gradient.name:
-                gradient.value.take_name(output.name + SUFFIX)
+    def _add(self, variable, gradient):
+        """Add a gradient to the `grad` of a leaf, to which other threads may add meanwhile: then the sum is new."""
+        first = None  # kept, for who owns it would get a copy the second time
+        while True:
+            before = variable.grad
+            if before is not None:
+                after = plain(self._sum(variable, before, gradient).value)
+            else:
+                after = first = plain(own(gradient.value, self._owned)) if first is None else first
+            with _swapping:
+                if variable.grad is before:
+                    variable.grad = after
+                    return
+
+    def _sum(self, variable, before, gradient):
         try:
-            given = record.op.grad(record.inputs, outputs, summed, **record.attrs)
-            if len(given) != len(record.inputs):
-                raise ValueError(f"{len(given)} gradients of {len(record.inputs)} inputs")
+            return self._apply("sum", before, gradient)
+        except InputError as error:
+            name = f" of {variable.name!r}" if variable.name else ""
+            raise type(error)(f"grad{name}, to which backward adds: {error}") from error
+
+    def _over(self, record, inputs, values):
+        """Turn the gradients that arrived at a record's outputs into those of its inputs."""
+        gradients = [self._arrived.pop((record.number, position), None) for position in range(len(values))]
+        if not any(gradients) or _all_frozen(inputs):
+            return
+        outputs = self._variables_of(values)
+        summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
+        if isinstance(values[0], Symbol):
+            for output, gradient in zip(outputs, summed, strict=True):
+                if gradient is not None and SUFFIX not in gradient.name:
+                    gradient.value.take_name(output.name + SUFFIX)
+        try:
+            given = record.op.grad(inputs, outputs, summed, **record.attrs)
+            if len(given) != len(inputs):
+                raise ValueError(f"{len(given)} gradients of {len(inputs)} inputs")
         except PASSED_ON:
             raise
         except Exception as error:
             raise record.op.failed(error) from error
-        for variable, gradient in zip(record.inputs, given, strict=True):
+        for variable, gradient in zip(inputs, given, strict=True):
             if gradient is not None and variable is not None and variable.requires_grad:
                 self._send(variable, gradient)
 
 
+def _all_frozen(inputs):
+    """Return whether no input requires a gradient any more."""
+    for variable in inputs:
+        if variable is not None and variable.requires_grad:
+            return False
+    return True
+
+
 def _reachable(targets):
-    """Return the records that led to the targets, last first: each comes after all that used its outputs."""
+    """Return the records that led to the targets, in the order in which they were applied."""
     found, stack = {}, [variable.record for variable in targets if variable.record]
     while stack:
         record = stack.pop()
         if record.number not in found:
             found[record.number] = record
             stack.extend(v.record for v in record.inputs or () if v is not None and v.record is not None)
-    return [found[number] for number in sorted(found, reverse=True)]
+    return [found[number] for number in sorted(found)]

@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod_input import check_unmasked
 
 # The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
 BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})
@@ -22,6 +23,7 @@ def own_index(index):
 def _own_item(item):
     if type(item) in BASIC_INDEX or isinstance(item, (int, np.integer)):
         return item
+    check_unmasked(item, "getitem, index")
     try:
         array = np.array(item)
     except (ValueError, TypeError):  # no index: the operator says so

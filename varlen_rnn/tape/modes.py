@@ -1,6 +1,7 @@
 """What a context does with the operators that it applies: remember them for a gradient, or describe them in a program.
 
-Modes are context variables: two Python threads that train two models never meet.
+Modes are context variables: two Python threads that train two models never meet.  A mode is set within the `try` that
+sets it back: an interrupt (Ctrl-C) may come as soon as it is set, before a token of it could be kept.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ def grad_enabled() -> bool:
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
-    """Record nothing in this context: inference keeps nothing for a backward pass."""
-    token = GRAD_ENABLED.set(False)
+    """Record nothing in this context: inference keeps nothing for a backward pass.
+
+    A mode is that of one thread: threads that are started inside begin without it.
+    """
+    before = GRAD_ENABLED.get()
     try:
+        GRAD_ENABLED.set(False)
         yield
     finally:
-        GRAD_ENABLED.reset(token)
+        GRAD_ENABLED.set(before)
 
 
 def recorder() -> Any:
@@ -45,11 +50,12 @@ def recorder() -> Any:
 @contextlib.contextmanager
 def recording(into: Any) -> Iterator[None]:
     """Describe operators instead of running them: `into.append` takes them."""
-    token = RECORDER.set(into)
+    before = RECORDER.get()
     try:
+        RECORDER.set(into)
         yield
     finally:
-        RECORDER.reset(token)
+        RECORDER.set(before)
 
 
 def recorded(variable: T) -> T:

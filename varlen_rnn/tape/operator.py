@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Op:
             raise self.failed(error) from error
         for spec in found:
             if type(spec) is not TensorSpec:
-                raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=repr(spec)[:80])
+                raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=shown(spec))
         return found
 
     def failed(self, error: Exception) -> ProgramError:
@@ -145,9 +145,8 @@ def register(op: Op) -> None:
     ProgramError
         A name that is taken.
     """
-    if op.type in OPERATORS:
+    if OPERATORS.setdefault(op.type, op) is not op:
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got="one that is declared already")
-    OPERATORS[op.type] = op
 
 
 def find(op_type: str) -> Op:

@@ -20,6 +20,16 @@ def check_given(op, inputs):
         raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
 
 
+def check_in_place(op, values):
+    """Raise unless an operator can update its inputs in place: of a strided one, a copy would be updated."""
+    for position in op.in_place:
+        value = values[position]
+        if isinstance(value, LoDTensor) and not value.data.flags.carray:
+            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
+            got = "one that is read-only, not aligned, or not C-contiguous"
+            raise ShapeError(f"{op.type}, {op.input_name(position)}", expected=expected, got=got, hint=hint)
+
+
 def run(op, values, attrs):
     """Return the outputs of an operator as a list of values.
 
@@ -39,6 +49,8 @@ def run(op, values, attrs):
             check_given(op, values)
         known = [None if value is None else describe(value) for value in values]
         promised = op.infer(*known, **attrs)
+        if op.in_place:
+            check_in_place(op, values)
         given = op.forward(*values, **attrs)
         if type(given) is LoDTensor:  # as most operators return
             return [given]

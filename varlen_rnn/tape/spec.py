@@ -154,10 +154,10 @@ def describe(value: Value) -> TensorSpec:
     if isinstance(value, LoDTensor):
         # Every input of every operator comes here, so kernels may trust the rows; no call of `spec_of_tensor`.
         data, lod = value.data, value.structure
-        shape, levels = data.shape, lod.levels
+        shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
             _refuse_rows(shape, lod)
-        return _new_tuple(TensorSpec, (shape, data.dtype, len(levels), LOD_TENSOR))
+        return _new_tuple(TensorSpec, (shape, data.dtype, levels, LOD_TENSOR))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
     if isinstance(value, SortedSeqs):

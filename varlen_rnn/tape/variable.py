@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_none, check_number
-from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_none, check_number, shown
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import as_rows
+from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record, was_updated
 from varlen_rnn.tape.index import own_index
-from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER, no_grad
-from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.run import run
-from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value
+from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
+from varlen_rnn.tape.operator import PASSED_ON, find
+from varlen_rnn.tape.run import check_in_place, run
+from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
 from varlen_rnn.typing import Rows
 
 T = TypeVar("T")
@@ -39,6 +41,8 @@ class Variable:
 
     Attributes
     ----------
+    value : LoDTensor, SelectedRows, ...
+        The value.  A gradient may read it again, and a change in place (`x.value.data[...] = 0`) is not seen.
     grad : array, LoDTensor, SelectedRows or None
         The gradient, summed over calls of `backward`; set None to start again.
 
@@ -112,6 +116,7 @@ class Variable:
 
     def item(self) -> float:
         """Return the value of a single number as a Python number."""
+        self._check_single("item of a Variable")
         return self.value.data.item()
 
     def __float__(self) -> float:
@@ -121,10 +126,12 @@ class Variable:
         return int(self.item())
 
     def __bool__(self) -> bool:
-        if np.asarray(self.value).size != 1:
-            hint = "`is not None` asks whether there is one; np.asarray(x).any()"
-            raise ShapeError("truth of a Variable", expected="a single number", got=f"shape {self.shape}", hint=hint)
+        self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
         return bool(self.item())
+
+    def _check_single(self, what: str, hint: str | None = None) -> None:
+        if np.asarray(self.value).size != 1:
+            raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -294,6 +301,52 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs
 
 
+def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
+    """Return a function that runs an operator that updates on several groups of Variables, after checking all of them.
+
+    Parameters
+    ----------
+    op_type : str
+    groups : dict of str to list of Variables or values
+        The operator's inputs, by what an error calls them.
+
+    Raises
+    ------
+    InputError
+        What does not fit; nothing has changed.
+    """
+    op, is_recording = find(op_type), RECORDER.get() is not None
+    ready = []
+    for name, given in groups.items():
+        try:
+            variables = [as_variable(value) for value in given]
+            values = [variable.value for variable in variables]
+            op.specs([describe(value) for value in values], attrs)
+            check_in_place(op, values)
+            if not is_recording and any(isinstance(value, Symbol) for value in values):
+                raise ProgramError(op_type, expected="values", got="a variable of a program")
+        except InputError as error:
+            raise type(error)(f"{name}, {error}") from error
+        ready.append((variables, values))
+
+    def run_all() -> None:
+        for variables, values in ready:
+            if is_recording:
+                apply(op_type, *variables, **attrs)
+                continue
+            try:
+                op.forward(*values, **attrs)
+            except PASSED_ON:
+                raise
+            except Exception as error:
+                raise op.failed(error) from error
+            finally:  # after an interrupt too
+                for position in op.in_place:
+                    was_updated(variables[position])
+
+    return run_all
+
+
 def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
     """Return the outputs of an operator as a list, also when there is one."""
     outputs = apply(op_type, *inputs, **attrs)
@@ -301,16 +354,26 @@ def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
 
 
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
-    """Return what stands beside the Variable `like` in arithmetic: numbers and integers take its data type."""
+    """Return what stands beside the Variable `like` in arithmetic.
+
+    Python numbers, which have no data type, and masks (arrays of bool, 0 and 1) take that of `like`, as in NumPy and
+    PyTorch.  All else must have it: operators refuse other data types.
+    """
     if isinstance(value, (Variable, LoDTensor)):
         return value
     if isinstance(value, UnknownSize):
         return value + 0  # which raises
-    array = np.asarray(_no_variables(value))
-    is_number = array.ndim == 0 and not isinstance(value, (np.ndarray, np.generic))
-    if array.dtype.kind in "iub" or (is_number and array.dtype.kind == "f"):
-        array = array.astype(like.dtype)
-    return LoDTensor(array, NO_LOD)
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return LoDTensor.wrap(_number(value, like.dtype))
+    rows = as_rows(_no_variables(value), "an operand")
+    return LoDTensor.wrap(rows.astype(like.dtype) if rows.dtype.kind == "b" else rows)
+
+
+def _number(value: float, dtype: np.dtype) -> np.ndarray:
+    try:
+        return np.asarray(float(value)).astype(dtype)
+    except OverflowError as error:
+        raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
 
 
 def backward(loss: Variable, gradient: Rows | None = None) -> None:
@@ -318,18 +381,30 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 
     In a program, the gradient of a variable is a variable named `name@GRAD`.
 
+    Threads may pass at the same time, also to the same leaves: no gradient is lost, and only the order in which they
+    are added is open.  Of two passes through one record, one is an error.  Who sets `grad` to None meanwhile drops what
+    arrived before, and keeps what arrives later.  Parameters must stay as they are until the pass ends.  After an error
+    in mid-pass, or an interrupt, some leaves have their gradients and others do not: set `grad` to None, and compute
+    the loss again.
+
     Parameters
     ----------
     loss : Variable
         A single number, unless `gradient` is given.
-    gradient : array_like, optional
-        The gradient of `loss`, of its shape; by default 1.
+    gradient : array_like or number, optional
+        The gradient of `loss`, of its shape and data type; a Python number has any.  By default 1.
 
     Raises
     ------
     ProgramError
-        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass.
+        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass by
+        an optimizer, `assign`, `load_state_dict` or an `Executor`.  A change of the array itself, as by
+        `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
+    ShapeError, DTypeError
+        `loss` is no Variable, or not a single number; `gradient` is not like it; what stands in `grad` is no gradient.
     """
+    if not isinstance(loss, Variable):
+        raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)
     if isinstance(loss.value, Symbol) and RECORDER.get() is None:
         got, hint = "one of a program, outside of it", "call it under vr.program_guard"
         raise ProgramError(f"backward, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
@@ -342,8 +417,12 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 def propagate(targets: Sequence[Variable], gradients: Sequence[Variable | None]) -> None:
     """Send the gradients of several Variables, None where there is none, back to the leaves that require one."""
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
-    with no_grad():
+    before = GRAD_ENABLED.get()
+    try:  # as `no_grad`, in a third of the time
+        GRAD_ENABLED.set(False)
         Pass(apply, _results).run(pairs)
+    finally:
+        GRAD_ENABLED.set(before)
 
 
 def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
@@ -356,7 +435,13 @@ def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
         return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
     if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
         return gradient
-    rows = np.asarray(gradient)
-    if rows.shape != loss.shape or rows.dtype != loss.dtype:
-        raise ShapeError("gradient", expected=f"{loss.shape} {loss.dtype}", got=f"{rows.shape} {rows.dtype}")
+    if isinstance(gradient, SelectedRows):
+        raise DTypeError("backward, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
+    rows = operand(gradient, loss)
+    rows = rows.value.data if isinstance(rows, Variable) else rows.data
+    if rows.dtype != loss.dtype:
+        hint = "data types are never mixed silently: use astype"
+        raise DTypeError("backward, gradient", expected=loss.dtype, got=rows.dtype, hint=hint)
+    if rows.shape != loss.shape:
+        raise ShapeError("backward, gradient", expected=f"shape {loss.shape}", got=f"shape {rows.shape}")
     return Variable(LoDTensor.wrap(rows, loss.value.structure))

@@ -7,7 +7,7 @@ import numpy as np
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
@@ -41,7 +41,7 @@ def sequence_pool(x, pool_type: str):
 
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
-    offsets, rows = x.structure.levels[-1], flat(x.data)
+    offsets, rows = levels_of(x.structure)[-1], flat(x.data)
     out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
     index = np.empty((0, rows.shape[1]), np.int64)
     if pool_type == "max":
@@ -52,14 +52,13 @@ def sequence_pool(x, pool_type: str):
         pool.pick_rows(rows, index, out)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
-    upper = x.structure.levels[:-1]
-    lod = LoD(upper) if upper else NO_LOD
+    lod = LoD(levels_of(x.structure)[:-1]) if x.num_levels > 1 else NO_LOD
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
 
 
 def _scale(x, pool_type):
     """Return the factor of each sum; kept with the LoD, for the gradient."""
-    return x.structure.remember(("scale", pool_type, x.dtype), _scale_of, x, pool_type)
+    return remember(x.structure, ("scale", pool_type, x.dtype), _scale_of, x, pool_type)
 
 
 def _scale_of(x, pool_type):

@@ -1,6 +1,6 @@
 """Programs as safetensors: the description as JSON in the metadata, the persistables as tensors; nothing is pickled.
 
-Loading is untrusted input.  It runs nothing, and takes memory in proportion to the file.
+Loading is untrusted input.  It runs nothing, and takes time and memory in proportion to the file.
 """
 
 from pathlib import Path
@@ -9,10 +9,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.checkpoint import write_file
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.format import schema
+from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
 _FORMAT = f"{_NAME}1"  # of the file; the description has a version of its own
@@ -31,12 +31,13 @@ def to_bytes(desc, persistables):
 
 def save(path, desc, persistables):
     """Write what `to_bytes` returns; the file appears whole or not at all."""
-    write_file(Path(path), to_bytes(desc, persistables))
+    write_file(check_path(path, "save, path"), to_bytes(desc, persistables))
 
 
 def load(path):
     """Return the description and the persistables of a file."""
-    return from_bytes(Path(path).read_bytes(), str(path))
+    path = check_path(path, "load, path")
+    return from_bytes(Path(path).read_bytes(), path)
 
 
 def from_bytes(content, what="program"):

@@ -9,7 +9,7 @@ import math
 import re
 from typing import NamedTuple
 
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.program.desc import (
     VERSION,
     Attr,
@@ -202,11 +202,12 @@ class Doubled(str):
 
 
 def _object(pairs):
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    keys = [key for key, _ in pairs]
-    return Doubled(next(key for key in keys if keys.count(key) > 1))
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            return Doubled(key)
+        found[key] = value
+    return found
 
 
 def _refuse(constant):
@@ -230,7 +231,7 @@ def _message(kind, plain, path):
     if isinstance(plain, Doubled):
         raise ProgramError(_at(path), expected="each field once", got=f"{str(plain)!r} twice"[:80])
     if type(plain) is not dict:
-        raise ProgramError(_at(path), expected=f"a {kind}", got=repr(plain)[:80])
+        raise ProgramError(_at(path), expected=f"a {kind}", got=shown(plain))
     fields, begin = MESSAGES[kind], f"{path}." if path else ""
     unknown = plain.keys() - {field.name for field in fields}
     if unknown:
@@ -248,7 +249,7 @@ def _field(field, plain, path):
     if field.label == "repeated":
         given = plain.get(field.name, [])
         if type(given) is not list:
-            raise ProgramError(path, expected="a list", got=repr(given)[:80])
+            raise ProgramError(path, expected="a list", got=shown(given))
         return tuple(_value(field.kind, item, f"{path}[{number}]") for number, item in enumerate(given))
     if field.name not in plain:
         if field.label == "required":
@@ -263,23 +264,23 @@ def _value(kind, plain, path):
 
 def _string(plain, path):
     if type(plain) is not str:
-        raise ProgramError(path, expected="a string", got=repr(plain)[:80])
+        raise ProgramError(path, expected="a string", got=shown(plain))
     try:
         plain.encode()
     except UnicodeEncodeError as error:
-        raise ProgramError(path, expected="a string of Unicode characters", got=repr(plain)[:80]) from error
+        raise ProgramError(path, expected="a string of Unicode characters", got=shown(plain)) from error
     return plain
 
 
 def _bool(plain, path):
     if type(plain) is not bool:
-        raise ProgramError(path, expected="true or false", got=repr(plain)[:80])
+        raise ProgramError(path, expected="true or false", got=shown(plain))
     return plain
 
 
 def _int32(plain, path):
     if type(plain) is not int or not -(2**31) <= plain < 2**31:
-        raise ProgramError(path, expected="an integer of 32 bits", got=repr(plain)[:80])
+        raise ProgramError(path, expected="an integer of 32 bits", got=shown(plain))
     return plain
 
 
@@ -289,7 +290,7 @@ _DECIMAL = re.compile("-?[0-9]{1,19}")
 def _int64(plain, path):
     number = int(plain) if type(plain) is str and _DECIMAL.fullmatch(plain) else plain
     if type(number) is not int or not -(2**63) <= number < 2**63:
-        raise ProgramError(path, expected="an integer of 64 bits", got=repr(plain)[:80])
+        raise ProgramError(path, expected="an integer of 64 bits", got=shown(plain))
     return number
 
 
@@ -304,14 +305,14 @@ def _double(plain, path):
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):  # a text as 1e999 too
-        raise ProgramError(path, expected='a finite number, "NaN", "Infinity" or "-Infinity"', got=repr(plain)[:80])
+        raise ProgramError(path, expected='a finite number, "NaN", "Infinity" or "-Infinity"', got=shown(plain))
     return number
 
 
 def _enum(names):
     def read(plain, path):
         if type(plain) is not str or plain not in names:
-            raise ProgramError(path, expected=f"one of {', '.join(names)}", got=repr(plain)[:80])
+            raise ProgramError(path, expected=f"one of {', '.join(names)}", got=shown(plain))
         return plain
 
     return read

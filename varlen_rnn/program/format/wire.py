@@ -14,8 +14,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.format.files import check_bools
 from varlen_rnn.selected_rows import SelectedRows
@@ -43,15 +44,20 @@ def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows |
     >>> x.lod(), y
     ([[0, 1, 3]], array([0, 1]))
     """
+    if not isinstance(values, Mapping):
+        raise DTypeError("values", expected="a dict of str to value", got=type(values).__name__)
     arrays: dict[str, np.ndarray] = {}
     kinds: dict[str, str] = {}
     for name, value in values.items():
         if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
-            raise DTypeError("values, names", expected="str", got=repr(name)[:80])
+            raise DTypeError("values, names", expected="str", got=shown(name))
         kinds[name], parts = _parts(name, value)
         # safetensors writes strided arrays wrongly, so every array is made contiguous.
         arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
-    return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
+    try:
+        return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise DTypeError("values", expected="arrays of numbers, and names of Unicode", got=str(error)[:80]) from error
 
 
 def _parts(name: str, value: object) -> tuple[str, list[Any]]:
@@ -63,6 +69,7 @@ def _parts(name: str, value: object) -> tuple[str, list[Any]]:
     if isinstance(value, SortedSeqs):
         return "sorted_seqs", [value.offsets]
     if isinstance(value, (np.ndarray, np.generic)):
+        check_unmasked(value, f"value {name!r}")
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
     hint = "what the steps of a DynamicRNN keep stays in its process: cut after its gradient" * isinstance(

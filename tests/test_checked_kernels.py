@@ -1,0 +1,102 @@
+"""`VARLEN_RNN_CHECK=1`: a wrong index is an IndexError, in the user's own compiled code too, and all else as it was."""
+
+import doctest
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.core.registry import CPUDispatcher
+
+from varlen_rnn.cache import CHECKED, this_environment
+from varlen_rnn.kernels import losses, pool, rows, segment, updates
+
+MODULES = (losses, pool, rows, segment, updates)
+X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
+FAR = 10**9
+
+
+def indices(*values):
+    return np.array(values, np.int64)
+
+
+def far(shape):
+    return np.full(shape, FAR)
+
+
+@njit
+def of_the_user(x, offsets):
+    out = np.empty((len(offsets) - 1, x.shape[1]))
+    pool.pool_sum_cpu(x, offsets, np.ones(len(out)), out)
+    return out
+
+
+STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2}
+NUMBERS = {"sgd": (0.1,), "momentum": (0.1, 0.9, False), "adagrad": (0.1, 1e-6), "adam": (0.1, 0.9, 0.99, 1e-8)}
+# For each kernel, arguments that are wrong.
+WRONG = {
+    "pool_sum_cpu": (X, indices(0, 2, FAR), ONES, OUT),
+    "pool_sum_grad_cpu": (OUT, indices(0, 2, FAR), ONES, X),
+    "pool_max_cpu": (X, indices(0, 2, FAR), OUT, far((2, 2))),
+    "pick_rows_cpu": (X, far((2, 2)), OUT),
+    "pick_rows_grad_cpu": (OUT, far((2, 2)), X),
+    "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),
+    "gather_rows_cpu": (X, indices(0, FAR), OUT),
+    "scatter_add_rows_cpu": (OUT, indices(0, FAR), X),
+    "segment_inputs_cpu": (X, indices(0, FAR), 1, OUT),
+    "concat_outputs_cpu": (OUT, indices(0, FAR), 1, X),
+    "init_memories_grad_cpu": (OUT, indices(0, FAR), X),
+    "too few offsets": (X, indices(0, 2), ONES, OUT),
+    "a block beyond the rows": (np.ones((60, 2)), indices(0, 100), ONES, OUT[:1]),
+    "of_the_user": (X, indices(0, 2, FAR)),
+} | {f"{name}_cpu": (indices(FAR), ONES[None], *NUMBERS[name], *[X] * (1 + n)) for name, n in STATES.items()}
+FUNCTIONS = {
+    name: value
+    for module in MODULES
+    for name, value in vars(module).items()
+    if isinstance(value, CPUDispatcher) and not name.startswith("_")
+}
+FUNCTIONS |= dict.fromkeys(("too few offsets", "a block beyond the rows"), pool.pool_sum_cpu)
+FUNCTIONS["of_the_user"] = of_the_user
+
+
+def main():
+    """Call every kernel with arguments that are wrong, and those of the documentation with what is right."""
+    for name, arguments in WRONG.items():
+        try:
+            FUNCTIONS[name](*arguments)
+        except IndexError as error:
+            print(f"{name}: {error}")
+    for module in MODULES:
+        assert doctest.testmod(module).failed == 0
+    assert CHECKED
+    print(this_environment().name, this_environment().description)
+
+
+def test_a_wrong_index_is_an_error(tmp_path):
+    environment = os.environ | {"VARLEN_RNN_CHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "VARLEN_RNN_QUIET": "1"}
+    command = [sys.executable, "-c", "import tests.test_checked_kernels as t; t.main()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.stderr == ""
+    *told, environment = done.stdout.splitlines()
+    assert told == [f"{name}: index is out of bounds" for name in WRONG]
+    name, description = environment.split(maxsplit=1)
+    assert name != this_environment().name
+    assert description.endswith(", checked")
+    assert [path.name for path in (tmp_path / "varlen_rnn").iterdir()] == [name], "in a folder of their own"
+
+
+def test_every_kernel_is_called_with_wrong_arguments():
+    bodies = {name for name, value in FUNCTIONS.items() if value.targetoptions.get("inline") == "always"}
+    assert FUNCTIONS.keys() - bodies - {"first_outside"} == WRONG.keys()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_kernels_say_that_they_check_no_bounds(module):
+    assert "check no bounds" in module.__doc__
+    own = [f for n, f in vars(module).items() if getattr(f, "__module__", "") == module.__name__ and n[0] != "_"]
+    kernels = [f for f in own if f.__name__ + "_cpu" in FUNCTIONS or f.__name__ in WRONG]
+    assert kernels
+    assert not [f.__name__ for f in kernels if "No bounds are checked." not in f.__doc__]

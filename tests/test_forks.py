@@ -1,0 +1,101 @@
+"""A child that is forked while another thread compiles runs what is compiled, and compiles, or says why it does not.
+
+In a process of their own, for whoever waits for a thread that does not exist waits for ever.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+BEGIN = """
+import faulthandler, os, signal, threading
+import numpy as np
+from varlen_rnn import forks
+from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.kernels.rows import gather_rows
+
+faulthandler.dump_traceback_later(300, exit=True)  # it hangs
+
+def make(constant):
+    return lambda x: x * constant
+
+def call_compiled():
+    out = np.zeros((1, 2))
+    gather_rows(np.ones((3, 2)), np.array([1]), out)
+    return out.sum() == 2
+
+def compile_another():
+    return cpu_kernel(make(0.5))(3.0) == 1.5
+
+def in_a_child(function):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # for `faulthandler` waits here for its own thread
+        try:
+            os._exit(0 if function() else 1)
+        except RuntimeError as error:
+            os._exit(2 if "forked while a thread compiled" in str(error) else 3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+call_compiled()
+"""
+
+LOOP = """
+compiled = []
+
+def compile_for_ever():
+    while True:
+        compiled.append(cpu_kernel(make(len(compiled) + 2.0))(1.0))
+
+threading.Thread(target=compile_for_ever, daemon=True).start()
+for _ in range(5):
+    assert in_a_child(call_compiled) == 0
+    assert in_a_child(compile_another) == 0
+count = len(compiled)
+while len(compiled) < count + 2:  # the lock is there again for the thread
+    pass
+assert compile_another()
+os._exit(0)
+"""
+
+# Another thread has the lock for longer than a fork waits.
+STUCK = """
+forks.LONGEST_WAIT = 0.01
+began, end = threading.Event(), threading.Event()
+
+def compile_long():
+    with LOCK:
+        began.set()
+        end.wait()
+
+thread = threading.Thread(target=compile_long, daemon=True)
+thread.start()
+began.wait()
+assert in_a_child(call_compiled) == 0
+assert in_a_child(compile_another) == WANTED
+end.set()
+thread.join()
+assert in_a_child(compile_another) == 0
+assert compile_another()
+"""
+
+
+def run(program):
+    environment = os.environ | {"NUMBA_CACHE_DIR": os.devnull, "VARLEN_RNN_QUIET": "1"}
+    command = [sys.executable, "-c", BEGIN + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_waits_for_the_thread_that_compiles():
+    run(LOOP)
+
+
+@pytest.mark.parametrize(("lock", "wanted"), [("forks.global_compiler_lock", 2), ("forks.ffi.lib._lock", 0)])
+def test_a_fork_that_has_waited_long_enough_goes_on(lock, wanted):
+    """Without a compiler, and without the lock that the other thread has in LLVM."""
+    run(STUCK.replace("with LOCK", f"with {lock}").replace("WANTED", str(wanted)))

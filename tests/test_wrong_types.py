@@ -1,0 +1,410 @@
+"""Arguments of every wrong type: each public function refuses them by an error of ours, or takes them."""
+
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.cells import cell
+from varlen_rnn.nn import functional as F
+from varlen_rnn.tape import operator
+
+X = np.zeros((5, 3), np.float32)
+H = np.zeros((1, 3, 4), np.float32)
+Y = np.zeros((5, 3))
+
+
+def nested():
+    """Return lists inside of lists, more than `repr` prints."""
+    found = []
+    for _ in range(5000):
+        found = [found]
+    return found
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError
+
+
+WRONG = {
+    "None": lambda: None, "a text": lambda: "a", "texts": lambda: ["a", "b"], "a dict": lambda: {"a": 1},
+    "objects": lambda: np.array([object()]), "a generator": lambda: (number for number in [1]), "-1": lambda: -1,
+    "large": lambda: 2**70, "no digits": lambda: 2**20_000, "NaN": lambda: float("nan"), "infinite": lambda: np.inf,
+    "half": lambda: 1.5, "True": lambda: True, "complex": lambda: 1j, "bytes": lambda: b"ab", "a set": lambda: {1, 2},
+    "an object": object, "nothing": list, "no printing": Unprintable, "a list of None": lambda: [None],
+    "a number": lambda: np.array(1.0), "an array of texts": lambda: np.array(["a"]), "integers": lambda: np.arange(3),
+    "a square": lambda: np.zeros((2, 2)), "a Variable": lambda: vr.Variable(X), "a type": lambda: int,
+    "a slice": lambda: slice(None), "dots": lambda: ..., "nested": nested, "two lines": lambda: "a\0b",
+    "a surrogate": lambda: "\ud800", "a date": lambda: np.array(["2020"], "M8[D]"),
+    "a LoDTensor": lambda: vr.create_lod_tensor(X, [[2, 0, 3]]),
+}  # fmt: skip
+
+
+def rows():
+    return vr.create_lod_tensor(X, [[2, 0, 3]])
+
+
+def plan():
+    return vr.sort_by_seq_len(rows())
+
+
+def parameter():
+    return vr.nn.Parameter(np.zeros((4, 2), np.float32))
+
+
+def parameters():
+    return [parameter()]
+
+
+def data_set():
+    return vr.data.from_texts(["ab", "b"], ["x", "y"])
+
+
+def batches(**options):
+    return vr.data.batches([[1, 2], [3]], **({"batch_size": 1} | options))
+
+
+def with_gradient(function):
+    def call(gradient):
+        p = parameter()
+        p.grad = gradient
+        function([p])
+
+    return call
+
+
+def in_a_file(name, content, read):
+    def call(*arguments):
+        path = Path(tempfile.mkdtemp(), name)
+        path.write_text(content)
+        return read(path, *arguments)
+
+    return call
+
+
+def saved(value, save):
+    path = Path(tempfile.mkdtemp(), "file")
+    save(path, value)
+    return path
+
+
+def program():
+    with vr.program_guard() as recorded:
+        y = vr.data("x", [-1, 3], "float32") * 2.0
+        y.name = "y"
+    return recorded
+
+
+def guard(program):
+    with vr.program_guard(program):
+        pass
+
+
+def guarded(*arguments):
+    with vr.program_guard():
+        return vr.data(*arguments)
+
+
+def double(x, times: int = 2):
+    return x.data * times
+
+
+def double_grad(x, d_out, times):
+    return d_out.data * times
+
+
+def doubled(declare=vr.operator, function=double, infer=None, forward=None, **options):
+    """Declare an operator, in place of the one that was declared before."""
+    for name in ("double", "double_grad", "of_a_test", "result"):
+        operator.OPERATORS.pop(name, None)
+
+    def result(x, times: int = 2):
+        return forward()
+
+    made = declare(result if forward else function, **options)
+    if function is not None:  # else it is a decorator
+        made.infer(infer or (lambda x, times: x))
+    return made
+
+
+def with_backward(result):
+    made = doubled()
+    made.backward("x")(lambda x, d_out, times: result)
+    made(vr.Variable(X, requires_grad=True)).sum().backward()
+
+
+def checked(examples):
+    made = doubled()
+    made.examples(lambda rng: examples)
+    vr.check_operator(made)
+
+
+def linear(x, h, prev):
+    y = x[0] + h[0]
+    return (y,), (y,)
+
+
+def linear_grad(slots, prev, states, d_states):
+    return (d_states[0],), (type(d_states[0])(0),)
+
+
+# By name: a function, and what makes each of its arguments, right ones.
+CALLS = {
+    "LoDTensor": (vr.LoDTensor, lambda: X, lambda: [[0, 2, 5]]),
+    "create_lod_tensor": (vr.create_lod_tensor, lambda: X, lambda: [[2, 3]]),
+    "from_sequences": (
+        lambda s, n, t: vr.LoDTensor.from_sequences(s, num_levels=n, dtype=t),
+        lambda: [[1.0, 2.0], [3.0]], lambda: 1, lambda: "float32",
+    ),
+    "LoD": (vr.LoD, lambda: [[0, 2]]),
+    "LoD.from_lengths": (vr.LoD.from_lengths, lambda: [[2]]),
+    "LoD.rows_of_level": (rows().structure.rows_of_level, int),
+    "LoD.slice": (rows().structure.slice, int, int, lambda: 1),
+    "set_lod": (lambda lod: rows().set_lod(lod), lambda: [[0, 5]]),
+    "set_recursive_sequence_lengths": (lambda n: rows().set_recursive_sequence_lengths(n), lambda: [[5]]),
+    "num_elements": (rows().num_elements, int),
+    "LoDTensor.slice": (rows().slice, int, int, lambda: 1),
+    "LoDTensor[]": (lambda index: rows()[index], int),
+    "sort_by_seq_len": (vr.sort_by_seq_len, rows, lambda: -1),
+    "SortedSeqs": (vr.SortedSeqs, lambda: [0, 2, 3]),
+    "SortedSeqs[]": (lambda rank: plan()[rank], int),
+    "padding": (lambda size: plan().padding(size), lambda: 2),
+    "previous_rows": (lambda reverse: plan().previous_rows(reverse), bool),
+    "SelectedRows": (vr.SelectedRows, lambda: [1], lambda: X[:1], lambda: 5),
+    "segment_inputs": (vr.segment_inputs, rows, plan, int),
+    "init_memories": (vr.init_memories, lambda: X[:3], plan),
+    "concat_outputs": (vr.concat_outputs, lambda: [X[:n] for n in plan().batch_sizes], plan),
+    "sequence_pool": (lambda x: vr.sequence_pool(x, "sum"), rows),
+    "Variable": (vr.Variable, lambda: X),
+    "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
+    "backward, gradient": (lambda g: (parameter() * 2.0).backward(g), lambda: np.ones((4, 2), np.float32)),
+    "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
+    "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value))),
+    "manual_seed": (vr.manual_seed, int),
+    "TensorSpec": (
+        lambda *spec: doubled(infer=lambda x, times: vr.TensorSpec(*spec))(X), lambda: (-1, 3), lambda: X.dtype,
+    ),
+    "TensorSpec, level": (
+        lambda level: doubled(infer=lambda x, times: vr.TensorSpec(x.shape, x.dtype, level))(rows()), lambda: 1,
+    ),
+    "operator": (lambda function, **options: doubled(vr.operator, function, **options), lambda: double),
+    "operator, input": (lambda x: doubled()(x), lambda: X),
+    "operator, constant": (lambda times: doubled()(X, times=times), lambda: 2),
+    "operator, result": (lambda result: doubled(forward=lambda: result)(X), lambda: X),
+    "infer": (lambda function: doubled().infer(function), lambda: print),
+    "infer, result": (lambda result: doubled(infer=lambda x, times: result)(X), lambda: vr.TensorSpec((5, 3), X.dtype)),
+    "grad": (lambda function: doubled().grad(function), lambda: print),
+    "backward, of": (lambda of: doubled().backward(of)(double_grad), lambda: "x"),
+    "backward, function": (lambda function: doubled().backward("x")(function), lambda: double_grad),
+    "backward, result": (with_backward, lambda: X),
+    "examples": (lambda function: doubled().examples(function), lambda: print),
+    "check_operator": (vr.check_operator, lambda: F.tanh),
+    "check_operator, examples": (checked, lambda: [([Y], {"times": 2})]),
+    "check_operator, example": (lambda made: checked([made]), lambda: ([Y], {"times": 2})),
+    "check_operator, inputs": (lambda values: checked([(values, {"times": 2})]), lambda: [Y]),
+    "check_operator, value": (lambda value: checked([([value], {"times": 2})]), lambda: Y),
+    "check_operator, constants": (lambda constants: checked([([Y], constants)]), lambda: {"times": 2}),
+    "check_operator, constant": (lambda times: checked([([Y], {"times": times})]), lambda: 2),
+    "Cell": (vr.cells.Cell,),
+    "Cell, product_slots": (
+        lambda slot: call("Cell", "product_slots", lambda: {"y": slot}), lambda: "y",
+    ),
+    "Recurrent": (vr.nn.Recurrent, lambda: vr.cells.GRU, lambda: 3, lambda: 4),
+    "Recurrent, x": (vr.nn.Recurrent(vr.cells.GRU, 3, 4), rows, lambda: H),
+    "set_num_threads": (vr.set_num_threads, lambda: 2),
+    "values_to_bytes": (vr.values_to_bytes, dict),
+    "values_to_bytes, value": (lambda value: vr.values_to_bytes({"x": value}), lambda: X),
+    "values_from_bytes": (vr.values_from_bytes, lambda: vr.values_to_bytes({})),
+    "data": (lambda shape, level: guarded("x", shape, "float32", level), lambda: [-1], int),
+    "Program.save": (lambda path: program().save(path), lambda: Path(tempfile.mkdtemp(), "a")),
+    "Program.load": (vr.Program.load, lambda: saved(program(), lambda path, value: value.save(path))),
+    "Program.from_bytes": (vr.Program.from_bytes, lambda: program().to_bytes()),
+    "feed": (lambda feed: vr.Executor().run(program(), feed, ["y"]), lambda: {"x": X}),
+    "feed, value": (lambda value: vr.Executor().run(program(), {"x": value}, ["y"]), lambda: X),
+    "Executor.run": (
+        lambda program, names: vr.Executor().run(program, {"x": X}, names), program, lambda: ["y"],
+    ),
+    "fetch": (lambda name: vr.Executor().run(program(), {"x": X}, [name]), lambda: "y"),
+    "prune": (lambda names: program().prune(names), lambda: ["y"]),
+    "Program.split": (lambda at: program().split(at), list),
+    "program_guard": (guard, vr.Program),
+    "save_inference_model": (
+        vr.save_inference_model, lambda: tempfile.mkdtemp(), lambda: ["x"], lambda: ["y"], program,
+    ),
+    "name": (lambda name: setattr(vr.Variable(X), "name", name), lambda: "x"),
+    "operand": (lambda value: vr.Variable(X) + value, lambda: 1.0),
+    "left operand": (lambda value: value * vr.Variable(X), lambda: 1.0),
+    "exponent": (lambda value: vr.Variable(X) ** value, lambda: 2),
+    "product": (lambda value: vr.Variable(X) @ value, lambda: X.T),
+    "item": (lambda index: vr.Variable(X)[index], lambda: 1),
+    "reshape": (lambda shape: vr.Variable(X).reshape(shape), lambda: (3, 5)),
+    "sum": (lambda axis, keepdims: vr.Variable(X).sum(axis, keepdims), int, bool),
+    "mean": (lambda axis, keepdims: vr.Variable(X).mean(axis, keepdims), int, bool),
+    "SequencePool": (vr.nn.SequencePool, lambda: "sum"),
+    "sequence_pool, pool_type": (lambda kind: vr.sequence_pool(rows(), kind), lambda: "sum"),
+    "DynamicRNN": (vr.nn.DynamicRNN, lambda: lambda x, s: (x, s)),
+    "DynamicRNN, result": (
+        lambda result: vr.nn.DynamicRNN(lambda x, s: (x, s) if result is None else result)(rows(), [X[:3]]),
+        lambda: None,
+    ),
+    "load_inference_model": (
+        vr.load_inference_model,
+        lambda: saved(program(), lambda path, value: vr.save_inference_model(path, ["x"], ["y"], value)),
+    ),
+    "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int, bool, lambda: "float32"),
+    "Embedding, ids": (vr.nn.Embedding(9, 2), lambda: np.array([1, 2])),
+    "Linear": (vr.nn.Linear, lambda: 3, lambda: 2, bool, lambda: "float32"),
+    "Linear, x": (vr.nn.Linear(3, 2), lambda: X),
+    "Dropout": (vr.nn.Dropout, lambda: 0.5),
+    "Dropout, x": (vr.nn.Dropout(0.5), lambda: X),
+    "SequencePool, x": (vr.nn.SequencePool("sum"), rows),
+    "Sequential": (vr.nn.Sequential, lambda: vr.nn.Linear(3, 2)),
+    "Sequential, x": (vr.nn.Sequential(vr.nn.Linear(3, 2)), lambda: X),
+    "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, *states: (x, *states)), rows, lambda: [X[:3]]),
+    "Parameter": (vr.nn.Parameter, lambda: X),
+    "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),
+    "load_state_dict": (
+        lambda *a: vr.nn.Linear(3, 2).load_state_dict(*a), lambda: vr.nn.Linear(3, 2).state_dict(), bool,
+    ),
+    "load_state_dict, value": (
+        lambda value: vr.nn.Linear(3, 2, bias=False).load_state_dict({"weight": value}), lambda: X[:2],
+    ),
+    "named_parameters": (vr.nn.Linear(3, 2).named_parameters, str),
+    "train": (lambda mode: vr.nn.Linear(3, 2).train(mode), bool),
+    "Padded": (vr.baselines.Padded, lambda: vr.nn.GRU(3, 4)),
+    "Padded.rows": (vr.baselines.Padded.rows, rows),
+    "concat": (F.concat, lambda: [vr.Variable(X)] * 2, int),
+    "dropout": (F.dropout, lambda: X, lambda: 0.5, bool),
+    "cross_entropy": (
+        F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean", lambda: "row",
+    ),
+    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "SGD": (vr.optim.SGD, parameters, lambda: 0.1),
+    "SGD, entry": (lambda p: vr.optim.SGD([p], 0.1), parameter),
+    "Momentum": (vr.optim.Momentum, parameters, lambda: 0.1, lambda: 0.9, bool),
+    "Adagrad": (vr.optim.Adagrad, parameters, lambda: 0.1, lambda: 1e-6),
+    "Adam": (vr.optim.Adam, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, bool),
+    "Adam, beta": (lambda beta: vr.optim.Adam(parameters(), betas=(beta, 0.9)), lambda: 0.9),
+    "lr": (lambda lr: setattr(vr.optim.SGD(parameters(), 0.1), "lr", lr), lambda: 0.1),
+    "minimize": (lambda loss: vr.optim.SGD(parameters(), 0.1).minimize(loss), lambda: (parameter() * 2.0).sum()),
+    "state of an optimizer": (
+        lambda state: vr.optim.Adam(parameters()).load_state_dict(state), lambda: {"lr": np.array(0.1)},
+    ),
+    "entry of a state": (
+        lambda value: vr.optim.Momentum(parameters(), 0.1).load_state_dict({"lr": np.array(0.1), "0.velocity": value}),
+        lambda: np.zeros((4, 2), np.float32),
+    ),
+    "step": (with_gradient(lambda p: vr.optim.Adam(p).step()), lambda: np.zeros((4, 2), np.float32)),
+    "clip_grad_norm_": (vr.optim.clip_grad_norm_, parameters, lambda: 1.0),
+    "clip_grad_norm_, entry": (lambda p: vr.optim.clip_grad_norm_([p], 1.0), parameter),
+    "clip_grad_norm_, gradient": (
+        with_gradient(lambda p: vr.optim.clip_grad_norm_(p, 1.0)), lambda: np.zeros((4, 2), np.float32),
+    ),
+    "batches": (vr.data.batches, lambda: [[1, 2], [3]], lambda: [0, 1]),
+    "batches, sequence": (lambda rows: vr.data.batches([[1, 2], rows], batch_size=1)[0], lambda: [3]),
+    "batches, label": (lambda label: batches(labels=[0, label])[0], int),
+    "batches, label of rows": (lambda label: batches(labels=[[1, 2], label])[0], lambda: [3]),
+    "batch": (lambda number: batches()[number], int),
+    "indices": (lambda number: batches().indices(number), int),
+    "at_epoch": (lambda number: batches().at_epoch(number), int),
+    "from_texts": (
+        lambda texts, labels, v, c, t, m, most, name: vr.data.from_texts(
+            texts, labels, vocabulary=v, classes=c, tokens=t, min_count=m, max_vocabulary=most, name=name
+        ),
+        lambda: ["a"], lambda: ["x"], lambda: ["<unk>", "a"], lambda: ["x"], lambda: "characters", lambda: 1, lambda: 9,
+        lambda: "two",
+    ),
+    "from_texts, text": (lambda text: vr.data.from_texts(["a", text]), lambda: "b"),
+    "from_texts, label": (lambda label: vr.data.from_texts(["a", "b"], ["x", label]), lambda: "y"),
+    "vocabulary, entry": (lambda entry: vr.data.from_texts(["a"], vocabulary=["<unk>", entry]), lambda: "a"),
+    "encode": (data_set().encode, lambda: "ab"),
+    "take": (data_set().take, lambda: [0], lambda: "one"),
+    "split": (data_set().split, lambda: 0.5, int),
+    "Dataset": (
+        vr.data.Dataset, lambda: "one", lambda: [np.array([1])], lambda: np.array([0]), lambda: ["<unk>", "a"],
+        lambda: ["x"], lambda: "characters",
+    ),
+    "read_jsonl": (vr.data.read_jsonl, lambda: saved('{"text":"a","label":"b"}', Path.write_text)),
+    "read_jsonl, fields": (
+        in_a_file("a.jsonl", '{"text":"a","label":"b"}', vr.data.read_jsonl), lambda: "text", lambda: "label",
+    ),
+    "read_csv": (vr.data.read_csv, lambda: saved("text,label\na,b", Path.write_text)),
+    "read_csv, fields": (in_a_file("a.csv", "text,label\na,b", vr.data.read_csv), lambda: "text", lambda: "label"),
+    "read_csv, delimiter": (
+        in_a_file("a.csv", "text,label\na,b", lambda path, d: vr.data.read_csv(path, delimiter=d)), lambda: ",",
+    ),
+    "standard_library_functions": (vr.data.standard_library_functions, lambda: ["json"], lambda: 1),
+}  # fmt: skip
+CALLS["batches"] = (batches,)
+OPTIONS = {
+    "batches": {"labels": lambda: [0, 1], "batch_size": lambda: 2, "shuffle": bool, "bucket": bool, "drop_last": bool,
+                "seed": int, "epoch": int},
+    "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
+                 "in_place": bool, "cost": lambda: None, "inference": dict, "overwrites": lambda: None,
+                 "shortcut": lambda: None, "places": lambda: None},
+    "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
+             "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
+}  # fmt: skip
+for name in ("LSTM", "GRU", "RNN"):
+    layer, states = getattr(vr.nn, name), (lambda: (H, H)) if name == "LSTM" else (lambda: H)
+    CALLS[name] = (layer, lambda: 3, lambda: 4)
+    OPTIONS[name] = {
+        "num_layers": lambda: 1,
+        "bias": bool,
+        "dropout": float,
+        "bidirectional": bool,
+        "dtype": lambda: "f4",
+    }
+    CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
+    CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)
+OPTIONS["RNN"]["nonlinearity"] = lambda: "tanh"
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    """What a test declares is forgotten after it."""
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
+    monkeypatch.setattr(cell, "_CELLS", dict(cell._CELLS))
+
+
+def call(name, place=None, wrong=None):
+    """Call a function with right arguments, or a wrong one at a place."""
+    function, *arguments = CALLS[name]
+    made = [wrong() if number == place else make() for number, make in enumerate(arguments)]
+    options = {key: wrong() if key == place else make() for key, make in OPTIONS.get(name, {}).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of conversions
+        return function(*made, **options)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where texts are paths
+    call(name)
+    for place in [*range(len(CALLS[name]) - 1), *OPTIONS.get(name, ())]:
+        for kind, wrong in WRONG.items():
+            try:
+                call(name, place, wrong)
+            except (vr.InputError, OSError):
+                pass
+            except Exception as error:
+                raise AssertionError(f"{name}, argument {place}, {kind}: {type(error).__name__}") from error
+
+
+def test_every_public_function_is_called():
+    public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines}
+    functions = {name for module in public.values() for name, value in vars(module).items()
+                 if callable(value) and not name.startswith("_") and not isinstance(value, type(vr))}  # fmt: skip
+    of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
+    of_programs = {"Executor", "Program"}
+    made_by_others = {"PaddingReport", "SortedSeqItem", "Batches", "Module", "Optimizer"}
+    without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
+    of_python = {"documentation_sentences", "unicode_names"}
+    errors = {name for name in functions if name.endswith("Error")}
+    others = of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
+    assert functions - others <= {name.split(",")[0] for name in CALLS}
