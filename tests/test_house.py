@@ -15,7 +15,7 @@ PACKAGE = ROOT / "varlen_rnn"
 
 # A module may import from the floors below its own, and from its own folder.
 FLOORS = [
-    ["errors", "frozen", "whole_file"],
+    ["errors", "frozen", "typing", "whole_file"],
     ["cache", "forks"],
     ["jit"],
     ["random", "threads", "memory", "lod_input"],

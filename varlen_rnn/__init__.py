@@ -1,5 +1,7 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
+from typing import TYPE_CHECKING
+
 from varlen_rnn import baselines, cells, nn, ops, optim
 from varlen_rnn import data as _data
 from varlen_rnn.checkpoint import load, save
@@ -24,7 +26,8 @@ from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.format.wire import values_from_bytes, values_to_bytes
-from varlen_rnn.program.guard import data, program_guard
+from varlen_rnn.program.guard import data as _declare
+from varlen_rnn.program.guard import program_guard
 from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
@@ -35,8 +38,78 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.threads import get_num_threads, set_num_threads
 
+__all__ = [
+    "BlockDesc",
+    "CheckpointError",
+    "DTypeError",
+    "Executor",
+    "InputError",
+    "LoD",
+    "LoDError",
+    "LoDTensor",
+    "LoDTensorDesc",
+    "OpDesc",
+    "OutOfRangeError",
+    "PaddingReport",
+    "Program",
+    "ProgramDesc",
+    "ProgramError",
+    "SelectedRows",
+    "ShapeError",
+    "SortedSeqItem",
+    "SortedSeqs",
+    "TensorDesc",
+    "TensorSpec",
+    "VarDesc",
+    "VarType",
+    "Variable",
+    "backward",
+    "baselines",
+    "cells",
+    "check_operator",
+    "concat_outputs",
+    "create_lod_tensor",
+    "data",
+    "get_num_threads",
+    "grad_enabled",
+    "init_memories",
+    "load",
+    "load_inference_model",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "operator",
+    "ops",
+    "optim",
+    "program_guard",
+    "release_memory",
+    "save",
+    "save_inference_model",
+    "segment_inputs",
+    "sequence_pool",
+    "set_num_threads",
+    "sort_by_seq_len",
+    "values_from_bytes",
+    "values_to_bytes",
+]
+
 __version__ = "0.1.0"
 
 # `vr.data(...)` declares what a program is fed, as `fluid.data` did; `vr.data.batches(...)`, and its other attributes,
 # are those of the package `varlen_rnn.data`.
-vars(data).update({name: getattr(_data, name) for name in _data.__all__})
+if TYPE_CHECKING:  # type checkers know no functions with attributes
+
+    class _Data:
+        __call__ = staticmethod(_declare)
+
+        def __init__(self) -> None:
+            self.Batches, self.Dataset, self.batches = _data.Batches, _data.Dataset, _data.batches
+            self.from_texts, self.read_csv, self.read_jsonl = _data.from_texts, _data.read_csv, _data.read_jsonl
+            self.documentation_sentences = _data.documentation_sentences
+            self.standard_library_functions = _data.standard_library_functions
+            self.unicode_names = _data.unicode_names
+
+    data = _Data()
+else:
+    data = _declare
+    vars(data).update({name: getattr(_data, name) for name in _data.__all__})

@@ -4,21 +4,26 @@ A model, an optimizer and the random state go into one file as named groups, so 
 resumed continues bit for bit.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import CheckpointError, check_path, shown
 from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
-def save(path, **groups):
+def save(path: StrPath, **groups: Any) -> None:
     """Write groups of arrays, and values that JSON can hold, to one file; it appears whole or not at all.
 
     Parameters
@@ -43,7 +48,8 @@ def save(path, **groups):
     >>> load(path)
     {'model': {'weight': array([1., 1.])}, 'epoch': 3}
     """
-    arrays, values = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, dict[str, Any]] = {}
     for group, content in groups.items():
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
             for name, value in content.items():
@@ -66,7 +72,7 @@ def save(path, **groups):
     write_file(check_path(path, "save, path"), payload)
 
 
-def _check_names(value):
+def _check_names(value: object) -> None:
     """Raise unless all names are str, at any depth: JSON would write 1 and "1" as one name, and lose a value."""
     if isinstance(value, dict):
         for name, inside in value.items():
@@ -78,14 +84,14 @@ def _check_names(value):
             _check_names(inside)
 
 
-def _number(value):
+def _number(value: object) -> float:
     """Return a number of NumPy as Python's, for JSON: metrics mostly are NumPy's."""
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         return value.item()
     raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
 
 
-def load(path):
+def load(path: StrPath) -> dict[str, Any]:
     """Return what `save` wrote, as a dict of groups.
 
     Raises
@@ -116,7 +122,7 @@ def load(path):
         raise CheckpointError(f"{path}", expected="the groups that it lists", got=shown(error)) from error
 
 
-def state_arrays(state, what):
+def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:
     """Return the entries of a state dict as arrays, by name.
 
     Raises

@@ -3,11 +3,15 @@
 All of them are `ValueError`s, so callers that know only the standard library can catch them.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _LONGEST = 2000  # characters of a part of a message
 
 
@@ -29,7 +33,7 @@ class InputError(ValueError):
     'hidden_size: expected at least 1, got 0 (units, not bytes)'
     """
 
-    def __init__(self, what, *, expected=None, got=None, hint=None):
+    def __init__(self, what: object, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
         message = _text(what)
         if expected is not None:
             message += f": expected {_text(expected)}"
@@ -40,7 +44,7 @@ class InputError(ValueError):
         super().__init__(message)
 
 
-def _text(part):
+def _text(part: object) -> str:
     """Return a part of a message, of which a list of a million names is none."""
     try:
         text = str(part)
@@ -49,7 +53,7 @@ def _text(part):
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def shown(value):
+def shown(value: object) -> str:
     """Return the beginning of what `repr` writes of a value, for a message: of any value, and never an error.
 
     Examples
@@ -87,7 +91,7 @@ class CheckpointError(InputError):
     """A file of saved parameters is damaged, or does not fit what it is loaded into."""
 
 
-def check_number(value, name, expected, holds):
+def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
     """Return `value` as a float, or raise an error that names it unless it is a number for which `holds` is true.
 
     Examples
@@ -96,7 +100,7 @@ def check_number(value, name, expected, holds):
     0.5
     """
     # Of what remembers how it was computed, the number alone would lose the gradient.
-    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", 0)
+    other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
         number = None if other else float(value)
     except (TypeError, ValueError):
@@ -110,7 +114,7 @@ def check_number(value, name, expected, holds):
     return number
 
 
-def check_int(value, name, minimum=None):
+def check_int(value: Any, name: str, minimum: int | None = None) -> int:
     """Return `value` as an int, or raise an error that names it.
 
     Examples
@@ -129,7 +133,7 @@ def check_int(value, name, minimum=None):
     return number
 
 
-def check_flag(value, name):
+def check_flag(value: object, name: str) -> bool:
     """Return whether `value` is true, or raise an error that names it: an array of several is neither.
 
     Examples
@@ -143,7 +147,7 @@ def check_flag(value, name):
         raise DTypeError(name, expected="True or False", got=shown(value)) from error
 
 
-def check_choice(value, name, *choices):
+def check_choice(value: Any, name: str, *choices: str) -> str:
     """Return `value`, one of some texts, or raise an error that names it.
 
     Examples
@@ -157,7 +161,7 @@ def check_choice(value, name, *choices):
     return value
 
 
-def check_list(value, name, expected="a list"):
+def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
     """Return the entries of anything but a text, a mapping or a Variable that can be iterated, as a list, or raise.
 
     Examples
@@ -176,7 +180,7 @@ def check_list(value, name, expected="a list"):
     return list(entries)
 
 
-def check_callable(value, name):
+def check_callable(value: T, name: str) -> T:
     """Return what can be called, or raise an error that names it.
 
     Examples
@@ -189,7 +193,7 @@ def check_callable(value, name):
     return value
 
 
-def check_path(value, name):
+def check_path(value: Any, name: str) -> str:
     """Return a path as a text, or raise an error that names it.
 
     Examples
@@ -206,14 +210,14 @@ def check_path(value, name):
     raise DTypeError(name, expected="a path", got=shown(value))
 
 
-def check_none(what, **given):
+def check_none(what: str, **given: object) -> None:
     """Raise unless the arguments of NumPy that `what` does not know are None, as `np.sum(variable)` gives them."""
     for name, value in given.items():
         if value is not None:
             raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")
 
 
-def count(number, noun):
+def count(number: int, noun: str) -> str:
     """Return the number and the noun, plural where it is not one.
 
     Examples

@@ -8,10 +8,15 @@ the design documents, three articles of 3, 1 and 2 sentences: lengths `[[3, 1, 2
 An invalid LoD or LoDTensor cannot exist: constructors check, so kernels may trust.
 """
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
@@ -28,7 +33,9 @@ from varlen_rnn.lod_input import (
     offsets_of,
     read_only,
 )
+from varlen_rnn.typing import Lengths, Offsets, Rows
 
+T = TypeVar("T")
 _new = object.__new__  # every operator wraps what it computed
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
 levels_of = attrgetter("_levels")  # of a LoD, the very arrays: never handed out
@@ -61,7 +68,12 @@ class LoD(Frozen):
 
     __slots__ = ("_cache", "_levels", "num_levels", "num_rows")
 
-    def __init__(self, offsets=()):
+    num_levels: int
+    num_rows: int
+    _cache: dict[Hashable, Any]
+    _levels: tuple[np.ndarray, ...]
+
+    def __init__(self, offsets: LoD | Iterable[Offsets] = ()) -> None:
         if isinstance(offsets, LoD):
             self._set(offsets._levels)
             return
@@ -76,22 +88,22 @@ class LoD(Frozen):
                 )
         self._set(levels)
 
-    def _set(self, levels):
+    def _set(self, levels: tuple[np.ndarray, ...]) -> None:
         self._put("_levels", levels)
         self._put("num_levels", len(levels))  # every operator asks
         self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
         self._put("_cache", {})
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[LoD], tuple[tuple[np.ndarray, ...]]]:
         return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
 
     @property
-    def levels(self):
+    def levels(self) -> tuple[np.ndarray, ...]:
         """The offsets of each level: views that nobody else holds."""
         return tuple([level.view() for level in self._levels])
 
     @classmethod
-    def from_lengths(cls, lengths):
+    def from_lengths(cls, lengths: Iterable[Lengths]) -> LoD:
         """Return the LoD whose levels have these lengths.
 
         Examples
@@ -102,21 +114,21 @@ class LoD(Frozen):
         return cls([offsets_of(level, number) for number, level in enumerate(as_levels(lengths))])
 
     @classmethod
-    def _trusted(cls, levels):
+    def _trusted(cls, levels: Iterable[np.ndarray]) -> LoD:
         """Return a LoD of levels that are known to be valid: int64, read-only."""
         lod = cls.__new__(cls)
         lod._set(tuple(levels))
         return lod
 
-    def offsets(self):
+    def offsets(self) -> list[list[int]]:
         """Return the offset form as lists."""
         return [level.tolist() for level in self._levels]
 
-    def lengths(self):
+    def lengths(self) -> list[list[int]]:
         """Return the length form as lists."""
         return [np.diff(level).tolist() for level in self._levels]
 
-    def absolute(self):
+    def absolute(self) -> list[list[int]]:
         """Return the offset form with every level counted in rows.
 
         Examples
@@ -126,7 +138,7 @@ class LoD(Frozen):
         """
         return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
 
-    def _check_level(self, level):
+    def _check_level(self, level: int) -> int:
         """Return the number of a level, where negative ones count from the end, or raise."""
         level = check_int(level, "level")
         if not -self.num_levels <= level < self.num_levels:
@@ -134,7 +146,7 @@ class LoD(Frozen):
             raise OutOfRangeError("level", expected=expected, got=shown(level))
         return level % self.num_levels
 
-    def rows_of_level(self, level):
+    def rows_of_level(self, level: int) -> np.ndarray:
         """Return the offsets of `level` counted in rows."""
         level = self._check_level(level)
         rows = self._levels[level].view()
@@ -142,7 +154,7 @@ class LoD(Frozen):
             rows = lower[rows]
         return rows
 
-    def slice(self, level, begin, end):
+    def slice(self, level: int, begin: int, end: int) -> tuple[LoD, int, int]:
         """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
         level, begin, end = self._check_level(level), check_int(begin, "begin"), check_int(end, "end")
         if not 0 <= begin <= end < len(self._levels[level]):
@@ -155,33 +167,33 @@ class LoD(Frozen):
             first, last = int(part[0]), int(part[-1])
         return LoD._trusted(levels), first, last
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.num_levels
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, LoD):
             return NotImplemented
         same_depth = len(self) == len(other)
         return self is other or (same_depth and all(map(np.array_equal, self._levels, other._levels)))
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(tuple(level.tobytes() for level in self._levels))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"LoD({self.offsets()})"
 
 
 NO_LOD = LoD._trusted(())
 
 
-def remember(lod, key, make, *arguments):
+def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
     """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept with their LoD."""
     found = lod._cache.get(key)
     # One call of C: of two threads that made it at once, both get what the first one put there.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found
 
 
-def take_sequences(lod, indices):
+def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
     """Return the LoD of some sequences of level 0 and below, in this order, and the rows that they cover.
 
     Parameters
@@ -205,6 +217,11 @@ def take_sequences(lod, indices):
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
         levels.append(joined)
     return LoD(levels), indices
+
+
+def _getter(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute, in C: every operator asks, and this takes half the time."""
+    return property(attrgetter(path), doc=doc)
 
 
 class LoDTensor:
@@ -234,25 +251,27 @@ class LoDTensor:
 
     __slots__ = ("_data", "_lod")
 
-    def __init__(self, data, lod=NO_LOD):
+    def __init__(self, data: Rows, lod: LoD | Iterable[Offsets] = NO_LOD) -> None:
         data = as_rows(data.data if isinstance(data, LoDTensor) else data)
         lod = lod if isinstance(lod, LoD) else LoD(lod)
         check_cover(lod, data)
         self._data, self._lod = data, lod
 
     @classmethod
-    def wrap(cls, data, lod=NO_LOD):
+    def wrap(cls, data: np.ndarray, lod: LoD = NO_LOD) -> LoDTensor:
         """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
         tensor = _new(cls)
         tensor._data = data.view()  # whoever holds an array that owns its memory can resize it under all views
         tensor._lod = lod
         return tensor
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[LoDTensor], tuple[np.ndarray, LoD]]:
         return type(self), (self._data, self._lod)  # through the checks
 
     @classmethod
-    def from_sequences(cls, sequences, *, num_levels=None, dtype=None):
+    def from_sequences(
+        cls, sequences: list | tuple, *, num_levels: int | None = None, dtype: DTypeLike | None = None
+    ) -> LoDTensor:
         """Return the LoDTensor of nested lists of sequences, to any depth.
 
         Every list is a level; an array is a sequence of rows; a list of numbers is a sequence of scalars.
@@ -278,7 +297,7 @@ class LoDTensor:
         depth = num_levels
         if depth is None:
             depth = depth_of(sequences) if sequences else 1
-        if check_int(depth, "num_levels") < 1:
+        if (depth := check_int(depth, "num_levels")) < 1:
             raise LoDError("sequences", expected="a list of sequences", got=shown(sequences))
         level, lengths = [sequences], []
         for number in range(depth):
@@ -294,44 +313,43 @@ class LoDTensor:
         lengths.append([len(leaf) for leaf in leaves])
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
 
-    # Every operator asks for these: getters in C take half the time.
-    data = property(attrgetter("_data"), doc="The rows; their values may be changed in place, their number may not.")
-    shape = property(attrgetter("_data.shape"), doc="The shape of the rows: `(rows, ...)`.")
-    dtype = property(attrgetter("_data.dtype"), doc="The data type of the rows.")
-    structure = property(attrgetter("_lod"), doc="The `LoD` object itself, which tensors share.")
+    data: Final[np.ndarray] = _getter("_data", "The rows; their values may be changed in place, their number may not.")
+    shape: Final[tuple[int, ...]] = _getter("_data.shape", "The shape of the rows: `(rows, ...)`.")
+    dtype: Final[np.dtype] = _getter("_data.dtype", "The data type of the rows.")
+    structure: Final[LoD] = _getter("_lod", "The `LoD` object itself, which tensors share.")
 
     @property
-    def num_levels(self):
+    def num_levels(self) -> int:
         """The number of levels; 0 for an ordinary tensor."""
         return self._lod.num_levels
 
-    def lod(self):
+    def lod(self) -> list[list[int]]:
         """Return the offset form: a list of offsets a level."""
         return self._lod.offsets()
 
-    def set_lod(self, offsets):
+    def set_lod(self, offsets: LoD | Iterable[Offsets]) -> None:
         """Give this tensor another LoD, in offset form; tensors that shared the old one keep it."""
         lod = offsets if isinstance(offsets, LoD) else LoD(offsets)
         check_cover(lod, self.data)
         self._lod = lod
 
-    def recursive_sequence_lengths(self):
+    def recursive_sequence_lengths(self) -> list[list[int]]:
         """Return the length form: a list of lengths a level."""
         return self._lod.lengths()
 
-    def set_recursive_sequence_lengths(self, lengths):
+    def set_recursive_sequence_lengths(self, lengths: Iterable[Lengths]) -> None:
         """Give this tensor another LoD, in length form."""
         self.set_lod(LoD.from_lengths(lengths))
 
-    def has_valid_recursive_sequence_lengths(self):
+    def has_valid_recursive_sequence_lengths(self) -> bool:
         """Return whether the LoD covers the rows: yes, unless the shape of `data` was changed in place."""
         return not len(self._lod) or self.shape[:1] == (self._lod.num_rows,)
 
-    def absolute_lod(self):
+    def absolute_lod(self) -> list[list[int]]:
         """Return the offset form with every level counted in rows."""
         return self._lod.absolute()
 
-    def num_elements(self, level=0):
+    def num_elements(self, level: int = 0) -> int:
         """Return the number of sequences of `level`.
 
         Examples
@@ -341,7 +359,7 @@ class LoDTensor:
         """
         return len(self._lod._levels[self._lod._check_level(level)]) - 1
 
-    def slice(self, level, begin, end):
+    def slice(self, level: int, begin: int, end: int) -> LoDTensor:
         """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
 
         Examples
@@ -353,15 +371,15 @@ class LoDTensor:
         lod, first, last = self._lod.slice(level, begin, end)
         return LoDTensor.wrap(self.data[first:last], lod)
 
-    def like(self, rows):
+    def like(self, rows: np.ndarray) -> LoDTensor:
         """Return rows that fit this tensor's LoD, which they share: no check, no copy."""
         return LoDTensor.wrap(rows, self._lod)
 
-    def copy(self):
+    def copy(self) -> LoDTensor:
         """Return a tensor with rows of its own; the LoD is shared, for it never changes."""
         return LoDTensor.wrap(self.data.copy(), self._lod)
 
-    def to_sequences(self):
+    def to_sequences(self) -> list[Any]:
         """Return nested lists, one a level, whose leaves are the sequences: views of their rows.
 
         Examples
@@ -376,7 +394,7 @@ class LoDTensor:
             items = [items[a:b] for a, b in itertools.pairwise(offsets.tolist())]
         return items
 
-    def __getitem__(self, branch):
+    def __getitem__(self, branch: int | tuple[int, ...] | ArrayLike) -> LoDTensor:
         """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views.
 
         An array or a list of indices, or a mask, takes these sequences of level 0, in this order: a copy.
@@ -404,23 +422,23 @@ class LoDTensor:
                 begin, end = self._lod._levels[level][entry : entry + 2].tolist()
         return self.slice(len(branch) - 1, entry, entry + 1)
 
-    def _take(self, indices):
+    def _take(self, indices: ArrayLike) -> LoDTensor:
         if not self.num_levels:
             raise LoDError("indices", expected="at least one level", got=f"a tensor of shape {self.shape}")
         lod, rows = take_sequences(self._lod, as_indices(indices, len(self), "indices"))
         return LoDTensor.wrap(self._data.take(rows, axis=0), lod)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Return the number of sequences of level 0; of rows for an ordinary tensor."""
         return self.num_elements(0) if len(self._lod) else len(self.data)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[LoDTensor]:
         return (self[index] for index in range(len(self)))
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.data, dtype, copy=copy)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         # Rank 0 is a loss: one number, no rows.
         if self.data.ndim == 0:
             return f"LoDTensor: {self.data!r}"
@@ -432,7 +450,7 @@ class LoDTensor:
         return "\n".join(lines)
 
 
-def create_lod_tensor(data, recursive_seq_lens):
+def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDTensor:
     """Return a LoDTensor of `data` cut by lengths, from coarse to fine.
 
     Parameters
@@ -456,7 +474,7 @@ def create_lod_tensor(data, recursive_seq_lens):
     return LoDTensor(data, LoD.from_lengths(recursive_seq_lens))
 
 
-def _describe_lengths(lengths, unit):
+def _describe_lengths(lengths: np.ndarray, unit: str) -> str:
     head = count(len(lengths), "sequence")
     if len(lengths) == 0:
         return head

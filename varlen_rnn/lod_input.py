@@ -3,21 +3,27 @@
 Errors say which level and which entry, what was expected, what came, and what was probably meant.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, count, shown
+from varlen_rnn.typing import Offsets
 
 _MOST_DEPTH = 64  # of lists inside of lists: NumPy's
 
 
-def as_levels(levels):
+def as_levels(levels: Any) -> list:
     """Return the levels as a list, or raise."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
         raise LoDError("LoD", expected="a list of levels", got=shown(levels))
     return list(levels)
 
 
-def _as_integers(level, number, example):
+def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
     if isinstance(level, np.ndarray):
         check_unmasked(level, f"level {number}")
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
@@ -36,7 +42,7 @@ def _as_integers(level, number, example):
     return array.astype(np.int64, copy=False)
 
 
-def check_offsets(level, number):
+def check_offsets(level: Offsets, number: int) -> np.ndarray:
     """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
     # Before the checks: the caller's own array may change between them and here.
     offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3"))
@@ -60,7 +66,7 @@ def check_offsets(level, number):
     return offsets
 
 
-def offsets_of(level, number):
+def offsets_of(level: Offsets, number: int) -> np.ndarray:
     """Return the offsets of a level given by its lengths, or raise: none is negative."""
     lengths = _as_integers(level, number, "[[2, 5]], the lengths")
     negative = np.flatnonzero(lengths < 0)
@@ -74,7 +80,7 @@ def offsets_of(level, number):
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def as_rows(data, name="data"):
+def as_rows(data: Any, name: str = "data") -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
 
     It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
@@ -93,7 +99,7 @@ def as_rows(data, name="data"):
     return array.view()
 
 
-def check_unmasked(data, name, depth=_MOST_DEPTH):
+def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
     """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask.
 
     So would those of masked arrays in lists, as deep as NumPy makes an array of them.
@@ -107,7 +113,7 @@ def check_unmasked(data, name, depth=_MOST_DEPTH):
             check_unmasked(item, name, depth - 1)
 
 
-def as_indices(indices, count, what):
+def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
     """Return indices of `count` sequences, or a mask of them, as a new array of int64, each at least 0; or raise.
 
     Parameters
@@ -145,7 +151,7 @@ def as_indices(indices, count, what):
     return np.where(array < 0, array + count, array)
 
 
-def read_only(array):
+def read_only(array: np.ndarray) -> np.ndarray:
     """Return a copy of a flat array that nobody can write to or resize, nor what stands behind it: it lies in bytes.
 
     Kernels trust such an array, so it is never handed out itself but as a view of its own: of any array that somebody
@@ -154,7 +160,7 @@ def read_only(array):
     return np.frombuffer(array.tobytes(), array.dtype)
 
 
-def depth_of(item):
+def depth_of(item: object) -> int | None:
     """Return how many levels of lists stand above the sequences; None where an empty list leaves it open."""
     if not isinstance(item, (list, tuple)):
         return 0
@@ -163,21 +169,21 @@ def depth_of(item):
     nested = [isinstance(child, (list, tuple)) or (isinstance(child, np.ndarray) and child.ndim) for child in item]
     if not any(nested):
         return 0
-    depths = {depth_of(child) for child in item} - {None}
+    depths = {depth for depth in map(depth_of, item) if depth is not None}
     if not all(nested) or len(depths) > 1:
         got = "numbers beside sequences" if not all(nested) else f"depths {sorted(depths)}"
         raise LoDError("sequences", expected="lists nested equally deep", got=got)
     return 1 + (depths.pop() if depths else 0)
 
 
-def children_of(item, number):
+def children_of(item: object, number: int) -> list | tuple:
     """Return the list that stands for a sequence of an upper level, or raise."""
     if not isinstance(item, (list, tuple)):
         raise LoDError(f"level {number}", expected="a list of sequences", got=type(item).__name__)
     return item
 
 
-def as_sequence(item, number, dtype):
+def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
     """Return the rows of one sequence, or raise."""
     check_unmasked(item, f"sequence {number}")
     try:
@@ -189,7 +195,7 @@ def as_sequence(item, number, dtype):
     return rows
 
 
-def join_sequences(leaves, dtype):
+def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndarray:
     """Concatenate sequences; one without rows and without an element shape takes that of the others."""
     shapes = [leaf.shape[1:] for leaf in leaves if leaf.size or leaf.ndim > 1]
     element = shapes[0] if shapes else ()
@@ -203,7 +209,7 @@ def join_sequences(leaves, dtype):
     return np.concatenate(filled)
 
 
-def check_cover(lod, data):
+def check_cover(lod: Any, data: np.ndarray) -> None:
     """Raise unless the last level of `lod`, if there is one, covers the rows of `data`."""
     if len(lod) == 0:
         return

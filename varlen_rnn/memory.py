@@ -4,6 +4,8 @@ A system hands memory out page by page, clears each page at its first use, and w
 freed: a tenth of the time of a training step.  So what one step lets go is what the next one gets.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import weakref
@@ -13,8 +15,8 @@ import numpy as np
 
 CACHE_LINE = 64  # bytes
 MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all, lent and waiting, where an array counts as 4 MiB at least
-_owned = set()  # of lenders
-_waiting = []  # lenders; what was let go last stands last
+_owned: set[_Lender] = set()  # of lenders
+_waiting: list[_Lender] = []  # lenders; what was let go last stands last
 
 
 class _Memory:
@@ -22,7 +24,7 @@ class _Memory:
 
     __slots__ = ("address", "array", "counted", "size")
 
-    def __init__(self, size):
+    def __init__(self, size: int) -> None:
         self.array, self.size, self.counted = np.empty(size + CACHE_LINE, np.uint8), size, max(size, LEAST_COUNTED)
         start = self.array.__array_interface__["data"][0]
         self.address = start + -start % CACHE_LINE
@@ -36,19 +38,21 @@ class _Lender(weakref.ref):
 
     __slots__ = ("memory",)
 
+    memory: _Memory
+
 
 class _Loan:
     """Stands behind one array and all views of it, and keeps their memory, whoever owns it."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
-    def __init__(self, memory, shape, dtype):
+    def __init__(self, memory: _Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
         data = memory.address, False
         self.__array_interface__ = {"version": 3, "data": data, "typestr": dtype.str, "shape": shape}
         self.memory = memory
 
 
-def array(shape, dtype, size):
+def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     """Return an uninitialised array of `size` bytes that begins at a cache line.
 
     Examples
@@ -66,7 +70,7 @@ def array(shape, dtype, size):
     return np.asarray(loan)[...]  # a view of an array, which its user may make read-only and writable again
 
 
-def _waiting_memory(size):
+def _waiting_memory(size: int) -> _Memory | None:
     """Return memory that waits, the smallest that is large enough and not twice too large, or None."""
     while fitting := [lender for lender in _waiting if size <= lender.memory.size <= 2 * size]:
         lender = min(reversed(fitting), key=attrgetter("memory.size"))  # of equals, what is still in the caches
@@ -75,7 +79,7 @@ def _waiting_memory(size):
     return None
 
 
-def _take_back(lender):
+def _take_back(lender: _Lender) -> bool:
     """Return whether nobody else took what a lender has."""
     _owned.discard(lender)  # first: what an interrupt leaves waiting is found again
     with contextlib.suppress(ValueError):  # another thread was faster
@@ -84,13 +88,13 @@ def _take_back(lender):
     return False
 
 
-def _with_room_to_grow(size):
+def _with_room_to_grow(size: int) -> int:
     """Return up to a quarter more than `size`, for the batches that are a little larger."""
     step = 1 << (size.bit_length() - 3)
     return -(-size // step) * step
 
 
-def _make_room(memory):
+def _make_room(memory: _Memory) -> bool:
     """Return whether some more memory may be owned, after letting go what waits longest where that helps."""
     waiting, need = list(_waiting), memory.counted
     owned = sum([lender.memory.counted for lender in list(_owned)])
@@ -103,7 +107,7 @@ def _make_room(memory):
     return True
 
 
-def release_memory():
+def release_memory() -> None:
     """Give the system the memory that waits for the next large arrays, 1 GiB at most.
 
     A process keeps it after arrays are freed, since fresh memory costs a training step a tenth of its time.
@@ -116,7 +120,7 @@ def release_memory():
         _take_back(lender)
 
 
-def _forget():
+def _forget() -> None:
     _owned.clear()
     _waiting.clear()
 

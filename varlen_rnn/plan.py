@@ -5,8 +5,11 @@ LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`;
 t are the first `batch_sizes[t]` ranks.
 """
 
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_flag,
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember
 from varlen_rnn.lod_input import read_only
+from varlen_rnn.typing import Offsets
 
 # Of a plan, for kernels, the very arrays: never handed out.
 ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
@@ -24,7 +28,7 @@ class SortedSeqItem(NamedTuple):
 
     start: int
     end: int
-    index: int
+    index: int  # type: ignore[assignment]  # the method of tuples is hidden
 
 
 class PaddingReport(NamedTuple):
@@ -39,17 +43,17 @@ class PaddingReport(NamedTuple):
     bucketed_rows: int
 
     @property
-    def rows_saved(self):
+    def rows_saved(self) -> int:
         """Rows of padding that a batch without padding does not have."""
         return self.padded_rows - self.rows
 
     @property
-    def padding_ratio(self):
+    def padding_ratio(self) -> float:
         """Rows of the padded batch for each row that exists; 1.0 for a batch without rows."""
         return self.padded_rows / self.rows if self.rows else 1.0
 
     @property
-    def bucketed_ratio(self):
+    def bucketed_ratio(self) -> float:
         """Rows of the bucketed batch for each row that exists; 1.0 for a batch without rows."""
         return self.bucketed_rows / self.rows if self.rows else 1.0
 
@@ -77,17 +81,24 @@ class SortedSeqs(Frozen):
 
     __slots__ = ("_made", "_offsets", "_seq_lens", "_sorted_indices", "_starts", "total_len")
 
-    def __init__(self, offsets):
+    total_len: int
+    _made: dict[Hashable, Any]
+    _offsets: np.ndarray
+    _seq_lens: np.ndarray
+    _sorted_indices: np.ndarray
+    _starts: np.ndarray
+
+    def __init__(self, offsets: Offsets) -> None:
         self._sort(LoD([offsets]), 0)
 
     @classmethod
-    def of_level(cls, lod, level):
+    def of_level(cls, lod: LoD, level: int) -> SortedSeqs:
         """Return the plan of a level of a LoD."""
         plan = cls.__new__(cls)
         plan._sort(lod, level)
         return plan
 
-    def _sort(self, lod, level):
+    def _sort(self, lod: LoD, level: int) -> None:
         offsets = levels_of(lod)[level]
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
@@ -98,16 +109,31 @@ class SortedSeqs(Frozen):
         self._put("total_len", int(offsets[-1]))
         self._put("_made", {})  # what is made when asked for; `setdefault`, for threads that ask at once
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
 
-    offsets = property(lambda self: self._offsets.view(), doc="The offsets of the level.")
-    sorted_indices = property(lambda self: self._sorted_indices.view(), doc="The caller's index of each rank.")
-    starts = property(lambda self: self._starts.view(), doc="The first entry of each rank.")
-    seq_lens = property(lambda self: self._seq_lens.view(), doc="The length of each rank, in steps.")
+    @property
+    def offsets(self) -> np.ndarray:
+        """The offsets of the level."""
+        return self._offsets.view()
 
     @property
-    def batch_sizes(self):
+    def sorted_indices(self) -> np.ndarray:
+        """The caller's index of each rank."""
+        return self._sorted_indices.view()
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first entry of each rank."""
+        return self._starts.view()
+
+    @property
+    def seq_lens(self) -> np.ndarray:
+        """The length of each rank, in steps."""
+        return self._seq_lens.view()
+
+    @property
+    def batch_sizes(self) -> np.ndarray:
         """Sequences still alive at each step."""
         # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
         found = self._made.get("batch_sizes")
@@ -118,21 +144,21 @@ class SortedSeqs(Frozen):
         return found.view()
 
     @property
-    def num_sequences(self):
+    def num_sequences(self) -> int:
         """The number of sequences, empty ones too."""
         return len(self._seq_lens)
 
     @property
-    def max_seq_len(self):
+    def max_seq_len(self) -> int:
         """Steps of the longest sequence; 0 when there is none."""
         return int(self._seq_lens[0]) if len(self._seq_lens) else 0
 
     @property
-    def padding_ratio(self):
+    def padding_ratio(self) -> float:
         """Rows of the padded batch for each row that exists; `padding()` tells more."""
         return self.padding().padding_ratio
 
-    def padding(self, bucket_size=32):
+    def padding(self, bucket_size: int = 32) -> PaddingReport:
         """Return what padding this batch would cost, whole and in buckets of `bucket_size` sequences.
 
         Examples
@@ -147,7 +173,7 @@ class SortedSeqs(Frozen):
         padded = self.num_sequences * self.max_seq_len
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
-    def previous_rows(self, reverse=False):
+    def previous_rows(self, reverse: bool = False) -> np.ndarray:
         """Return, for every row, the row of the step before it; -1 - i at the first step of the caller's sequence i.
 
         Parameters
@@ -171,7 +197,7 @@ class SortedSeqs(Frozen):
             found = self._made.setdefault(("previous_rows", reverse), read_only(rows))
         return found.view()
 
-    def __getitem__(self, rank):
+    def __getitem__(self, rank: int) -> SortedSeqItem:
         """Return the sequence of a rank as `SortedSeqItem(start, end, index)`; rank 0 is the longest."""
         rank = check_int(rank, "rank")
         if not -len(self) <= rank < len(self):
@@ -179,17 +205,23 @@ class SortedSeqs(Frozen):
         start = int(self._starts[rank])
         return SortedSeqItem(start, start + int(self._seq_lens[rank]), int(self._sorted_indices[rank]))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._seq_lens)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[SortedSeqItem]:
         return (self[rank] for rank in range(len(self)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"SortedSeqs({self.num_sequences} sequences, {self.max_seq_len} steps, {self.total_len} rows)"
 
 
-def sort_by_seq_len(x, level=-1):
+class Holder(Protocol):
+    """What holds rows or a LoD, as a Variable does."""
+
+    value: Any
+
+
+def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> SortedSeqs:
     """Return the plan of a level: its sequences sorted by length, longest first, ties in the caller's order.
 
     Parameters
@@ -224,7 +256,7 @@ def sort_by_seq_len(x, level=-1):
     if not isinstance(x, LoD):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
-        return SortedSeqs(x)
+        return SortedSeqs(x)  # type: ignore[arg-type]  # what a Holder holds
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
@@ -232,12 +264,12 @@ def sort_by_seq_len(x, level=-1):
     return remember(x, ("plan", level), SortedSeqs.of_level, x, level)
 
 
-def plan_of_rows(lod):
+def plan_of_rows(lod: LoD) -> SortedSeqs:
     """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
     return remember(lod, ("plan", -1), SortedSeqs.of_level, lod, -1)
 
 
-def check_is_plan(sorted_seqs):
+def check_is_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a plan."""
     if not isinstance(sorted_seqs, SortedSeqs):
         raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)

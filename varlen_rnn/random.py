@@ -1,5 +1,7 @@
 """The random numbers of initialisation and dropout: one generator per thread, or context, seeded by `manual_seed`."""
 
+from __future__ import annotations
+
 import contextvars
 import json
 
@@ -7,10 +9,10 @@ import numpy as np
 
 from varlen_rnn.errors import CheckpointError, check_int, shown
 
-_generator = contextvars.ContextVar("generator", default=None)
+_generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.ContextVar("generator", default=None)
 
 
-def generator():
+def generator() -> np.random.Generator:
     """Return this context's generator; a fresh context starts from the system's entropy."""
     current = _generator.get()
     if current is None:
@@ -19,7 +21,7 @@ def generator():
     return current
 
 
-def manual_seed(seed):
+def manual_seed(seed: int) -> None:
     """Seed the random numbers of this context: initial parameters and dropout.
 
     A generator is that of one thread: another thread has one of its own, from the system's entropy unless it seeds it.
@@ -38,12 +40,12 @@ def manual_seed(seed):
     _generator.set(np.random.default_rng(check_int(seed, "seed", 0)))
 
 
-def get_state():
+def get_state() -> str:
     """Return the state of this context's generator as a JSON text, to be saved with a model."""
     return json.dumps(generator().bit_generator.state)
 
 
-def set_state(state):
+def set_state(state: str) -> None:
     """Go on from a state that `get_state` returned."""
     fresh = np.random.default_rng()
     try:

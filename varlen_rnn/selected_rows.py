@@ -6,9 +6,13 @@ only rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
 Source: PaddlePaddle's design document "Selected Rows".
 """
 
+from __future__ import annotations
+
 import math
+from typing import NoReturn, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
@@ -43,7 +47,7 @@ class SelectedRows:
 
     __slots__ = ("_height", "_rows", "_value")
 
-    def __init__(self, rows, value, height):
+    def __init__(self, rows: ArrayLike, value: ArrayLike, height: int) -> None:
         # A copy of the rows before they are checked: the caller's may change at any time.
         height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
@@ -55,31 +59,31 @@ class SelectedRows:
             raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(rows[entry]))
         self._set(rows, value, height)
 
-    def _set(self, rows, value, height):
+    def _set(self, rows: np.ndarray, value: np.ndarray, height: int) -> None:
         # Kernels write at these rows, and read as many rows of `value`, without a check: nobody holds these two views.
         self._rows, self._value, self._height = rows, value.view(), height
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[SelectedRows], tuple[np.ndarray, np.ndarray, int]]:
         # Through the checks: NumPy's copies of read-only arrays can be written to.
         return SelectedRows, (self._rows, self._value, self._height)
 
     @property
-    def rows(self):
+    def rows(self) -> np.ndarray:
         """The listed rows, (n,) int64, read-only: a view that nobody else holds."""
         return self._rows.view()
 
     @property
-    def value(self):
+    def value(self) -> np.ndarray:
         """What is added to each listed row, (n, ...): a view, whose entries may be changed in place."""
         return self._value.view()
 
     @property
-    def height(self):
+    def height(self) -> int:
         """Rows of the dense array."""
         return self._height
 
     @classmethod
-    def wrap(cls, rows, value, height):
+    def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
         """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
 
         `rows`, int64, are copied.
@@ -94,21 +98,21 @@ class SelectedRows:
         return self
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """The shape of the dense array."""
         return (self._height, *self._value.shape[1:])
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         """The number of dimensions of the dense array."""
         return self._value.ndim
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The data type of `value`."""
         return self._value.dtype
 
-    def merge(self):
+    def merge(self) -> SelectedRows:
         """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.
 
         Examples
@@ -122,7 +126,7 @@ class SelectedRows:
             return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)
         return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
 
-    def to_dense(self):
+    def to_dense(self) -> np.ndarray:
         """Return the dense array; what repeats is summed in order of appearance.
 
         Examples
@@ -132,11 +136,15 @@ class SelectedRows:
         """
         return _sum_rows(self._value, self._rows, self._height)
 
-    def copy(self):
+    def copy(self) -> SelectedRows:
         """Return a SelectedRows that shares nothing with this one."""
         return SelectedRows.wrap(self.rows.copy(), self.value.copy(), self.height)
 
-    def __add__(self, other):
+    @overload
+    def __add__(self, other: SelectedRows) -> SelectedRows: ...
+    @overload
+    def __add__(self, other: np.ndarray) -> np.ndarray: ...
+    def __add__(self, other: SelectedRows | np.ndarray) -> SelectedRows | np.ndarray:
         """Return the sum: another SelectedRows is appended without merging, an array makes the result dense.
 
         Raises
@@ -166,18 +174,18 @@ class SelectedRows:
     __radd__ = __add__  # the sum of two numbers does not depend on their order
     __array_ufunc__ = None  # so that `array + selected` comes here, not element by element to NumPy
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         hint = "to_dense() returns all rows, .value the listed ones"
         raise DTypeError("SelectedRows", expected="an explicit conversion", got="np.asarray", hint=hint)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         count, unique = len(self.rows), len(np.unique(self.rows))
         noun = "row" if count == 1 else "rows"
         value = f"value {self.value.shape} {self.dtype}"
         return f"SelectedRows(height={self.height}, {count} {noun}, {unique} unique, {value})"
 
 
-def _sum_rows(value, rows, count):
+def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
     """Return `count` rows: each the sum, in order of appearance, of what `rows` says belongs to it."""
     width = math.prod(value.shape[1:])
     out = np.zeros((count, width), value.dtype)
@@ -185,7 +193,7 @@ def _sum_rows(value, rows, count):
     return out.reshape(count, *value.shape[1:])
 
 
-def _as_value(value):
+def _as_value(value: ArrayLike) -> np.ndarray:
     check_unmasked(value, "value")
     try:
         array = np.asarray(value)
@@ -198,7 +206,7 @@ def _as_value(value):
     return array
 
 
-def _as_rows(rows):
+def _as_rows(rows: ArrayLike) -> np.ndarray:
     check_unmasked(rows, "rows")
     try:
         array = np.asarray(rows)

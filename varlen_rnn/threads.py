@@ -9,12 +9,15 @@ An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing he
 that an interrupt could part: what threads share are lists and queues, each changed by one call of C.
 """
 
+from __future__ import annotations
+
 import _thread
 import contextlib
 import contextvars
 import functools
 import os
 import re
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 from varlen_rnn.errors import DTypeError, check_int, shown
@@ -25,20 +28,20 @@ MAX_THREADS = 64  # of a call, the calling one among them
 
 VARIABLE = "VARLEN_RNN_NUM_THREADS"  # of the environment
 
-_own_number = contextvars.ContextVar("num_threads", default=None)
-_last_number = None  # that any context has set: it is that of all which have none of their own
-_jobs = []  # those that have not ended
-_helpers = []  # one entry per thread
-_wakes = SimpleQueue()  # for each entry, a helper looks into all jobs
-_teams = []  # those who asked to be a team; the first of them is
+_own_number: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
+_last_number: int | None = None  # that any context has set: it is that of all which have none of their own
+_jobs: list[_Job] = []  # those that have not ended
+_helpers: list[None] = []  # one entry per thread
+_wakes: SimpleQueue[None] = SimpleQueue()  # for each entry, a helper looks into all jobs
+_teams: list[object] = []  # those who asked to be a team; the first of them is
 
 
-def _available_cores():
+def _available_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def get_num_threads():
+def get_num_threads() -> int:
     """Return the number of threads that kernels run on when they are called here, 64 at most.
 
     Raises
@@ -55,7 +58,7 @@ def get_num_threads():
 
 
 @functools.cache
-def _number_of_environment():
+def _number_of_environment() -> int | None:
     """Return the number that the environment set when it was first asked for, or None."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
@@ -65,7 +68,7 @@ def _number_of_environment():
     return check_int(int(text), VARIABLE, 1)
 
 
-def set_num_threads(num_threads):
+def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that kernels run on; results do not depend on it.
 
     It is that of the whole process, but for a thread (or another context of `contextvars`, such as a task of asyncio)
@@ -94,12 +97,12 @@ def set_num_threads(num_threads):
     _last_number = _own_number.get()
 
 
-def set_num_threads_here(num_threads):
+def set_num_threads_here(num_threads: int) -> None:
     """Set the number of threads that kernels run on in this context alone."""
     _own_number.set(check_int(num_threads, "num_threads", 1))
 
 
-def count_shards(work, max_shards):
+def count_shards(work: int, max_shards: int) -> int:
     """Return into how many shards to cut work: one, if it is not worth waking helpers.
 
     Parameters
@@ -112,7 +115,12 @@ def count_shards(work, max_shards):
     return 1 if work < SMALL_WORK else max(1, min(get_num_threads(), max_shards))
 
 
-def for_each_shard(kernel, *arguments, num_shards, give_up=None):
+def for_each_shard(
+    kernel: Callable[..., object],
+    *arguments: object,
+    num_shards: int,
+    give_up: Callable[[], object] | None = None,
+) -> None:
     """Call `kernel(shard, num_shards, *arguments)`, a function that releases the GIL, for every shard.
 
     It returns, or raises what went wrong, after all shards that have begun; after an error, no more begin.
@@ -140,16 +148,24 @@ def for_each_shard(kernel, *arguments, num_shards, give_up=None):
 class _Job:
     """The shards of one call: the caller and its helpers each take the next one, until none is left."""
 
-    def __init__(self, kernel, arguments, num_shards, give_up):
+    def __init__(
+        self,
+        kernel: Callable[..., object],
+        arguments: tuple[object, ...],
+        num_shards: int,
+        give_up: Callable[[], object] | None,
+    ) -> None:
         self.kernel, self.arguments, self.num_shards = kernel, arguments, num_shards
         self.give_up = give_up or (lambda: None)
         self.shards = iter(range(num_shards))
         self.num_helpers = min(num_shards, MAX_THREADS) - 1
-        self.errors = []  # of helpers
+        self.errors: list[BaseException] = []  # of helpers
         self.has_run, self.is_closed = False, False
-        self.came, self.went, self.news = [], [], SimpleQueue()
+        self.came: list[None] = []
+        self.went: list[None] = []
+        self.news: SimpleQueue[None] = SimpleQueue()
 
-    def run(self):
+    def run(self) -> None:
         """Wake the helpers and take part; a helper that comes late finds nothing left, and nobody waits for it."""
         _jobs.append(self)
         _wake_helpers()
@@ -159,7 +175,7 @@ class _Job:
             self.kernel(shard, self.num_shards, *self.arguments)
         self.has_run = True
 
-    def help(self):
+    def help(self) -> None:
         """Take part, as a helper."""
         self.came.append(None)  # before it looks whether the job is closed, for who closes it then looks here
         for shard in self.shards:
@@ -174,7 +190,7 @@ class _Job:
         self.went.append(None)
         self.news.put(None)
 
-    def settle(self):
+    def settle(self) -> None:
         """Return once no helper is in a shard; what interrupts the wait is raised then."""
         interrupt = None
         while True:
@@ -193,7 +209,7 @@ class _Job:
             raise interrupt
 
 
-def _wake_helpers():
+def _wake_helpers() -> None:
     """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
     wanted = sum(job.num_helpers for job in list(_jobs))
     _ensure_helpers(wanted)
@@ -201,7 +217,7 @@ def _wake_helpers():
         _wakes.put(None)
 
 
-def _ensure_helpers(count):
+def _ensure_helpers(count: int) -> bool:
     """Start the helpers missing from so many, as far as the system gives threads; return whether all are there."""
     while len(_helpers) < count:
         try:
@@ -213,19 +229,19 @@ def _ensure_helpers(count):
     return True
 
 
-def _help_for_ever():
+def _help_for_ever() -> None:
     while True:
         _wakes.get()
         _help_all()
 
 
-def _help_all():  # a function of its own, so that a helper that waits holds no job, and no arrays of one
+def _help_all() -> None:  # a function of its own, so that a helper that waits holds no job, and no arrays of one
     for job in list(_jobs):
         job.help()
 
 
 @contextlib.contextmanager
-def team():
+def team() -> Iterator[bool]:
     """Yield whether shards, as many as there are threads, may wait for each other: all of them then run at once.
 
     There is one team at a time: the members of two would spin on the cores that the others need.  There is none where
@@ -242,7 +258,7 @@ def team():
             _teams.remove(mine)
 
 
-def _forget_threads():
+def _forget_threads() -> None:
     global _wakes
     _wakes = SimpleQueue()
     for known in (_jobs, _helpers, _teams):

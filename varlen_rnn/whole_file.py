@@ -11,7 +11,7 @@ import stat
 try:
     import fcntl
 except ImportError:  # not a POSIX system: there, what a killed writer leaves behind stays
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # no other module
 
 
 def write_file(path, payload, durable=True):

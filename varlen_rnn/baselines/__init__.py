@@ -1,3 +1,7 @@
 """Padded twins of the recurrent layers, for honest comparison."""
 
 from varlen_rnn.baselines.padded import Padded
+
+__all__ = [
+    "Padded",
+]

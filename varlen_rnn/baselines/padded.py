@@ -5,7 +5,12 @@ valid rows are taken back: what a masked implementation computes and pays.  A se
 within its own length first, so padding stands at the end there too and reaches no valid row.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from varlen_rnn.errors import DTypeError
+from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
 from varlen_rnn.nn.recurrent import Recurrent
@@ -13,7 +18,8 @@ from varlen_rnn.ops.padding import Rectangle
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import grad_enabled
-from varlen_rnn.tape.variable import apply, as_variable, required
+from varlen_rnn.tape.variable import Variable, apply, as_variable, required
+from varlen_rnn.typing import Rows
 
 
 class Padded(Module):
@@ -36,17 +42,17 @@ class Padded(Module):
     (True, 8)
     """
 
-    def __init__(self, layer):
+    def __init__(self, layer: Recurrent) -> None:
         if not isinstance(layer, Recurrent):
             raise DTypeError("Padded, layer", expected="an nn.RNN, nn.LSTM or nn.GRU", got=type(layer).__name__)
         self.layer = layer
 
     @staticmethod
-    def rows(x):
+    def rows(x: Variable | LoDTensor) -> int:
         """Return the rows of the padded batch of `x`: sequences times the longest."""
         return sort_by_seq_len(x).padding().padded_rows
 
-    def forward(self, x, states=None):
+    def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`, as the layer does; of an LSTM, `c_n` is not returned: padding has overwritten it.
 
         Parameters
@@ -59,7 +65,7 @@ class Padded(Module):
         states = [as_variable(state) for state in states]
         layer.check(x, states)
         directions = [Rectangle(*apply("rectangle", x, reverse=r)) for r in (False, True)[: layer.num_directions]]
-        last = []
+        last: list[Variable] = []
         for number in range(layer.num_layers):
             if number:
                 x = dropout(x, layer.dropout, layer.training)
@@ -75,7 +81,7 @@ class Padded(Module):
         return x, concat(last, axis=0)
 
 
-def _last_state(y, initial, direction):
+def _last_state(y: Variable, initial: Variable | None, direction: Rectangle) -> Variable:
     """Return (1, sequences, hidden): the output of each last step; of an empty sequence, its initial state."""
     h = apply("take_rows", y, direction.last)
     if initial is not None:

@@ -10,10 +10,13 @@ as one matrix, slots are ordered so that the gradients of the projected inputs, 
 each stand side by side.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
@@ -22,6 +25,8 @@ from varlen_rnn.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
+_Floats: TypeAlias = tuple[float, ...]
+_Tuples: TypeAlias = tuple[_Floats, ...]
 
 
 class Cell(Frozen):
@@ -76,7 +81,28 @@ class Cell(Frozen):
         "x_slot",
     )  # fmt: skip
 
-    def __init__(self, *, name, gates, states, slots, step, step_grad, product_slots=None):
+    gates: tuple[str, ...]
+    h_gates: tuple[int, ...]
+    name: str
+    num_kept: int
+    reads_output: bool
+    slots: tuple[str, ...]
+    states: tuple[str, ...]
+    step: Callable
+    step_grad: Callable
+    x_slot: int
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        gates: Sequence[str],
+        states: Sequence[str],
+        slots: Sequence[str],
+        step: Callable,
+        step_grad: Callable,
+        product_slots: Mapping[str, str] | None = None,
+    ) -> None:
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
         for what, function in (("step", step), ("step_grad", step_grad)):
@@ -93,7 +119,7 @@ class Cell(Frozen):
         self._put("step_grad", body(step_grad))
         _register(self)
 
-    def _put_windows(self, product_slots):
+    def _put_windows(self, product_slots: Mapping[str, str]) -> None:
         """Find where the gradients of projected inputs and of recurrent products stand among the slots."""
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
         if not isinstance(product_slots, Mapping) or not all(
@@ -115,21 +141,21 @@ class Cell(Frozen):
         self._put("x_slot", x_slot)
         self._put("h_gates", tuple(of_products[slot] for slot in first))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
         return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"
 
 
-def _names(what, names):
+def _names(what: str, names: Any) -> tuple[str, ...]:
     names = tuple(names if isinstance(names, str) else check_list(names, what, "a sequence of names"))
     if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
         raise ShapeError(what, expected="at least one name, each once", got=names)
     return names
 
 
-def _check_equations(cell, step, step_grad):
+def _check_equations(cell: Cell, step: Callable, step_grad: Callable) -> bool:
     """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
         hint = "keep what it needs of the output in a slot; take states by constant numbers, do not unpack them"
@@ -147,7 +173,7 @@ def _check_equations(cell, step, step_grad):
     return _may_read_first(cell, "step", step, 2) or _may_read_first(cell, "step_grad", step_grad, 1)
 
 
-def _may_read_first(cell, what, function, position):
+def _may_read_first(cell: Cell, what: str, function: Callable, position: int) -> bool:
     try:
         return may_read_first(function, position, len(cell.states))
     except Exception as error:
@@ -155,7 +181,7 @@ def _may_read_first(cell, what, function, position):
         raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
 
 
-def _run(cell, what, function, arguments, names):
+def _run(cell: Cell, what: str, function: Callable, arguments: _Tuples, names: tuple[str, str]) -> _Tuples:
     """Return the two tuples of an equation, or raise unless they are as long as declared."""
     wanted = [len(getattr(cell, name)) for name in names]
     expected = f"a tuple of {wanted[0]} numbers and one of {wanted[1]}"
@@ -168,12 +194,14 @@ def _run(cell, what, function, arguments, names):
     return result
 
 
-def _loss(step, d_states, arguments):
+def _loss(step: Callable, d_states: _Floats, arguments: _Tuples) -> float:
     states, _ = step(*arguments)
     return sum(d * state for d, state in zip(d_states, states, strict=True))
 
 
-def _check_gradient(cell, loss, arguments, d_slots, d_prev):
+def _check_gradient(
+    cell: Cell, loss: Callable[[_Tuples], float], arguments: _Tuples, d_slots: _Floats, d_prev: _Floats
+) -> None:
     """Raise unless gradients are central differences of the loss."""
     of_products = {gate: d_slots[slot] for slot, gate in enumerate(cell.h_gates)}
     gradients = (
@@ -190,8 +218,8 @@ def _check_gradient(cell, loss, arguments, d_slots, d_prev):
                 raise ShapeError(what, expected=f"{right:.6g}, as a difference of step tells", got=f"{given:.6g}")
 
 
-def _difference(loss, arguments, place, number):
-    def at(change):
+def _difference(loss: Callable[[_Tuples], float], arguments: _Tuples, place: int, number: int) -> float:
+    def at(change: float) -> float:
         moved = list(arguments[place])
         moved[number] += change
         return loss((*arguments[:place], tuple(moved), *arguments[place + 1 :]))
@@ -199,10 +227,10 @@ def _difference(loss, arguments, place, number):
     return (at(_STEP) - at(-_STEP)) / (2 * _STEP)
 
 
-_CELLS = {}
+_CELLS: dict[str, Cell] = {}
 
 
-def _register(cell):
+def _register(cell: Cell) -> None:
     """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
     former = _CELLS.get(cell.name)
     if former is not None and _origin(former) != _origin(cell):
@@ -210,12 +238,12 @@ def _register(cell):
     _CELLS[cell.name] = cell
 
 
-def _origin(cell):
+def _origin(cell: Cell) -> tuple[str, str]:
     function = getattr(cell.step, "py_func", cell.step)
     return function.__module__, function.__qualname__
 
 
-def find_cell(name):
+def find_cell(name: str) -> Cell:
     """Return the cell of a name.
 
     Raises

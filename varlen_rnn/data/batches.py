@@ -4,21 +4,29 @@ The order is a pure function of (seed, epoch), so that a run that was stopped ca
 reached.  Batches need no padding; `bucket` still helps, for sequences of like length keep every step busy.
 """
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from varlen_rnn.data.gather import store_of
+from varlen_rnn.data.gather import Store, store_of
 from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.typing import Rows
 
 # Batches a pool: large enough that neighbours in length are near, small enough that the order stays random.
 POOL = 50
+
+Batch = TypeVar("Batch")  # a LoDTensor, or a pair of one and labels
+Labels: TypeAlias = Rows | Iterable[Rows]  # of sequences, or of rows
 _MOST = 2**50  # of a budget: more than any batch has, and pools of it fit 64 bits
 
 
-class Batches:
+class Batches(Generic[Batch]):
     """The batches of one epoch: sized, indexable, and the same each time one iterates.
 
     Made by `batches`.  `len(b)` is the number of batches, `b[k]` the batch k, `b.at_epoch(n)` the batches of
@@ -34,14 +42,16 @@ class Batches:
     ([array([1, 2]), array([3])], array([0, 1]))
     """
 
-    def __init__(self, store, labels, cut, epoch):
+    def __init__(
+        self, store: Store, labels: np.ndarray | Store | None, cut: Callable[[int], list[np.ndarray]], epoch: int
+    ) -> None:
         self._store = store
         self._labels = labels
         self._cut = cut
         self._indices = cut(epoch)
         self.epoch = epoch
 
-    def at_epoch(self, epoch):
+    def at_epoch(self, epoch: int) -> Batches[Batch]:
         """Return the batches of this epoch; another order if the batches are shuffled, else the same.
 
         Examples
@@ -53,7 +63,7 @@ class Batches:
         """
         return Batches(self._store, self._labels, self._cut, check_int(epoch, "epoch", 0))
 
-    def indices(self, batch):
+    def indices(self, batch: int) -> np.ndarray:
         """Return the caller's indices of the sequences of a batch, int64, shape `(num_sequences,)`.
 
         Examples
@@ -66,8 +76,10 @@ class Batches:
             raise OutOfRangeError("batch", expected=f"less than {len(self)}, the number of batches", got=batch)
         return self._indices[batch].copy()
 
-    def __getitem__(self, batch):
-        indices = self.indices(batch)
+    def __getitem__(self, batch: int) -> Batch:
+        return self._batch(self.indices(batch))
+
+    def _batch(self, indices: np.ndarray) -> Any:
         x = self._store.gather(indices)
         if self._labels is None:
             return x
@@ -76,28 +88,54 @@ class Batches:
         # Labels of rows share the LoD object, and with it the plan.
         return x, LoDTensor(self._labels.gather(indices).data, x.structure)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._indices)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         return (self[batch] for batch in range(len(self)))
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Batches: {len(self)} batches of {len(self._store.lengths)} sequences, epoch {self.epoch}"
 
 
+@overload
 def batches(
-    sequences,
-    labels=None,
+    sequences: Iterable[Rows],
+    labels: None = None,
     *,
-    batch_size=None,
-    max_tokens=None,
-    shuffle=False,
-    bucket=False,
-    drop_last=False,
-    seed=0,
-    epoch=0,
-):
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    shuffle: bool = False,
+    bucket: bool = False,
+    drop_last: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Batches[LoDTensor]: ...
+@overload
+def batches(
+    sequences: Iterable[Rows],
+    labels: Labels,
+    *,
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    shuffle: bool = False,
+    bucket: bool = False,
+    drop_last: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Batches[tuple[LoDTensor, Any]]: ...
+def batches(
+    sequences: Iterable[Rows],
+    labels: Labels | None = None,
+    *,
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    shuffle: bool = False,
+    bucket: bool = False,
+    drop_last: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+) -> Batches[Any]:
     """Return the batches of sequences, each a LoDTensor, or a pair of LoDTensor and labels.
 
     Parameters
@@ -152,20 +190,22 @@ def batches(
     # What a sequence takes from the budget of its batch.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
-    def cut(epoch):
+    def cut(epoch: int) -> list[np.ndarray]:
         rng = np.random.default_rng([seed, epoch]) if shuffle else None
         order = _order(store.lengths, costs, budget, bucket, rng)
         found = _cut(order, costs[order], budget)
         if drop_last and found and costs[found[-1]].sum() < budget:
             found.pop()
-        if bucket and shuffle:
+        if bucket and rng is not None:
             found = [found[number] for number in rng.permutation(len(found))]
         return found
 
     return Batches(store, _check_labels(labels, store), cut, epoch)
 
 
-def _order(lengths, costs, budget, bucket, rng):
+def _order(
+    lengths: np.ndarray, costs: np.ndarray, budget: int, bucket: bool, rng: np.random.Generator | None
+) -> np.ndarray:
     """Return the order of the sequences, before they are cut into batches."""
     if rng is None:
         return np.argsort(lengths, kind="stable") if bucket else np.arange(len(lengths))
@@ -178,7 +218,7 @@ def _order(lengths, costs, budget, bucket, rng):
     return order[np.lexsort((keys, pools))]
 
 
-def _cut(order, costs, budget):
+def _cut(order: np.ndarray, costs: np.ndarray, budget: int) -> list[np.ndarray]:
     """Return the order as a list of batches, each as long as the budget allows, and at least one sequence."""
     spent = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
     bounds = [0]
@@ -188,7 +228,7 @@ def _cut(order, costs, budget):
     return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
-def _check_labels(labels, store):
+def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | None:
     """Return labels of sequences as an array, labels of rows as a store."""
     if labels is None:
         return None
@@ -205,7 +245,7 @@ def _check_labels(labels, store):
     return array
 
 
-def _are_of_rows(labels):
+def _are_of_rows(labels: Labels) -> bool:
     if isinstance(labels, LoDTensor):
         return labels.num_levels > 0
     return isinstance(labels, (list, tuple)) and any(
@@ -213,7 +253,7 @@ def _are_of_rows(labels):
     )
 
 
-def _check_row_labels(labels, store):
+def _check_row_labels(labels: Any, store: Store) -> Store:
     found = store_of(labels, "labels")
     hint = "an array of shape (num_sequences, ...) holds one entry a sequence"
     if len(found.lengths) != len(store.lengths):

@@ -1,9 +1,13 @@
 """A data set: sequences, their labels, and the vocabulary and classes that give the numbers a meaning."""
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from varlen_rnn.data.vocabulary import TOKENS, encode_all, split_text
 from varlen_rnn.errors import (
@@ -48,13 +52,13 @@ class Dataset:
     """
 
     name: str
-    sequences: list
+    sequences: list[np.ndarray]
     labels: np.ndarray | list | None
-    vocabulary: list
-    classes: list
+    vocabulary: list[str]
+    classes: list[str]
     tokens: str = "characters"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):
             object.__setattr__(self, name, _as_list(getattr(self, name), name))
         if not isinstance(self.labels, (list, np.ndarray, type(None))):
@@ -71,11 +75,11 @@ class Dataset:
             raise ShapeError("labels", expected=f"{len(self)}, one a sequence", got=shown(self.labels))
 
     @property
-    def lengths(self):
+    def lengths(self) -> np.ndarray:
         """The length of each sequence, int64, shape `(num_sequences,)`."""
         return np.fromiter(map(len, self.sequences), np.int64, len(self))
 
-    def encode(self, text):
+    def encode(self, text: str | Iterable[str]) -> np.ndarray:
         """Return the ids of a text, or of a list of tokens: int64, shape `(tokens,)`; 0 for unknown tokens.
 
         Raises
@@ -103,7 +107,7 @@ class Dataset:
                 raise DTypeError("encode", expected="a text or a list of strings", got=shown(wrong[0]))
         return encode_all([text], self.vocabulary)[0]
 
-    def take(self, indices, name=None):
+    def take(self, indices: ArrayLike, name: str | None = None) -> Dataset:
         """Return the data set of these sequences, in this order, with the same vocabulary and classes.
 
         Parameters
@@ -131,7 +135,7 @@ class Dataset:
         sequences = [self.sequences[index] for index in indices]
         return dataclasses.replace(self, name=self.name if name is None else name, sequences=sequences, labels=labels)
 
-    def split(self, test_fraction=0.1, seed=0):
+    def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Return a training and a test set, both in random order; every sequence is in exactly one of them.
 
         Parameters
@@ -153,10 +157,10 @@ class Dataset:
         held = round(len(self) * test_fraction)
         return self.take(order[held:], f"{self.name}, train"), self.take(order[:held], f"{self.name}, test")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.sequences)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         unit = "token" if self.vocabulary else "row"
         parts = [f"Dataset {self.name}: {len(self)} sequences"]
         if len(self):
@@ -168,15 +172,15 @@ class Dataset:
         return "; ".join(parts)
 
 
-def _as_list(value, name):
+def _as_list(value: Any, name: str) -> list:
     return value if isinstance(value, list) else check_list(value, name)
 
 
-def _has_length(value):
+def _has_length(value: object) -> bool:
     return value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, Sized)
 
 
-def _check_texts(entries, name):
+def _check_texts(entries: list, name: str) -> None:
     for number, entry in enumerate(entries):
         if not isinstance(entry, str):
             raise DTypeError(f"{name}, entry {number}", expected="a text", got=shown(entry))

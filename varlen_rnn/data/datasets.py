@@ -3,6 +3,8 @@
 What is in them follows from the version of Python, which `name` records beside its own.
 """
 
+from __future__ import annotations
+
 import ast
 import itertools
 import pathlib
@@ -13,7 +15,9 @@ import sysconfig
 import textwrap
 import unicodedata
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 
+from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.readers import from_texts
 from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import InputError, check_int, check_list, shown
@@ -32,7 +36,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"“*(])")
 _BULLET = re.compile(r"^\s*(?:\*|\d+\.)\s+")
 
 
-def unicode_names(without=NUMBERED):
+def unicode_names(without: Iterable[str] = NUMBERED) -> Dataset:
     """Return the names of Unicode's characters, as characters; the label is the general category ("Lu", "Sm" ...).
 
     About 30 000 names of 2 to 88 characters.
@@ -61,7 +65,7 @@ def unicode_names(without=NUMBERED):
     return from_texts(names, labels, name=f"unicode_names (Unicode {unicodedata.unidata_version})")
 
 
-def documentation_sentences(min_count=2, max_vocabulary=None):
+def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = None) -> Dataset:
     """Return the prose sentences of Python's reference, as words; the label is the topic.
 
     Tables, code and grammar are left out, and sentences of fewer than 3 or more than 200 words.  A sentence that
@@ -92,7 +96,7 @@ def documentation_sentences(min_count=2, max_vocabulary=None):
     except ImportError as error:
         expected = "the module pydoc_data.topics, which the standard library has"
         raise InputError("documentation_sentences", expected=expected, got=error) from error
-    found = {}
+    found: dict[tuple[str, ...], tuple[str, str]] = {}
     # The shortest topic is the most specific one.
     for topic in sorted(topics, key=lambda topic: (len(topics[topic]), topic)):
         for sentence in _sentences(topics[topic]):
@@ -110,7 +114,7 @@ def documentation_sentences(min_count=2, max_vocabulary=None):
     )
 
 
-def standard_library_functions(packages=None, limit=400):
+def standard_library_functions(packages: Sequence[str] | None = None, limit: int | None = 400) -> Dataset:
     """Return functions and methods of the standard library, as characters; the label is the package.
 
     Lengths have a heavy tail: from one line to some hundred.  Files are parsed in the order of their names, until
@@ -158,7 +162,7 @@ def standard_library_functions(packages=None, limit=400):
     return from_texts(texts, labels, name=f"standard_library_functions (Python {platform.python_version()})")
 
 
-def _sentences(text):
+def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of the paragraphs that are prose."""
     for paragraph in re.split(r"\n\s*\n", text):
         prose = " ".join(_BULLET.sub("", paragraph).split())
@@ -168,7 +172,7 @@ def _sentences(text):
             yield from _SENTENCE_END.split(prose)
 
 
-def _functions(folder):
+def _functions(folder: pathlib.Path) -> Iterator[str]:
     """Yield the sources of the functions of a folder, outermost only, without their indentation."""
     for path in sorted(folder.rglob("*.py")):
         if _TEST_FOLDERS.isdisjoint(path.relative_to(folder).parts):
@@ -185,7 +189,7 @@ def _functions(folder):
                 yield textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
 
 
-def _outermost(node):
+def _outermost(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield child

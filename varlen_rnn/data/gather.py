@@ -3,11 +3,17 @@
 A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoDTensor of these sequences.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
 from varlen_rnn.lod import LoD, LoDTensor, take_sequences
 from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.typing import Rows
 
 
 class TensorStore:
@@ -20,13 +26,13 @@ class TensorStore:
     [[array([4, 5])], [array([0, 1, 2]), array([3])]]
     """
 
-    def __init__(self, tensor, name="sequences"):
+    def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:
             raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
         self.tensor = LoDTensor(tensor.data, tensor.structure)  # what the caller does to his, this one does not follow
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
-    def gather(self, indices):
+    def gather(self, indices: np.ndarray) -> LoDTensor:
         """Return the LoDTensor of these sequences, in this order: a copy."""
         lod, rows = take_sequences(self.tensor.structure, indices)
         return LoDTensor(self.tensor.data.take(rows, axis=0), lod)
@@ -43,7 +49,7 @@ class ListStore:
     [array([3.]), array([], dtype=float64), array([1., 2.])]
     """
 
-    def __init__(self, sequences, name="sequences"):
+    def __init__(self, sequences: Iterable[Rows], name: str = "sequences") -> None:
         arrays = [_as_rows(item, f"{name}, sequence {number}") for number, item in enumerate(sequences)]
         self.lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
         filled = np.flatnonzero(self.lengths)
@@ -55,13 +61,16 @@ class ListStore:
             arrays = [array if len(array) else nothing for array in arrays]
         self.arrays = arrays
 
-    def gather(self, indices):
+    def gather(self, indices: np.ndarray) -> LoDTensor:
         """Return the LoDTensor of these sequences, in this order: one concatenation."""
         rows = np.concatenate([self.arrays[index] for index in indices])
         return LoDTensor(rows, LoD.from_lengths([self.lengths[indices]]))
 
 
-def store_of(sequences, name="sequences"):
+Store: TypeAlias = TensorStore | ListStore
+
+
+def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     """Return the store of a LoDTensor, or of a list of arrays of rows.
 
     Raises
@@ -84,7 +93,7 @@ def store_of(sequences, name="sequences"):
     return ListStore(sequences, name)
 
 
-def _as_rows(item, where):
+def _as_rows(item: Rows, where: str) -> np.ndarray:
     """Return the rows of a sequence as a plain view of our own, of a memory map too: its length cannot change."""
     check_unmasked(item, where)
     try:
@@ -99,7 +108,7 @@ def _as_rows(item, where):
     return rows.view()
 
 
-def _check_alike(rows, first, where):
+def _check_alike(rows: np.ndarray, first: np.ndarray, where: str) -> None:
     if rows.shape[1:] != first.shape[1:]:
         raise ShapeError(where, expected=f"rows of shape {first.shape[1:]}, as before", got=f"{rows.shape[1:]}")
     if rows.dtype != first.dtype:

@@ -4,30 +4,38 @@ A sequence is a text, a list of strings (tokens), a list of numbers, or a list o
 Files are UTF-8, with or without a byte order mark; errors name file, line and field.
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import json
 import pathlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.vocabulary import TOKENS
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
 from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.typing import StrPath
+
+Tokens: TypeAlias = Literal["characters", "words", "list"]
 
 
 def from_texts(
-    texts,
-    labels=None,
+    texts: Iterable[str | Sequence[str]],
+    labels: Iterable[str | int] | np.ndarray | None = None,
     *,
-    vocabulary=None,
-    classes=None,
-    tokens="characters",
-    min_count=1,
-    max_vocabulary=None,
-    name="texts",
-):
+    vocabulary: Sequence[str] | None = None,
+    classes: Iterable[str] | None = None,
+    tokens: Tokens = "characters",
+    min_count: int = 1,
+    max_vocabulary: int | None = None,
+    name: str = "texts",
+) -> Dataset:
     """Return the data set of texts.
 
     Parameters
@@ -71,16 +79,16 @@ def from_texts(
 
 
 def read_jsonl(
-    path,
-    sequence="text",
-    label="label",
+    path: StrPath,
+    sequence: str = "text",
+    label: str | None = "label",
     *,
-    tokens="characters",
-    vocabulary=None,
-    classes=None,
-    min_count=1,
-    max_vocabulary=None,
-):
+    tokens: Tokens = "characters",
+    vocabulary: Sequence[str] | None = None,
+    classes: Iterable[str] | None = None,
+    min_count: int = 1,
+    max_vocabulary: int | None = None,
+) -> Dataset:
     r"""Return the data set of a JSON Lines file: one object a line.
 
     Parameters
@@ -126,17 +134,17 @@ def read_jsonl(
 
 
 def read_csv(
-    path,
-    sequence="text",
-    label="label",
+    path: StrPath,
+    sequence: str = "text",
+    label: str | None = "label",
     *,
-    tokens="characters",
-    vocabulary=None,
-    classes=None,
-    min_count=1,
-    max_vocabulary=None,
-    delimiter=",",
-):
+    tokens: Tokens = "characters",
+    vocabulary: Sequence[str] | None = None,
+    classes: Iterable[str] | None = None,
+    min_count: int = 1,
+    max_vocabulary: int | None = None,
+    delimiter: str = ",",
+) -> Dataset:
     r"""Return the data set of a CSV file whose first line names the fields.
 
     Parameters
@@ -173,13 +181,14 @@ def read_csv(
     except (TypeError, ValueError) as error:
         raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
     try:
-        _check_fields(reader.fieldnames or (), sequence, label, f"{path}, line 1")
+        fields = reader.fieldnames or ()
+        _check_fields(fields, sequence, label, f"{path}, line 1")
         for value in reader:
             where = f"{path}, line {reader.line_num}"
             if None in value:
-                got = len(reader.fieldnames) + len(value[None])
+                got = len(fields) + len(value[None])
                 hint = "a text with the delimiter in it needs quotes"
-                raise InputError(where, expected=f"{len(reader.fieldnames)} fields", got=got, hint=hint)
+                raise InputError(where, expected=f"{len(fields)} fields", got=got, hint=hint)
             # A line that ends early leaves None behind; it lacks the field.
             value = {field: entry for field, entry in value.items() if entry is not None}
             record = _record(value, sequence, label, where)
@@ -192,7 +201,13 @@ def read_csv(
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
 
 
-def _options(tokens, vocabulary, classes, min_count, max_vocabulary):
+def _options(
+    tokens: Tokens,
+    vocabulary: Sequence[str] | None,
+    classes: Iterable[str] | None,
+    min_count: int,
+    max_vocabulary: int | None,
+) -> dict[str, Any]:
     check_choice(tokens, "tokens", *TOKENS)
     return {
         "tokens": tokens,
@@ -203,7 +218,7 @@ def _options(tokens, vocabulary, classes, min_count, max_vocabulary):
     }
 
 
-def _read(path):
+def _read(path: StrPath) -> str:
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -212,7 +227,7 @@ def _read(path):
         raise InputError(f"{path}, line {line}", expected="UTF-8", got=f"byte 0x{raw[error.start]:02x}") from error
 
 
-def _check_fields(fields, sequence, label, where):
+def _check_fields(fields: Collection[str], sequence: str, label: str | None, where: str) -> None:
     for name, field in (("sequence", sequence), ("label", label)):
         if not isinstance(field, str) and (name == "sequence" or field is not None):
             raise DTypeError(name, expected="the name of a field", got=shown(field))
@@ -222,13 +237,13 @@ def _check_fields(fields, sequence, label, where):
             raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
 
 
-def _record(value, sequence, label, where):
+def _record(value: dict[str, Any], sequence: str, label: str | None, where: str) -> Record:
     _check_fields(value, sequence, label, where)
     found = None if label is None else value[label]
     return Record(value[sequence], found, f"{where}, field {sequence!r}", f"{where}, field {label!r}")
 
 
-def _json_list(record):
+def _json_list(record: Record) -> list:
     try:
         value = json.loads(record.sequence)
     except (ValueError, RecursionError) as error:
@@ -238,6 +253,6 @@ def _json_list(record):
     return value
 
 
-def _check_any(records, path):
+def _check_any(records: list[Record], path: StrPath) -> None:
     if not records:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")

@@ -1,7 +1,10 @@
 """Records become a data set: what kind of sequence they hold, which numbers, which classes."""
 
+from __future__ import annotations
+
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +18,23 @@ _INTEGER = re.compile(r"[+-]?\d+")
 class Record(NamedTuple):
     """A sequence and its label as they were read, and the words for where each of them stands."""
 
-    sequence: object
-    label: object
+    sequence: Any
+    label: Any
     where: str
     label_where: str
 
 
-def dataset_of(records, name, *, labelled, tokens, vocabulary, classes, min_count, max_vocabulary):
+def dataset_of(
+    records: list[Record],
+    name: str,
+    *,
+    labelled: bool,
+    tokens: str,
+    vocabulary: Sequence[str] | None,
+    classes: Iterable[str] | None,
+    min_count: int,
+    max_vocabulary: int | None,
+) -> Dataset:
     """Return the data set of records, which all hold the same kind of sequence.
 
     Examples
@@ -47,7 +60,7 @@ def dataset_of(records, name, *, labelled, tokens, vocabulary, classes, min_coun
     return Dataset(name, sequences, labels, vocabulary, classes, tokens)
 
 
-def _common_kind(records, tokens):
+def _common_kind(records: list[Record], tokens: str) -> str:
     """Return the kind of all sequences: "text", "tokens" or "numbers"; an empty list is of any kind but text."""
     common = None
     for item in records:
@@ -68,7 +81,7 @@ def _common_kind(records, tokens):
     return common[0]
 
 
-def _kind(item):
+def _kind(item: Record) -> str:
     value = item.sequence
     if isinstance(value, str):
         return "text"
@@ -86,7 +99,7 @@ def _kind(item):
     raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
-def _rows(records):
+def _rows(records: list[Record]) -> list[np.ndarray]:
     """Return float32 rows, one array a record, all with the same number of features."""
     width, found = None, []
     for item in records:
@@ -103,7 +116,7 @@ def _rows(records):
     return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
 
 
-def _float32(rows, width, where):
+def _float32(rows: list[list[float]], width: int, where: str) -> np.ndarray:
     try:
         array = np.array(rows, np.float64).reshape(len(rows), width)
     except OverflowError:
@@ -114,7 +127,7 @@ def _float32(rows, width, where):
     return array.astype(np.float32).view()  # nobody can resize it under batches, which have views of it
 
 
-def _labels(records, classes):
+def _labels(records: list[Record], classes: Iterable[str] | None) -> tuple[np.ndarray, list[str]]:
     names, common = [], None
     for item in records:
         kind = type(item.label)

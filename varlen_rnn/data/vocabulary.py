@@ -1,8 +1,11 @@
 """Tokens and their ids: texts cut into tokens, a vocabulary of the frequent ones, and ids for all."""
 
+from __future__ import annotations
+
 import collections
 import itertools
 import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,7 +19,7 @@ UNKNOWN = "<unk>"
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
-class TokenIds(dict):
+class TokenIds(dict[str, int]):
     """The id of each token of a vocabulary; 0 for every other token.
 
     Examples
@@ -26,14 +29,14 @@ class TokenIds(dict):
     (2, 0)
     """
 
-    def __init__(self, vocabulary):
+    def __init__(self, vocabulary: Iterable[str]) -> None:
         super().__init__((token, number) for number, token in enumerate(vocabulary))
 
-    def __missing__(self, token):
+    def __missing__(self, token: str) -> int:
         return 0
 
 
-def split_text(text, tokens):
+def split_text(text: str, tokens: str) -> Sequence[str]:
     """Return the tokens of a text: its characters, or its words in lower case without punctuation.
 
     Examples
@@ -47,7 +50,9 @@ def split_text(text, tokens):
     return _WORD.findall(text.lower()) if tokens == "words" else text
 
 
-def build_vocabulary(sequences, min_count=1, max_vocabulary=None):
+def build_vocabulary(
+    sequences: Iterable[Iterable[str]], min_count: int = 1, max_vocabulary: int | None = None
+) -> list[str]:
     """Return the tokens of these sequences after "<unk>", frequent ones first, ties in the order of their characters.
 
     Parameters
@@ -71,7 +76,7 @@ def build_vocabulary(sequences, min_count=1, max_vocabulary=None):
     return found if max_vocabulary is None else found[: check_int(max_vocabulary, "max_vocabulary", 1)]
 
 
-def check_vocabulary(vocabulary):
+def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
     """Return a vocabulary as a list, or raise what is wrong with it.
 
     Examples
@@ -93,7 +98,7 @@ def check_vocabulary(vocabulary):
     return vocabulary
 
 
-def encode_all(sequences, vocabulary):
+def encode_all(sequences: Sequence[Sequence[str]], vocabulary: Iterable[str]) -> list[np.ndarray]:
     """Return the int64 ids of each sequence of tokens: views of one array.
 
     Examples

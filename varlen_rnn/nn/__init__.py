@@ -5,3 +5,19 @@ from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Dropout",
+    "DynamicRNN",
+    "Embedding",
+    "Linear",
+    "Module",
+    "Parameter",
+    "Recurrent",
+    "SequencePool",
+    "Sequential",
+    "functional",
+]

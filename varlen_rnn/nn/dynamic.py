@@ -1,12 +1,20 @@
 """A recurrent layer around a step of the user's own, written with ordinary operators."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.module import Module
 from varlen_rnn.ops.dynamic_rnn import describe_step
 from varlen_rnn.tape.modes import grad_enabled
-from varlen_rnn.tape.variable import apply, required
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
+
+State: TypeAlias = Rows | tuple[int, ...]  # its values, or sizes of zeros
 
 
 class DynamicRNN(Module):
@@ -32,12 +40,12 @@ class DynamicRNN(Module):
     Source: the step scopes of the design document "Variable-length supported RNN"; `DynamicRNN` of PaddlePaddle Fluid.
     """
 
-    def __init__(self, cell):
+    def __init__(self, cell: Callable[..., Any]) -> None:
         if not callable(cell):
             raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
         self.cell = cell
 
-    def forward(self, x, states):
+    def forward(self, x: Rows | tuple[Rows, ...], states: Sequence[State]) -> tuple[Variable, ...]:
         """Return `y, *last`: the outputs with the LoD of `x`, and each state after the last step of every sequence.
 
         Parameters
@@ -63,7 +71,7 @@ class DynamicRNN(Module):
         return y, *rest[: len(states)]
 
 
-def _initial(state, x, number):
+def _initial(state: State, x: Variable, number: int) -> Variable:
     """Return a state before the first step: zeros if only its sizes are given."""
     if isinstance(state, tuple) and all(type(size) is int for size in state):
         return apply("zeros_of_sequences", x, shape=state)

@@ -1,17 +1,26 @@
 """Functions of Variables without parameters: activations, dropout, pooling and losses."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
 from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
 from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
 from varlen_rnn.ops.sequence.pool import sequence_pool
-from varlen_rnn.tape.variable import apply, required
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
 
 __all__ = [
     "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
     "relu", "sequence_pool", "sigmoid", "softmax", "tanh",
 ]  # fmt: skip
 
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+Per: TypeAlias = Literal["row", "sequence"]
 
-def softmax(x):
+
+def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive, and 1 in sum.
 
     Examples
@@ -23,7 +32,7 @@ def softmax(x):
     return exp(log_softmax(x))
 
 
-def concat(variables, axis=-1):
+def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     """Return Variables side by side along an axis; along any but the first, the LoD is kept.
 
     Parameters
@@ -39,7 +48,7 @@ def concat(variables, axis=-1):
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
 
 
-def dropout(x, p=0.5, training=True):
+def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
     """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
 
     The mask comes from the context's generator; see `manual_seed`.
@@ -49,12 +58,12 @@ def dropout(x, p=0.5, training=True):
     return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
 
 
-def check_probability(p):
+def check_probability(p: float) -> None:
     """Raise unless `p` is a probability."""
     check_number(p, "dropout, p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
 
 
-def cross_entropy(logits, labels, reduction="mean", per="row"):
+def cross_entropy(logits: Rows, labels: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:
     """Return minus the log-probability of the labels' classes.
 
     Parameters
@@ -77,7 +86,9 @@ def cross_entropy(logits, labels, reduction="mean", per="row"):
     return reduce_loss(apply("cross_entropy", logits, labels)[0], reduction, per)
 
 
-def binary_cross_entropy_with_logits(logits, targets, reduction="mean", per="row"):
+def binary_cross_entropy_with_logits(
+    logits: Rows, targets: Rows, reduction: Reduction = "mean", per: Per = "row"
+) -> Variable:
     """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
 
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
@@ -85,7 +96,7 @@ def binary_cross_entropy_with_logits(logits, targets, reduction="mean", per="row
     return reduce_loss(apply("binary_cross_entropy", logits, targets), reduction, per)
 
 
-def mse_loss(x, target, reduction="mean", per="row"):
+def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:
     """Return the squared difference of two Variables of the same shape.
 
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
@@ -94,7 +105,7 @@ def mse_loss(x, target, reduction="mean", per="row"):
     return reduce_loss(apply("squared_error", x, target), reduction, per)
 
 
-def reduce_loss(loss, reduction, per):
+def reduce_loss(loss: Variable, reduction: Reduction, per: Per) -> Variable:
     """Return the loss of elements reduced over rows or over sequences; 0 when there are none."""
     check_choice(reduction, "reduction", "mean", "sum", "none")
     check_choice(per, "per", "row", "sequence")

@@ -1,27 +1,33 @@
 """Layers that work row by row, or pool sequences: Linear, Embedding, Dropout, SequencePool, Sequential."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.typing import Rows
 
 
-def uniform(shape, size, dtype):
+def uniform(shape: tuple[int, ...], size: int, dtype: np.dtype) -> Parameter:
     """Return a Parameter drawn uniformly from 1 / sqrt(size) on both sides of 0."""
 
-    def draw(shape):
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
         bound = 1 / math.sqrt(size)
         return generator().uniform(-bound, bound, shape)
 
     return Parameter(_drawn(shape, draw).astype(dtype))
 
 
-def _drawn(shape, draw):
+def _drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
     """Return random numbers of a shape, or raise if no array can have it."""
     try:
         return draw(shape)
@@ -52,7 +58,7 @@ class Linear(Module):
     Source: the layer and the initialisation, uniform within 1 / sqrt(in_features), of `torch.nn.Linear`.
     """
 
-    def __init__(self, in_features, out_features, bias=True, dtype=np.float32):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
         # The ints of Python from here on: NumPy's small ones overflow.
         self.in_features = in_features = check_int(in_features, "in_features", 1)
         self.out_features = out_features = check_int(out_features, "out_features", 1)
@@ -60,11 +66,11 @@ class Linear(Module):
         self.weight = uniform((out_features, in_features), in_features, dtype)
         self.bias = uniform((out_features,), in_features, dtype) if bias else None
 
-    def forward(self, x):
+    def forward(self, x: Rows) -> Variable:
         """Return rows of `out_features`."""
         return apply("matmul", x, self.weight, self.bias, transposed=True)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
@@ -97,7 +103,14 @@ class Embedding(Module):
     Source: the layer and the initialisation, standard normal, of `torch.nn.Embedding`.
     """
 
-    def __init__(self, num_embeddings, embedding_dim, padding_idx=None, sparse=True, dtype=np.float32):
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        sparse: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         self.num_embeddings = num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
         self.embedding_dim = embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
         if padding_idx is not None:
@@ -112,11 +125,11 @@ class Embedding(Module):
             table[padding_idx] = 0
         self.weight = Parameter(table)
 
-    def forward(self, ids):
+    def forward(self, ids: Rows) -> Variable:
         """Return the rows of `ids`, integers of any shape: `(*ids.shape, embedding_dim)`."""
         return apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.num_embeddings}, {self.embedding_dim}, padding_idx={self.padding_idx}, sparse={self.sparse}"
 
@@ -124,15 +137,15 @@ class Embedding(Module):
 class Dropout(Module):
     """Zero elements with probability `p` in training, and scale the others by 1 / (1 - p)."""
 
-    def __init__(self, p=0.5):
+    def __init__(self, p: float = 0.5) -> None:
         functional.check_probability(p)
         self.p = p
 
-    def forward(self, x):
+    def forward(self, x: Rows) -> Variable:
         """Return `x`, thinned in training mode."""
         return functional.dropout(x, self.p, self.training)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return the probability."""
         return f"p={self.p}"
 
@@ -140,14 +153,14 @@ class Dropout(Module):
 class SequencePool(Module):
     """One row per sequence; see `sequence_pool`."""
 
-    def __init__(self, pool_type):
+    def __init__(self, pool_type: str) -> None:
         self.pool_type = pool_type
 
-    def forward(self, x):
+    def forward(self, x: Rows) -> Variable:
         """Return the pooled rows, `(sequences, ...)`."""
         return functional.sequence_pool(x, self.pool_type)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return the kind of pooling."""
         return repr(self.pool_type)
 
@@ -161,13 +174,13 @@ class Sequential(Module):
     (5, 2)
     """
 
-    def __init__(self, *modules):
+    def __init__(self, *modules: Module) -> None:
         for number, module in enumerate(modules):
             if not isinstance(module, Module):  # `forward` would pass it by
                 raise DTypeError(f"Sequential, entry {number}", expected="a Module", got=shown(module))
             setattr(self, str(number), module)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         """Return the last module's output."""
         for _, module in self.children():
             x = module(x)

@@ -1,8 +1,13 @@
 """Modules: parameters under names, and a forward pass."""
 
+from __future__ import annotations
+
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
@@ -10,6 +15,9 @@ from varlen_rnn.lod_input import as_rows
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
 
 class Parameter(Variable):
@@ -23,18 +31,18 @@ class Parameter(Variable):
 
     __slots__ = ()
 
-    def __init__(self, array):
+    def __init__(self, array: ArrayLike) -> None:
         super().__init__(np.array(as_rows(array, "Parameter"), order="C"), requires_grad=True, persistable=True)
 
     @property
-    def data(self):
+    def data(self) -> np.ndarray:
         """The array that optimizers update in place.
 
         Who writes to it does so unseen: `assign` lets a `backward` know that a value is no longer the one it used.
         """
         return self.value.data
 
-    def assign(self, array):
+    def assign(self, array: ArrayLike) -> None:
         """Overwrite the values, in place, by numbers that fit or broadcast; the shape and the data type stay."""
         array = as_rows(array, "assign")
         try:
@@ -42,6 +50,13 @@ class Parameter(Variable):
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
+
+
+class _Runs(Protocol[P, R]):
+    """What a module is to a type checker: a call takes and returns what its `forward` does."""
+
+    def forward(self, *inputs: P.args, **named: P.kwargs) -> R:
+        """Compute the output."""
 
 
 class Module:
@@ -63,29 +78,29 @@ class Module:
 
     training = True
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the module's output; subclasses define it."""
         raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
 
-    def __call__(self, *inputs, **named):
+    def __call__(self: _Runs[P, R], *inputs: P.args, **named: P.kwargs) -> R:
         """Run `forward`; in a program, parameters take the names that they have in the outermost module."""
         if (into := recorder()) is not None:
             into.suggest(self)
         return self.forward(*inputs, **named)
 
-    def children(self):
+    def children(self) -> list[tuple[str, Module]]:
         """Return the modules that are attributes of this one, or stand in its lists or dicts, as (name, module)."""
         return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
 
-    def _entries(self):
+    def _entries(self) -> list[tuple[str, object]]:
         """Return attributes by name; an entry of a list or dict is called `layers.0`, or `layers.key`."""
         return list(_flat(vars(self)))
 
-    def named_parameters(self, prefix=""):
+    def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
         if not isinstance(prefix, str):
             raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
-        found = {}
+        found: dict[int, tuple[str, Parameter]] = {}
         self._collect(prefix, found)
         pairs = list(found.values())
         if len(dict(pairs)) != len(pairs):  # one of them would not be saved
@@ -94,33 +109,33 @@ class Module:
             raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
         return pairs
 
-    def _collect(self, prefix, found):
+    def _collect(self, prefix: str, found: dict[int, tuple[str, Parameter]]) -> None:
         for name, value in self._entries():
             if isinstance(value, Parameter):
                 found.setdefault(id(value), (prefix + name, value))
         for name, child in self.children():
             child._collect(f"{prefix}{name}.", found)
 
-    def parameters(self):
+    def parameters(self) -> list[Parameter]:
         """Return the Parameters, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Self:
         """Set training mode here and below, or evaluation mode, which leaves dropout out; return the module."""
         self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
             child.train(mode)
         return self
 
-    def eval(self):
+    def eval(self) -> Self:
         """Set evaluation mode here and below; return the module."""
         return self.train(False)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' arrays by name, as `load_state_dict` and PyTorch take them."""
         return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
 
-    def load_state_dict(self, state, strict=True):
+    def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
         """Overwrite the parameters with the arrays of `state`: all of them, or, on any error, none.
 
         Parameters
@@ -151,17 +166,19 @@ class Module:
         for name, array in arrays.items():
             named[name].assign(array)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return what `repr` shows between the parentheses: the sizes, in the order of the constructor."""
         return ""
 
 
-def _flat(container, prefix="", outside=()):
+def _flat(
+    container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
+) -> Iterator[tuple[str, object]]:
     """Yield what is in a dict, list or tuple, nested to any depth, by its dotted name."""
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if not isinstance(value, (dict, list, tuple)):
@@ -170,7 +187,7 @@ def _flat(container, prefix="", outside=()):
             yield from _flat(value, f"{prefix}{name}.", (*outside, value))
 
 
-def check_dtype(dtype):
+def check_dtype(dtype: DTypeLike) -> np.dtype:
     """Return a parameter's data type, or raise: float32 or float64."""
     try:
         dtype = np.dtype(dtype)

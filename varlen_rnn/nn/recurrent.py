@@ -1,6 +1,12 @@
 """Recurrent layers over rows: RNN, LSTM, GRU and any cell of your own, any number of layers, one or two directions."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
 import numpy as np
+from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import GRU as GRU_CELL
 from varlen_rnn.cells import LSTM as LSTM_CELL
@@ -8,16 +14,17 @@ from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
-from varlen_rnn.nn.module import Module, check_dtype
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import sizes_fit
-from varlen_rnn.tape.variable import apply, as_variable, required
+from varlen_rnn.tape.variable import Variable, apply, as_variable, required
+from varlen_rnn.typing import Rows
 
 _MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
 
 
-def _check_layers(num_layers):
+def _check_layers(num_layers: int) -> int:
     num_layers = check_int(num_layers, "num_layers", 1)
     if num_layers > _MOST_LAYERS:
         raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
@@ -59,15 +66,15 @@ class Recurrent(Module):
 
     def __init__(
         self,
-        cell,
-        input_size,
-        hidden_size,
-        num_layers=1,
-        bias=True,
-        dropout=0.0,
-        bidirectional=False,
-        dtype=np.float32,
-    ):
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         if not isinstance(cell, Cell):
             raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
         self.cell = cell
@@ -87,16 +94,20 @@ class Recurrent(Module):
                     present = bias or not name.startswith("bias")
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
 
+    if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
+
+        def __getattr__(self, name: str) -> Parameter | Any: ...
+
     @property
-    def num_directions(self):
+    def num_directions(self) -> int:
         """1, or 2 when bidirectional."""
         return 2 if self.bidirectional else 1
 
-    def suffixes(self, layer):
+    def suffixes(self, layer: int) -> list[str]:
         """Return the endings of the names of a layer's parameters, one per direction."""
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
 
-    def forward(self, x, states=None):
+    def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Any]:
         """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
 
         Parameters
@@ -114,7 +125,7 @@ class Recurrent(Module):
         y, last = self._run(x, self.each_state(states))
         return y, last if len(last) > 1 else last[0]
 
-    def each_state(self, states):
+    def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
         count = len(self.cell.states)
         if states is None or count == 1:
@@ -124,7 +135,7 @@ class Recurrent(Module):
             raise ShapeError(f"{type(self).__name__}, states", expected=expected, got=type(states).__name__)
         return tuple(states)
 
-    def _run(self, x, states):
+    def _run(self, x: Rows, states: tuple[Rows | None, ...]) -> tuple[Variable, tuple[Variable, ...]]:
         """Return the outputs and the last states of `x` from one initial value, or None, for each state."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
@@ -140,7 +151,7 @@ class Recurrent(Module):
             last.append(outputs[: len(states)])
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True))
 
-    def check(self, x, states):
+    def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
         """Raise unless the rows and the initial states, None or Variables, fit this layer."""
         if find_cell(self.cell.name) is not self.cell:
             hint = "make the layer again, or give the other cell a name of its own"
@@ -161,7 +172,7 @@ class Recurrent(Module):
                     hint="(num_layers * num_directions, num_sequences, hidden_size)",
                 )
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""
         cell = f"{self.cell.name!r}, " if type(self) is Recurrent else ""
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
@@ -183,9 +194,23 @@ class LSTM(Recurrent):
     """
 
     def __init__(
-        self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
-    ):
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         super().__init__(LSTM_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+
+    if TYPE_CHECKING:  # two states
+
+        def forward(
+            self, x: Rows, states: Sequence[Rows | None] | None = None
+        ) -> tuple[Variable, tuple[Variable, Variable]]:
+            """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
 
 
 class GRU(Recurrent):
@@ -202,11 +227,18 @@ class GRU(Recurrent):
     """
 
     def __init__(
-        self, input_size, hidden_size, num_layers=1, bias=True, dropout=0.0, bidirectional=False, dtype=np.float32
-    ):
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         super().__init__(GRU_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
-    def forward(self, x, h_0=None):
+    def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
         return super().forward(x, h_0)
 
@@ -228,19 +260,19 @@ class RNN(Recurrent):
 
     def __init__(
         self,
-        input_size,
-        hidden_size,
-        num_layers=1,
-        nonlinearity="tanh",
-        bias=True,
-        dropout=0.0,
-        bidirectional=False,
-        dtype=np.float32,
-    ):
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
         cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
         super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
-    def forward(self, x, h_0=None):
+    def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
         return super().forward(x, h_0)

@@ -8,7 +8,7 @@ PaddlePaddle Fluid.
 """
 
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -307,7 +307,7 @@ def describe_step(cell, xs, states):
 
 
 # Two operators a block that run the next one would else take a time that doubles with each block.
-_flops_of_blocks = weakref.WeakKeyDictionary()
+_flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):

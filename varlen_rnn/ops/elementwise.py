@@ -1,6 +1,10 @@
 """Elementwise arithmetic and activations; row-wise operators hand the LoD on.  The work is NumPy's and SciPy's."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import ParamSpec
 
 import numpy as np
 
@@ -11,15 +15,17 @@ from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.checks import broadcast, check_float, check_shape, shared_lod
-from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.declare import Operator, operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import Symbol
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import Variable, apply
+
+P = ParamSpec("P")
 
 # Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
 
 
-def _binary(function):
+def _binary(function: Callable[P, object]) -> Operator[P, Variable]:
     """Declare an operator of two operands."""
     made = operator(function)
     made.infer(lambda x, y: broadcast(made.op.type, x, y))
@@ -144,7 +150,7 @@ def _examples_of_sum_to(rng):
 # One operand.
 
 
-def _unary(function):
+def _unary(function: Callable[P, object]) -> Operator[P, Variable]:
     """Declare an operator of one operand, whose result is like it."""
     made = operator(function)
 

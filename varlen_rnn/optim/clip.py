@@ -1,12 +1,17 @@
 """Clipping of gradients by their global norm, dense and SelectedRows alike."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
 from varlen_rnn.errors import DTypeError, check_list, check_number
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
 
 
-def clip_grad_norm_(parameters, max_norm):
+def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | Any:
     """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the norm before.
 
     Duplicate rows of a SelectedRows gradient are summed first, for only their sum has a norm.

@@ -1,6 +1,12 @@
 """Optimizers: SGD, Momentum, Adagrad and Adam, each one operator that takes dense and SelectedRows gradients."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
@@ -23,7 +29,7 @@ class Optimizer:
     op: str
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, parameters, lr, **attrs):
+    def __init__(self, parameters: Iterable[Variable], lr: float, **attrs: Any) -> None:
         self.parameters = check_list(parameters, "parameters", "a list of Parameters")
         for number, parameter in enumerate(self.parameters):
             if not _is_leaf(parameter):
@@ -42,18 +48,18 @@ class Optimizer:
         self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
         self.lr = lr
         self.attrs = attrs
-        self._states = [None] * len(self.parameters)
+        self._states: list[list[Variable] | None] = [None] * len(self.parameters)
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The learning rate; a program that this optimizer recorded reads it at every run."""
         return self._lr.item()
 
     @lr.setter
-    def lr(self, lr):
+    def lr(self, lr: float) -> None:
         self._lr.value.data[...] = _check_positive("lr", lr)
 
-    def minimize(self, loss):
+    def minimize(self, loss: Variable) -> None:
         """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it.
 
         After an error, parameters and states are as they were; gradients were dropped, and some may have arrived.
@@ -62,7 +68,7 @@ class Optimizer:
         backward(loss)
         self.step()
 
-    def step(self):
+    def step(self) -> None:
         """Update every parameter that has a gradient, in place: all of them, or, on any error, none.
 
         In a program, each update is an operator of its own: an error in a run leaves those before it done.  After an
@@ -89,15 +95,15 @@ class Optimizer:
         self._states = all_states
         update()
 
-    def zero_grad(self):
+    def zero_grad(self) -> None:
         """Drop the gradients."""
         for parameter in self.parameters:
             recorded(parameter).grad = None
 
-    def _initial_states(self, parameter):
+    def _initial_states(self, parameter: Variable) -> list[Variable]:
         return [Variable(np.zeros_like(parameter.value.data), persistable=True) for _ in self.state_names]
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, np.ndarray]:
         """Return the learning rate and copies of the states, by the parameter's number and the state's name."""
         state = {"lr": np.asarray(self.lr, np.float64)}
         for number, states in enumerate(self._states):
@@ -105,7 +111,7 @@ class Optimizer:
                 state[f"{number}.{name}"] = value.value.data.copy()
         return state
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed.
 
         Raises
@@ -131,7 +137,7 @@ class Optimizer:
             for state, value in zip(states, values or self._initial_states(self.parameters[number]), strict=True):
                 state.value.data[...] = value.value.data
 
-    def _load(self, number, parameter, rest):
+    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
         names = [f"{number}.{name}" for name in self.state_names]
         if not any(name in rest for name in names):
             return None
@@ -160,7 +166,7 @@ class SGD(Optimizer):
 
     op = "sgd"
 
-    def __init__(self, parameters, lr):
+    def __init__(self, parameters: Iterable[Variable], lr: float) -> None:
         super().__init__(parameters, lr)
 
 
@@ -173,7 +179,9 @@ class Momentum(Optimizer):
     op = "momentum"
     state_names = ("velocity",)
 
-    def __init__(self, parameters, lr, momentum=0.9, nesterov=False):
+    def __init__(
+        self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, nesterov: bool = False
+    ) -> None:
         momentum = _check_positive("momentum", momentum)
         super().__init__(parameters, lr, momentum=momentum, nesterov=check_flag(nesterov, "nesterov"))
 
@@ -187,7 +195,7 @@ class Adagrad(Optimizer):
     op = "adagrad"
     state_names = ("moment",)
 
-    def __init__(self, parameters, lr=1e-2, epsilon=1e-6):
+    def __init__(self, parameters: Iterable[Variable], lr: float = 1e-2, epsilon: float = 1e-6) -> None:
         super().__init__(parameters, lr, epsilon=_check_positive("epsilon", epsilon))
 
 
@@ -213,33 +221,40 @@ class Adam(Optimizer):
     op = "adam"
     state_names = ("step", "moment1", "moment2")
 
-    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), epsilon=1e-8, lazy=False):
+    def __init__(
+        self,
+        parameters: Iterable[Variable],
+        lr: float = 1e-3,
+        betas: tuple[float, float] | list[float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        lazy: bool = False,
+    ) -> None:
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ShapeError("betas", expected="a pair of numbers", got=shown(betas))
         beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
         epsilon, lazy = _check_positive("epsilon", epsilon), check_flag(lazy, "lazy")
         super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=lazy)
 
-    def _initial_states(self, parameter):
+    def _initial_states(self, parameter: Variable) -> list[Variable]:
         return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
 
-    def _load(self, number, parameter, rest):
+    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
         values = super()._load(number, parameter, rest)
         if values is not None and not 0 <= (step := values[0].item()) < np.iinfo(np.int64).max:
             raise CheckpointError(f"state '{number}.step'", expected="at least 0, and less than 2**63 - 1", got=step)
         return values
 
 
-def _is_leaf(parameter):
+def _is_leaf(parameter: object) -> bool:
     """Return whether a value is a Variable that an optimizer may update, perhaps when it is thawed."""
     if not isinstance(parameter, Variable) or parameter.record is not None:
         return False
     return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
 
 
-def _check_positive(name, value):
+def _check_positive(name: str, value: float) -> float:
     return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < np.inf)
 
 
-def _check_fraction(name, value):
+def _check_fraction(name: str, value: float) -> float:
     return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)

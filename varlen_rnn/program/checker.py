@@ -14,6 +14,7 @@ from varlen_rnn.program.guard import program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
 from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.declare import Operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, Type
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.operator import Op
@@ -24,7 +25,7 @@ from varlen_rnn.tape.variable import Variable, apply_list
 _STEP, _TOLERANCE = 1e-6, 1e-7  # of the central difference, in float64
 
 
-def check_operator(operator):
+def check_operator(operator: Operator) -> None:
     """Raise unless an operator keeps its promises on each of its examples.
 
     Checked are, in this order: that what `infer` says of the outputs holds; that no input is changed but those that the

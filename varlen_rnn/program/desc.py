@@ -7,6 +7,7 @@ and blocks are those of PaddlePaddle Fluid's `framework.proto`.  `docs/programs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
@@ -17,7 +18,7 @@ VERSION = 1  # of the description; a reader refuses a newer one
 MOST_DIMS = 64  # of a tensor: NumPy's
 
 
-def _freeze(desc, *names):
+def _freeze(desc: object, *names: str) -> None:
     """Make tuples of lists, for nobody may change a description after it was checked."""
     for name in names:
         given = getattr(desc, name)
@@ -40,10 +41,10 @@ class TensorDesc:
     data_type: Type
     dims: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _freeze(self, "dims")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{DTYPES[self.data_type]} {list(self.dims)}"
 
 
@@ -54,7 +55,7 @@ class LoDTensorDesc:
     tensor: TensorDesc
     lod_level: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.tensor}, lod_level {self.lod_level}" if self.lod_level else str(self.tensor)
 
 
@@ -78,12 +79,17 @@ class VarType:
     lod_tensor: LoDTensorDesc | None = None
     tensor_array: LoDTensorDesc | None = None
 
-    def __str__(self):
+    if TYPE_CHECKING:  # the members of `Type`, which are set below
+        BOOL = INT16 = INT32 = INT64 = FP16 = FP32 = FP64 = UINT8 = INT8 = Type.BOOL
+        LOD_TENSOR = SELECTED_ROWS = FEED_MINIBATCH = FETCH_LIST = STEP_SCOPES = LOD_RANK_TABLE = Type.LOD_TENSOR
+        LOD_TENSOR_ARRAY = PLACE_LIST = READER = CHANNEL = Type.LOD_TENSOR_ARRAY
+
+    def __str__(self) -> str:
         content = self.selected_rows or self.lod_tensor or self.tensor_array
         return f"{self.type.name} {content}" if content else self.type.name
 
 
-VarType.Type = Type
+VarType.Type = Type  # type: ignore[attr-defined]  # declared in the class, it would hide the type of a field
 for _member in Type:
     setattr(VarType, _member.name, _member)
 
@@ -103,14 +109,14 @@ class VarDesc:
     type: VarType
     persistable: bool = False
 
-    def cells(self):
+    def cells(self) -> tuple[str, str, str, str]:
         """Return the cells of a table: the name, the type, the levels of detail, whether it is persistable."""
         tensor = self.type.lod_tensor
         kind = str(self.type) if tensor is None else str(tensor.tensor)
         levels = f"lod_level {tensor.lod_level}" if tensor is not None and tensor.lod_level else ""
         return self.name, kind, levels, "persistable" if self.persistable else ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}: {self.type}{', persistable' if self.persistable else ''}"
 
 
@@ -121,7 +127,7 @@ class Var:
     parameter: str
     arguments: tuple[str, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _freeze(self, "arguments")
 
 
@@ -141,7 +147,7 @@ class Attr:
     value: object
     is_block: bool = False
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.name}={'block ' if self.is_block else ''}{self.value!r}"
 
 
@@ -154,25 +160,25 @@ class OpDesc:
     outputs: tuple[Var, ...] = ()
     attrs: tuple[Attr, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _freeze(self, "inputs", "outputs", "attrs")
 
-    def input_names(self):
+    def input_names(self) -> list[str]:
         """Return the names of all inputs, in order; an empty one is missing."""
         return [name for var in self.inputs for name in var.arguments]
 
-    def output_names(self):
+    def output_names(self) -> list[str]:
         """Return the names of all outputs, in order."""
         return [name for var in self.outputs for name in var.arguments]
 
-    def attr(self, name):
+    def attr(self, name: str) -> Any:
         """Return the value of a constant, or None."""
         return next((attr.value for attr in self.attrs if attr.name == name), None)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join(self.lines(width=float("inf")))
 
-    def lines(self, width=WIDTH):
+    def lines(self, width: float = WIDTH) -> list[str]:
         """Return the text in lines that fit: outputs, the type, the inputs that there are by place, the constants."""
         given = [var for var in self.inputs if any(var.arguments)]
         told = [f"{var.parameter}={', '.join(name or 'none' for name in var.arguments)}" for var in given]
@@ -206,14 +212,14 @@ class BlockDesc:
     ops: tuple[OpDesc, ...] = ()
     forward_block_idx: int = -1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _freeze(self, "vars", "ops")
 
-    def var(self, name):
+    def var(self, name: str) -> VarDesc | None:
         """Return the description of a variable of this block, or None."""
         return next((var for var in self.vars if var.name == name), None)
 
-    def __str__(self):
+    def __str__(self) -> str:
         head = f"block {self.idx}" + (f" in block {self.parent_idx}" if self.parent_idx >= 0 else "")
         if self.forward_block_idx >= 0:
             head += f", gradient of block {self.forward_block_idx}"
@@ -228,14 +234,14 @@ class ProgramDesc:
     blocks: tuple[BlockDesc, ...] = (BlockDesc(),)
     version: int = VERSION
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _freeze(self, "blocks")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join([f"program, version {self.version}", *map(str, self.blocks)])
 
 
-def to_var(name, spec, persistable=False):
+def to_var(name: str, spec: TensorSpec, persistable: bool = False) -> VarDesc:
     """Return the description of a variable of which `spec` is known."""
     if spec.dtype is None:
         return VarDesc(name, VarType(spec.kind), persistable)
@@ -247,7 +253,7 @@ def to_var(name, spec, persistable=False):
     return VarDesc(name, VarType(spec.kind, lod_tensor=LoDTensorDesc(tensor, spec.lod_level)), persistable)
 
 
-def of_var(var):
+def of_var(var: VarDesc) -> TensorSpec:
     """Return what is known of a described variable."""
     if var.type.selected_rows is not None:
         tensor = var.type.selected_rows

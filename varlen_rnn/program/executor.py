@@ -1,6 +1,11 @@
 """Running a program: the operators of its description one after another, on the same kernels as without one."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
 from varlen_rnn.lod import LoDTensor
@@ -9,7 +14,7 @@ from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
+from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
 
@@ -32,7 +37,9 @@ class Executor:
     Source: `fluid.Executor` of PaddlePaddle Fluid.
     """
 
-    def run(self, program, feed=None, fetch_list=None):
+    def run(
+        self, program: Program, feed: dict[str, Any] | None = None, fetch_list: Iterable[Variable | str] | None = None
+    ) -> list[np.ndarray | Any]:
         """Run all operators of a program; return the values of some variables.
 
         Updates change the program's persistables, in place, and with them the parameters that it was recorded from: a
@@ -91,7 +98,7 @@ class Ready(NamedTuple):
     updated: frozenset[str]
 
 
-def _prepare(program, desc, names):
+def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None) -> Ready:
     fetches = tuple(program.fetch_names) if names is None else names
     declared = {var.name: of_var(var) for var in desc.blocks[0].vars}
     feeds = {name: declared[name] for name in program.feed_names}
@@ -101,7 +108,7 @@ def _prepare(program, desc, names):
     return Ready(desc, instructions, feeds, fetches, updated)
 
 
-def _checked_feeds(declared, feed):
+def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:
     """Return the fed values by name, each as declared."""
     if not isinstance(feed, dict):
         raise DTypeError("feed", expected="a dict of name to value", got=type(feed).__name__)
@@ -112,7 +119,7 @@ def _checked_feeds(declared, feed):
     return {name: _checked_feed(name, feed[name], spec) for name, spec in declared.items()}
 
 
-def _checked_feed(name, value, spec):
+def _checked_feed(name: str, value: Any, spec: TensorSpec) -> Value:
     value = value.value if isinstance(value, Variable) else value
     try:
         value = value if isinstance(value, VALUES) else LoDTensor(value)

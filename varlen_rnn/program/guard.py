@@ -3,9 +3,13 @@
 The same model code serves both.
 """
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, check_list, shown
 from varlen_rnn.program.desc import to_var
@@ -17,7 +21,7 @@ from varlen_rnn.tape.variable import Variable
 
 
 @contextlib.contextmanager
-def program_guard(program=None):
+def program_guard(program: Program | None = None) -> Iterator[Program]:
     """Record what is computed inside as a program, in this context only.
 
     A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
@@ -54,7 +58,9 @@ def program_guard(program=None):
         yield program
 
 
-def data(name, shape, dtype, lod_level=0, requires_grad=False):
+def data(
+    name: str, shape: Iterable[int], dtype: DTypeLike, lod_level: int = 0, requires_grad: bool = False
+) -> Variable:
     """Return a variable that is fed when the program runs.
 
     Parameters
@@ -83,10 +89,11 @@ def data(name, shape, dtype, lod_level=0, requires_grad=False):
         hint = "rows with a LoD are as many as the feed has"
         raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
     try:
-        spec = TensorSpec(sizes, np.dtype(dtype), lod_level)
+        known = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError("data, dtype", expected="a data type", got=shown(dtype)) from error
-    if requires_grad and spec.dtype.kind != "f":
-        raise DTypeError("data, requires_grad", expected="float32 or float64", got=spec.dtype)
+    if requires_grad and known.kind != "f":
+        raise DTypeError("data, requires_grad", expected="float32 or float64", got=known)
+    spec = TensorSpec(sizes, known, lod_level)
     to_var("data", spec)  # a data type that a description can hold
     return Variable(into.feed(name, spec), requires_grad=requires_grad)

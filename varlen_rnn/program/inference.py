@@ -1,18 +1,27 @@
 """A model for inference in a folder of its own: the part of a program between some feeds and some fetches."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_path, shown
+from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import prune
+from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
 from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
 _FILE = "model.safetensors"
 
 
-def save_inference_model(folder, feeds, fetches, program=None):
+def save_inference_model(
+    folder: StrPath, feeds: Iterable[Variable | str], fetches: Sequence[Variable | str], program: Program | None = None
+) -> None:
     """Write the part of a program that computes some variables from others, for inference, to `folder`.
 
     Updates go, dropout is off, and nothing is kept for a gradient, as `Program.prune` does it.
@@ -63,7 +72,7 @@ def save_inference_model(folder, feeds, fetches, program=None):
     write_file(Path(folder) / _FILE, content)
 
 
-def _source(program, fetches):
+def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple[ProgramDesc, Mapping[str, LoDTensor]]:
     """Return the description and the values that some variables belong to."""
     if program is not None and not isinstance(program, Program):
         raise DTypeError("save_inference_model, program", expected="a Program", got=type(program).__name__)
@@ -82,7 +91,7 @@ def _source(program, fetches):
     return recorder.desc(), recorder.persistables
 
 
-def load_inference_model(folder):
+def load_inference_model(folder: StrPath) -> Program:
     """Return the program that `save_inference_model` wrote to a folder.
 
     Its `feed_names` and `fetch_names` are those that were saved, in that order: `Executor().run(program, feed)` returns

@@ -1,18 +1,24 @@
 """A program: the description of a computation, and the values that outlive its runs."""
 
+from __future__ import annotations
+
 import difflib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any, Self
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_list, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.format import files
+from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.program.structure import LONGEST_NAME
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows, StrPath
 
 _MOST_COMPARED = 1000  # names, with one that there is not
 
@@ -54,8 +60,8 @@ class Program:
       reduce_sum = reduce_sum(x=x; keepdims=False)
     """
 
-    def __init__(self, desc=None, persistables=None):
-        self.recorder = None  # while it is being recorded
+    def __init__(self, desc: ProgramDesc | None = None, persistables: Mapping[str, Rows] | None = None) -> None:
+        self.recorder: Recorder | None = None  # while it is being recorded
         if not isinstance(desc, (ProgramDesc, type(None))):
             raise DTypeError("Program, desc", expected="a ProgramDesc", got=type(desc).__name__)
         if not isinstance(persistables, (Mapping, type(None))):
@@ -65,38 +71,38 @@ class Program:
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
-        self.prepared = {}  # what executors have made of it
-        self._leaves = {}
+        self.prepared: dict[tuple[str, ...] | None, Any] = {}  # what executors have made of it
+        self._leaves: dict[str, Variable] = {}
         if desc is not None:
             validate.check_program(desc)
             validate.check_persistables(desc, self._persistables)
 
     @property
-    def desc(self):
+    def desc(self) -> ProgramDesc:
         """The description."""
         return self._desc if self.recorder is None else self.recorder.desc()
 
     @property
-    def persistables(self):
+    def persistables(self) -> MappingProxyType[str, LoDTensor]:
         """The values that outlive a run, by name: a view, whose arrays may be written to."""
         return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
 
     @property
-    def leaves(self):
+    def leaves(self) -> dict[str, Variable]:
         """The Variables that it was recorded from, by name: a run that updates a persistable lets them know."""
         return self._leaves if self.recorder is None else self.recorder.leaves()
 
     @property
-    def feed_names(self):
+    def feed_names(self) -> list[str]:
         """The names of the variables that a run must be given, in the order of their declaration."""
         return edge_names(self.desc, "feed")
 
     @property
-    def fetch_names(self):
+    def fetch_names(self) -> list[str]:
         """The names of the variables that a run returns when it is not told which."""
         return edge_names(self.desc, "fetch")
 
-    def prune(self, fetch_list):
+    def prune(self, fetch_list: Iterable[Variable | str]) -> Program:
         """Return the program that computes some variables and nothing else, for inference.
 
         Updates go, dropout is off, and nothing is kept for a gradient.
@@ -118,7 +124,7 @@ class Program:
         desc = prune.prune(self.desc, names_of(self.desc, fetch_list, recorder=self.recorder))
         return self.part(desc)
 
-    def split(self, at):
+    def split(self, at: Iterable[Variable | str | list[Any] | tuple[Any, ...]]) -> list[Program]:
         """Return the programs that run apart, one after another, and hand variables over.
 
         Parameters
@@ -139,13 +145,13 @@ class Program:
         ]
         return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
-    def part(self, desc):
+    def part(self, desc: ProgramDesc) -> Program:
         """Return a program of another description over the same values."""
         part = over(desc, self.persistables)
         part._leaves = self.leaves
         return part
 
-    def save(self, path):
+    def save(self, path: StrPath) -> None:
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.
 
         Raises
@@ -156,7 +162,7 @@ class Program:
         files.save(path, self.desc, self.persistables)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: StrPath) -> Self:
         """Return the program that `save` wrote; nothing of it is run.
 
         Raises
@@ -168,7 +174,7 @@ class Program:
         """
         return cls(*files.load(path))
 
-    def to_bytes(self):
+    def to_bytes(self) -> bytes:
         """Return what `save` writes.
 
         Examples
@@ -184,31 +190,31 @@ class Program:
         return files.to_bytes(self.desc, self.persistables)
 
     @classmethod
-    def from_bytes(cls, content):
+    def from_bytes(cls, content: bytes) -> Self:
         """Return the program that `to_bytes` made bytes of; raises what `load` raises of a file."""
         return cls(*files.from_bytes(content))
 
-    def to_dot(self):
+    def to_dot(self) -> str:
         """Return the program as Graphviz text: operators are boxes, variables ellipses.
 
         Persistables are shaded; what is fed or fetched has a double line.  `dot -Tsvg` draws it.
         """
         return dot.to_dot(self.desc)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.desc)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         ops = sum(len(block.ops) for block in self.desc.blocks)
         return f"Program of {ops} operators, {len(self.persistables)} persistables, feeds {self.feed_names}"
 
 
-def over(desc, values):
+def over(desc: ProgramDesc, values: Mapping[str, Rows]) -> Program:
     """Return a program over those of the values that its description calls persistable."""
     return Program(desc, {var.name: values[var.name] for var in desc.blocks[0].vars if var.persistable})
 
 
-def edge_names(desc, kind):
+def edge_names(desc: ProgramDesc, kind: str) -> list[str]:
     """Return the variables of the `feed` or `fetch` operators, in the order of their columns."""
     found = [
         (op.attr("col"), (op.output_names() if kind == "feed" else op.input_names())[0])
@@ -218,14 +224,16 @@ def edge_names(desc, kind):
     return [name for _, name in sorted(found)]
 
 
-def _list_of(variables, what):
+def _list_of(variables: Any, what: str) -> list[Any]:
     try:
         return check_list(variables, what)
     except DTypeError as error:
         raise ProgramError(what, expected="a list of variables or names", got=shown(variables)) from error
 
 
-def names_of(desc, variables, what="fetch_list", recorder=None):
+def names_of(
+    desc: ProgramDesc, variables: Iterable[Variable | str], what: str = "fetch_list", recorder: Recorder | None = None
+) -> list[str]:
     """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value.
 
     With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.

@@ -266,7 +266,7 @@ class Recorder:
         del self.blocks[first:]
         self._made = {}
 
-    def desc(self):
+    def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
         made = self._made  # another dict after each change, so what was made of less than all is not kept
         if not made:

@@ -15,34 +15,79 @@ This is what one looks like:
     def _examples(rng): ...                     # what tests, and `check_operator`, try it on
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import keyword
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import as_constant, kind_of
 from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.twin import check_order, gradient_of, not_inferred
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import Variable, apply
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+F = TypeVar("F", bound=Callable)
 
 
+@overload
+def operator(function: Callable[P, object], /) -> Operator[P, Variable]: ...
+@overload
 def operator(
-    function=None,
     *,
-    name=None,
-    outputs=("out",),
-    intermediate=(),
-    may_miss=(),
-    in_place=False,
-    cost=None,
-    inference=MappingProxyType({}),
-    overwrites=None,
-    shortcut=None,
-    places=None,
-):
+    name: str | None = None,
+    may_miss: Iterable[str] = (),
+    cost: Callable | None = None,
+    inference: Mapping[str, object] = ...,
+    overwrites: Callable | None = None,
+    shortcut: Callable | None = None,
+) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
+@overload  # of two outputs, a call returns the one that not only the gradient reads
+def operator(
+    *,
+    name: str | None = None,
+    outputs: tuple[str, str],
+    intermediate: tuple[str],
+    may_miss: Iterable[str] = (),
+    cost: Callable | None = None,
+    inference: Mapping[str, object] = ...,
+    overwrites: Callable | None = None,
+    shortcut: Callable | None = None,
+) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
+@overload
+def operator(
+    *,
+    name: str | None = None,
+    outputs: Iterable[str] = ("out",),
+    intermediate: Iterable[str] = (),
+    may_miss: Iterable[str] = (),
+    in_place: bool = False,
+    cost: Callable | None = None,
+    inference: Mapping[str, object] = ...,
+    overwrites: Callable | None = None,
+    shortcut: Callable | None = None,
+    places: Callable | None = None,
+) -> Callable[[Callable[P, object]], Operator[P, Any]]: ...
+def operator(
+    function: Callable | None = None,
+    *,
+    name: str | None = None,
+    outputs: Iterable[str] = ("out",),
+    intermediate: Iterable[str] = (),
+    may_miss: Iterable[str] = (),
+    in_place: bool = False,
+    cost: Callable | None = None,
+    inference: Mapping[str, object] = MappingProxyType({}),
+    overwrites: Callable | None = None,
+    shortcut: Callable | None = None,
+    places: Callable | None = None,
+) -> Any:
     """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
 
     What the decorator returns is a function of Variables, which is applied at once or described in a program.  It has
@@ -132,19 +177,39 @@ def operator(
     if not isinstance(inference, Mapping):
         raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
 
-    def declare(function):
+    def declare(function: Callable) -> Operator:
         op_type = getattr(check_callable(function, "operator"), "__name__", None) if name is None else name
         return _declared(_op(op_type, function, may_miss, in_place, options), function)
 
     return declare if function is None else declare(function)
 
 
-def _names(what, names):
+def _names(what: str, names: Any) -> tuple[str, ...]:
     """Return names as a tuple, or raise."""
     found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
     if any(not isinstance(name, str) for name in found):
         raise ProgramError(what, expected="a tuple of names", got=shown(names))
     return tuple(found)
+
+
+class Returning(Protocol):
+    """A decorator that returns the function."""
+
+    def __call__(self, function: F, /) -> F:
+        """Take a function."""
+
+
+class Operator(Protocol[P, R]):
+    """What `operator` returns, as type checkers see it: a function, and the decorators of `Declaration`."""
+
+    op: Op
+    infer: Returning
+    grad: Returning
+    backward: Callable[..., Callable[[Callable], Operator]]
+    examples: Returning
+
+    def __call__(self, *inputs: P.args, **constants: P.kwargs) -> R:
+        """Apply it to Variables, or values."""
 
 
 class Declaration:
@@ -153,10 +218,10 @@ class Declaration:
     See `varlen_rnn.operator`.
     """
 
-    def __init__(self, op):
+    def __init__(self, op: Op) -> None:
         self._op = op
 
-    def infer(self, function):
+    def infer(self, function: F) -> F:
         """Take what tells the outputs without the values: a decorator.
 
         It is the one check of inputs besides those of values that the operator's own function makes.
@@ -171,7 +236,7 @@ class Declaration:
         self._op.infer = check_callable(function, f"operator {self._op.type!r}, infer")
         return function
 
-    def grad(self, function):
+    def grad(self, function: F) -> F:
         """Take the gradient as a composition of operators: a decorator.
 
         Parameters
@@ -185,7 +250,9 @@ class Declaration:
         self._op.grad = check_callable(function, f"operator {self._op.type!r}, grad")
         return function
 
-    def backward(self, *of, aliases=MappingProxyType({}), cost=None):
+    def backward(
+        self, *of: str, aliases: Mapping[str, str] = MappingProxyType({}), cost: Callable | None = None
+    ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
         The function's parameters are what it takes: inputs, outputs, gradients of outputs as `d_out`, constants.  It
@@ -211,7 +278,7 @@ class Declaration:
         """
         self._check_no_gradient()
 
-        def declare(function):
+        def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
             op, rule = gradient_of(self._op, function, of, aliases, cost)
@@ -221,12 +288,12 @@ class Declaration:
 
         return declare
 
-    def _check_no_gradient(self):
+    def _check_no_gradient(self) -> None:
         if self._op.grad is not None or self._op.in_place:
             got = "an update" if self._op.in_place else "another gradient"
             raise ProgramError(f"operator {self._op.type!r}, gradient", expected="one, of no update", got=got)
 
-    def examples(self, function):
+    def examples(self, function: F) -> F:
         """Take what the operator is tried on: a decorator.
 
         Parameters
@@ -239,7 +306,7 @@ class Declaration:
         return function
 
 
-def _declared(op, function):
+def _declared(op: Op, function: Callable) -> Operator:
     """Add an operator to the table, and return the function of Variables that applies it."""
     register(op)
     applying, declaration = _applying(op, function), Declaration(op)
@@ -249,13 +316,15 @@ def _declared(op, function):
     return applying
 
 
-def _applying(op, function):
+def _applying(op: Op, function: Callable) -> Any:
     """Return a function of the parameters of another that applies the operator.
 
     It is compiled from its text, as methods of dataclasses are: Python itself then binds the arguments of a call, which
     takes no longer than in a function that was written by hand.
     """
-    parameters, taken, given = inspect.signature(function).parameters.values(), [], []
+    parameters = inspect.signature(function).parameters.values()
+    taken: list[str] = []
+    given: list[str] = []
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and not any(text.startswith("*") for text in taken):
             taken.append("*")
@@ -267,7 +336,7 @@ def _applying(op, function):
     text = (
         f"def declare(_apply, _take, _shown):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
     )
-    found = {}
+    found: dict[str, Any] = {}
     exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
     applying = found["declare"](apply, as_constant, _shown_of(op))
     with_default = [p for p in parameters if p.default is not p.empty]
@@ -276,11 +345,11 @@ def _applying(op, function):
     return functools.update_wrapper(applying, function)
 
 
-def _shown_of(op):
+def _shown_of(op: Op) -> Callable:
     """Return a function of what `apply` returns that leaves out what only the gradient reads."""
     positions = [number for number, place in enumerate(op.outputs) if place not in op.intermediate]
 
-    def shown(outputs):
+    def shown(outputs: Any) -> Any:
         if not isinstance(outputs, list):
             return outputs
         return outputs[positions[0]] if len(positions) == 1 else [outputs[n] for n in positions if n < len(outputs)]
@@ -288,7 +357,7 @@ def _shown_of(op):
     return shown
 
 
-def _op(op_type, function, may_miss, in_place, options):
+def _op(op_type: Any, function: Callable, may_miss: Iterable[str], in_place: bool, options: dict[str, Any]) -> Op:
     """Return the operator that a function declares."""
     if not isinstance(op_type, str) or not op_type.isidentifier() or keyword.iskeyword(op_type):
         raise ProgramError("operator, name", expected="an identifier", got=shown(op_type))
@@ -309,7 +378,7 @@ def _op(op_type, function, may_miss, in_place, options):
               in_place=positions, doc=inspect.getdoc(function) or "", **options)  # fmt: skip
 
 
-def _parameters(op_type, function):
+def _parameters(op_type: str, function: Callable) -> Iterable[inspect.Parameter]:
     _check_function(op_type, function)
     try:
         return inspect.signature(function, eval_str=True).parameters.values()
@@ -318,14 +387,14 @@ def _parameters(op_type, function):
         raise ProgramError(f"operator {op_type!r}", expected=expected, got=str(error)[:80]) from error
 
 
-def _check_function(op_type, function):
+def _check_function(op_type: str, function: Callable) -> None:
     """Raise unless an operator's function is one whose text tells its parameters."""
     if not inspect.isfunction(inspect.unwrap(function)):
         got = type(function).__name__
         raise ProgramError(f"operator {op_type!r}", expected="a function that is written in Python", got=got)
 
 
-def _place(op_type, parameter, may_miss):
+def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) -> str:
     """Return the place of an input, as `Op` has it."""
     if parameter.default not in (parameter.empty, None):
         hint = f"of a constant, write its type: {parameter.name}: {type(parameter.default).__name__}"
@@ -334,7 +403,7 @@ def _place(op_type, parameter, may_miss):
     return star + parameter.name + ("?" if parameter.default is None or parameter.name in may_miss else "")
 
 
-def _kind(op_type, parameter):
+def _kind(op_type: str, parameter: inspect.Parameter) -> str:
     """Return the kind of a constant."""
     kind = kind_of(parameter.annotation)
     if kind is None:

@@ -4,14 +4,20 @@ Modes are context variables: two Python threads that train two models never meet
 sets it back: an interrupt (Ctrl-C) may come as soon as it is set, before a token of it could be kept.
 """
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
-GRAD_ENABLED = contextvars.ContextVar("grad_enabled", default=True)
-RECORDER = contextvars.ContextVar("recorder", default=None)
+T = TypeVar("T")
+
+GRAD_ENABLED: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
+RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
 
-def grad_enabled():
+def grad_enabled() -> bool:
     """Return whether operators of this context are recorded for a backward pass.
 
     Examples
@@ -23,7 +29,7 @@ def grad_enabled():
 
 
 @contextlib.contextmanager
-def no_grad():
+def no_grad() -> Iterator[None]:
     """Record nothing in this context: inference keeps nothing for a backward pass.
 
     A mode is that of one thread: threads that are started inside begin without it.
@@ -36,13 +42,13 @@ def no_grad():
         GRAD_ENABLED.set(before)
 
 
-def recorder():
+def recorder() -> Any:
     """Return the recorder of the program that this context describes, or None where operators run."""
     return RECORDER.get()
 
 
 @contextlib.contextmanager
-def recording(into):
+def recording(into: Any) -> Iterator[None]:
     """Describe operators instead of running them: `into.append` takes them."""
     before = RECORDER.get()
     try:
@@ -52,7 +58,7 @@ def recording(into):
         RECORDER.set(before)
 
 
-def recorded(variable):
+def recorded(variable: T) -> T:
     """Return what stands for a leaf Variable in the program being recorded; without one, itself."""
     into = RECORDER.get()
     return variable if into is None else into.admit(variable)

@@ -1,13 +1,17 @@
 """What an operator is once it is declared, and the table of all of them."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
-_NOTHING = MappingProxyType({})
+T = TypeVar("T")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 # Errors of an operator's functions that already say what is wrong: with an input, or with the machine.
 PASSED_ON = (InputError, MemoryError, Warning)
 
@@ -60,12 +64,12 @@ class Op:
     examples: Callable | None = None
     doc: str = ""
 
-    def input_name(self, position):
+    def input_name(self, position: int) -> str:
         """Return the name of an input for error messages."""
         name = self.inputs[min(position, len(self.inputs) - 1)].rstrip("?")
         return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
 
-    def missing(self, inputs):
+    def missing(self, inputs: Iterable[object]) -> int | None:
         """Return the position of the first input that is None and may not be, or None."""
         last = len(self.inputs) - 1
         for position, given in enumerate(inputs):
@@ -73,12 +77,14 @@ class Op:
                 return position
         return None
 
-    def by_place(self, inputs, outputs, attrs):
+    def by_place(
+        self, inputs: Sequence[T], outputs: Sequence[T], attrs: Mapping[str, Any]
+    ) -> tuple[list[tuple[str, tuple[T, ...]]], list[tuple[str, tuple[T, ...]]]]:
         """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
 
-    def output_places(self, num_inputs, num_outputs, attrs):
+    def output_places(self, num_inputs: int, num_outputs: int, attrs: Mapping[str, Any]) -> Sequence[str]:
         """Return the place of each output, with a number where a place takes several."""
         _, places = self._places(num_inputs, num_outputs, attrs)
         if len(places) == num_outputs and not places[-1].startswith("*"):
@@ -86,10 +92,12 @@ class Op:
         pairs = _by_place(places, range(num_outputs))
         return [place if len(inside) == 1 else f"{place}_{k}" for place, inside in pairs for k in range(len(inside))]
 
-    def _places(self, num_inputs, num_outputs, attrs):
+    def _places(
+        self, num_inputs: int, num_outputs: int, attrs: Mapping[str, Any]
+    ) -> tuple[Sequence[str], Sequence[str]]:
         return (self.inputs, self.outputs) if self.places is None else self.places(num_inputs, num_outputs, **attrs)
 
-    def specs(self, inputs, attrs):
+    def specs(self, inputs: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> list[TensorSpec]:
         """Return what is known of each output, as a list, from what is known of the inputs.
 
         Raises
@@ -111,13 +119,13 @@ class Op:
                 raise ProgramError(f"operator {self.type!r}, infer", expected="TensorSpecs", got=shown(spec))
         return found
 
-    def failed(self, error):
+    def failed(self, error: Exception) -> ProgramError:
         """Return the error of an operator whose function raised something of its own."""
         got = f"{type(error).__name__}: {error}"[:300]
         return ProgramError(f"operator {self.type!r}", expected="inputs that fit", got=got)
 
 
-def _by_place(places, names):
+def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tuple[T, ...]]]:
     """Return `(place, names)` pairs of positional names: the last place takes the rest if it begins with `*`."""
     pairs = []
     for number, place in enumerate(places):
@@ -126,10 +134,10 @@ def _by_place(places, names):
     return pairs
 
 
-OPERATORS = {}
+OPERATORS: dict[str, Op] = {}
 
 
-def register(op):
+def register(op: Op) -> None:
     """Add an operator to the table.
 
     Raises
@@ -141,7 +149,7 @@ def register(op):
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got="one that is declared already")
 
 
-def find(op_type):
+def find(op_type: str) -> Op:
     """Return the operator of a name.
 
     Raises

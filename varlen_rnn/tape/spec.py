@@ -1,11 +1,14 @@
 """What operators infer of a value without having it: kind, shape, data type, levels of detail."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ProgramError
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES, Type
@@ -19,7 +22,7 @@ class TensorSpec(NamedTuple):
     lod_level: int = 0
     kind: Type = LOD_TENSOR
 
-    def __str__(self):
+    def __str__(self) -> str:
         tensor = "" if self.dtype is None else f" {self.dtype} {list(self.shape)}"
         return f"{self.kind.name}{tensor}" + (f", lod_level {self.lod_level}" if self.lod_level else "")
 
@@ -29,12 +32,12 @@ PLAN = TensorSpec((), None, 0, LOD_RANK_TABLE)
 SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 
 
-def spec_of_tensor(shape, dtype, lod_level=0):
+def spec_of_tensor(shape: tuple[int, ...], dtype: np.dtype | None, lod_level: int = 0) -> TensorSpec:
     """Return what is known of a tensor, as `TensorSpec(...)` does, in a third of the time."""
     return _new_tuple(TensorSpec, (shape, dtype, lod_level, LOD_TENSOR))
 
 
-def sizes_fit(shape, wanted):
+def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return whether two shapes may be the same: -1 fits any size.
 
     Examples
@@ -55,7 +58,7 @@ def sizes_fit(shape, wanted):
 class UnknownSize(int):
     """The size that only a run tells: equal to -1, and nothing that anybody may calculate with."""
 
-    def _refuse(self, *_):
+    def _refuse(self, *_: object) -> Any:
         hint = "mean() divides by it; reshape and getitem take it as it is"
         raise ProgramError("a size of a program's variable", expected="no arithmetic", got="unknown", hint=hint)
 
@@ -75,33 +78,33 @@ class Symbol:
 
     __slots__ = ("block", "name", "spec")
 
-    def __init__(self, block, name, spec):
+    def __init__(self, block: Any, name: Any, spec: TensorSpec) -> None:
         self.block, self.name, self.spec = block, name, spec
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """The shape, -1 where only values tell."""
         return self.spec.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype | None:
         """The data type."""
         return self.spec.dtype
 
     @property
-    def num_levels(self):
+    def num_levels(self) -> int:
         """How many levels of detail."""
         return self.spec.lod_level
 
-    def num_elements(self, level):
+    def num_elements(self, level: int) -> int:
         """Return -1: only values tell."""
         return -1
 
-    def rename(self, name):
+    def rename(self, name: str) -> None:
         """Take another name, which nothing in the program may have."""
         self.name = self.block.recorder.claim(name, self)
 
-    def take_name(self, name):
+    def take_name(self, name: str) -> None:
         """Take a name from whoever has it: a gradient that arrives later is the sum of those before it."""
         holder = self.block.recorder.named.get(name)
         if holder is not None and holder is not self:
@@ -109,32 +112,33 @@ class Symbol:
         self.rename(name)
 
     @property
-    def data(self):
+    def data(self) -> Any:
         """Raise: there are no values."""
         hint = "fetch it with an Executor"
         raise ProgramError(f"variable {self.name!r}", expected="a value", got="a variable of a program", hint=hint)
 
     structure = levels = data
 
-    def lod(self):
+    def lod(self) -> Any:
         """Raise: there are no values."""
         return self.data
 
     __array__ = lambda self, *_, **__: self.data
     __len__ = lambda self: self.data
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{self.name}: {self.spec}"
 
 
-class Scopes(list):
+class Scopes(list[Any]):
     """The variables that each step of a recurrence keeps: one dict per step."""
 
 
+Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes
 VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # what operators take and give
 
 
-def describe(value):
+def describe(value: Value) -> TensorSpec:
     """Return what is known of a value.
 
     Raises
@@ -163,6 +167,6 @@ def describe(value):
     return value.spec
 
 
-def _refuse_rows(shape, lod):
+def _refuse_rows(shape: tuple[int, ...], lod: LoD) -> None:
     hint = "its array got another shape in place; reshape() returns a new one"
     raise LoDError("rows of a LoDTensor", expected=f"{lod.num_rows}, as its LoD has", got=f"shape {shape}", hint=hint)

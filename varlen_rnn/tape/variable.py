@@ -1,6 +1,12 @@
 """Variables and `apply`, which runs an operator, or describes it in the program that is being recorded."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
 import numpy as np
+from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_none, check_number, shown
 from varlen_rnn.lod import LoDTensor
@@ -11,8 +17,10 @@ from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, find
 from varlen_rnn.tape.run import check_in_place, run
-from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, describe
+from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
+from varlen_rnn.typing import Rows
 
+T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
 _new = object.__new__  # every operator makes Variables
 
@@ -51,21 +59,23 @@ class Variable:
     # NumPy arrays on the left leave `array * variable` to this class.
     __array_ufunc__ = None
 
-    def __init__(self, value, requires_grad=False, name=None, persistable=False):
+    def __init__(
+        self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
+    ) -> None:
         if isinstance(value, Variable):
             value = value.value
-        self.value = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
+        self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
         if requires_grad and self.dtype.kind != "f":
             what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0 instead of 1, or use astype"
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
         self.requires_grad, self.persistable = requires_grad, persistable
         self._name = name
-        self.grad = None
-        self.record = None
+        self.grad: np.ndarray | Any | None = None
+        self.record: Record | None = None
         self.updated_at = -1  # in the order of records; before any
         self.position = 0  # among the outputs of its record
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
         for part in state:  # of a subclass, what it added; of every Variable, what it has here
             for name, value in (part or {}).items():
@@ -73,134 +83,136 @@ class Variable:
         self.updated_at = -1
 
     @property
-    def name(self):
+    def name(self) -> str | None:
         """The name, or None; in a program every variable has one, and no two the same."""
         return self.value.name if isinstance(self.value, Symbol) else self._name
 
     @name.setter
-    def name(self, name):
+    def name(self, name: str) -> None:
         if isinstance(self.value, Symbol):
             self.value.rename(name)
         else:
             self._name = name
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """The shape of the value: `(rows, ...)`; in a program, -1 is a size that only a run tells."""
         shape = self.value.shape
         return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The data type of the value."""
         return self.value.dtype
 
     @property
-    def ndim(self):
+    def ndim(self) -> int:
         """The rank of the value."""
         return len(self.value.shape)
 
-    def lod(self):
+    def lod(self) -> list[list[int]]:
         """Return the offset form of the value's LoD."""
         return self.value.lod()
 
-    def item(self):
+    def item(self) -> float:
         """Return the value of a single number as a Python number."""
         self._check_single("item of a Variable")
         return self.value.data.item()
 
-    def __float__(self):
+    def __float__(self) -> float:
         return float(self.item())
 
-    def __int__(self):
+    def __int__(self) -> int:
         return int(self.item())
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
         return bool(self.item())
 
-    def _check_single(self, what, hint=None):
+    def _check_single(self, what: str, hint: str | None = None) -> None:
         if np.asarray(self.value).size != 1:
             raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
 
-    def __format__(self, spec):
+    def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
-    def detach(self):
+    def detach(self) -> Variable:
         """Return a Variable of the same value that remembers nothing."""
         return Variable(self.value)
 
-    def backward(self, gradient=None):
+    def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
         backward(self, gradient)
 
-    def sum(self, axis=None, keepdims=False, *, dtype=None, out=None):
+    def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> Variable:
         """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
         check_none("sum", dtype=dtype, out=out)
         return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
 
-    def mean(self, axis=None, keepdims=False, *, dtype=None, out=None):
+    def mean(
+        self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None
+    ) -> Variable:
         """Return the mean of all elements, or over an axis; NaN of nothing, as in NumPy."""
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
-    def reshape(self, *shape):
+    def reshape(self, *shape: int | Iterable[int]) -> Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
-    def __add__(self, other):
+    def __add__(self, other: Rows) -> Variable:
         return apply("add", self, operand(other, self))
 
-    def __radd__(self, other):
+    def __radd__(self, other: Rows) -> Variable:
         return apply("add", operand(other, self), self)
 
-    def __sub__(self, other):
+    def __sub__(self, other: Rows) -> Variable:
         return apply("sub", self, operand(other, self))
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: Rows) -> Variable:
         return apply("sub", operand(other, self), self)
 
-    def __mul__(self, other):
+    def __mul__(self, other: Rows) -> Variable:
         return apply("mul", self, operand(other, self))
 
-    def __rmul__(self, other):
+    def __rmul__(self, other: Rows) -> Variable:
         return apply("mul", operand(other, self), self)
 
-    def __truediv__(self, other):
+    def __truediv__(self, other: Rows) -> Variable:
         return apply("div", self, operand(other, self))
 
-    def __rtruediv__(self, other):
+    def __rtruediv__(self, other: Rows) -> Variable:
         return apply("div", operand(other, self), self)
 
-    def __neg__(self):
+    def __neg__(self) -> Variable:
         return apply("neg", self)
 
-    def __pow__(self, exponent):
+    def __pow__(self, exponent: float) -> Variable:
         # As a Python number, which takes the data type of the rows.
         exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
         return apply("pow", self, exponent=exponent)
 
-    def __matmul__(self, weight):
+    def __matmul__(self, weight: Rows) -> Variable:
         return apply("matmul", self, operand(weight, self), None, transposed=False)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Variable:
         return apply("getitem", self, index=own_index(index))
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype, copy=copy)
 
-    def __len__(self):
+    def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
         if self.shape[0] < 0:
             raise ProgramError(f"rows of {self.name!r}", expected="a known number", got="one that only a run tells")
         return self.shape[0]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Variable]:
         return (self[index] for index in range(len(self)))
 
     # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor)):
             hint = "np.asarray(x) == ... compares the values"
             raise DTypeError("== of a Variable", expected="another Variable", got=type(other).__name__, hint=hint)
@@ -208,12 +220,12 @@ class Variable:
 
     __hash__ = object.__hash__
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
 
 
-def _no_variables(value):
+def _no_variables(value: T) -> T:
     """Return a value, or raise if it is a list of Variables: as an array it would have no gradient."""
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], Variable):
         got = f"a {type(value).__name__} that begins with a Variable"
@@ -222,7 +234,7 @@ def _no_variables(value):
     return value
 
 
-def _results(values, record=None):
+def _results(values: list[Value], record: Record | None = None) -> list[Variable]:
     """Return Variables of what an operator computed: the constructor's checks, and its time, are for users."""
     results, requires_grad = [], record is not None
     for position, value in enumerate(values):
@@ -235,19 +247,23 @@ def _results(values, record=None):
     return results
 
 
-def as_variable(value):
+@overload
+def as_variable(value: None) -> None: ...
+@overload
+def as_variable(value: Rows | Value) -> Variable: ...
+def as_variable(value: Rows | Value | None) -> Variable | None:
     """Return `value` as a Variable; None stays None."""
     return value if value is None or isinstance(value, Variable) else Variable(value)
 
 
-def required(value, name):
+def required(value: Rows | Value | None, name: str) -> Variable:
     """Return `value` as a Variable, or raise an error that names it if there is none."""
     if value is None:
         raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
     return as_variable(value)
 
 
-def apply(op_type, *inputs, **attrs):
+def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
     """Run an operator on Variables or values, and remember it if a gradient may be asked for.
 
     Returns
@@ -285,7 +301,7 @@ def apply(op_type, *inputs, **attrs):
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def prepared(op_type, groups, **attrs):
+def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
     """Return a function that runs an operator that updates on several groups of Variables, after checking all of them.
 
     Parameters
@@ -313,7 +329,7 @@ def prepared(op_type, groups, **attrs):
             raise type(error)(f"{name}, {error}") from error
         ready.append((variables, values))
 
-    def run_all():
+    def run_all() -> None:
         for variables, values in ready:
             if is_recording:
                 apply(op_type, *variables, **attrs)
@@ -331,13 +347,13 @@ def prepared(op_type, groups, **attrs):
     return run_all
 
 
-def apply_list(op_type, *inputs, **attrs):
+def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
     """Return the outputs of an operator as a list, also when there is one."""
     outputs = apply(op_type, *inputs, **attrs)
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-def operand(value, like):
+def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     """Return what stands beside the Variable `like` in arithmetic.
 
     Python numbers, which have no data type, and masks (arrays of bool, 0 and 1) take that of `like`, as in NumPy and
@@ -353,14 +369,14 @@ def operand(value, like):
     return LoDTensor.wrap(rows.astype(like.dtype) if rows.dtype.kind == "b" else rows)
 
 
-def _number(value, dtype):
+def _number(value: float, dtype: np.dtype) -> np.ndarray:
     try:
         return np.asarray(float(value)).astype(dtype)
     except OverflowError as error:
         raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
 
 
-def backward(loss, gradient=None):
+def backward(loss: Variable, gradient: Rows | None = None) -> None:
     """Leave the gradient of `loss` in the `grad` of every leaf Variable that requires one, added to what is there.
 
     In a program, the gradient of a variable is a variable named `name@GRAD`.
@@ -398,7 +414,7 @@ def backward(loss, gradient=None):
     propagate([loss], [_first_gradient(loss, gradient)])
 
 
-def propagate(targets, gradients):
+def propagate(targets: Sequence[Variable], gradients: Sequence[Variable | None]) -> None:
     """Send the gradients of several Variables, None where there is none, back to the leaves that require one."""
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
     before = GRAD_ENABLED.get()
@@ -409,7 +425,7 @@ def propagate(targets, gradients):
         GRAD_ENABLED.set(before)
 
 
-def _first_gradient(loss, gradient):
+def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
     if gradient is None:
         if any(size != 1 for size in loss.shape):
             hint = "reduce it with sum() or mean(), or give its gradient"

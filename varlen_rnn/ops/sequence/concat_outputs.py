@@ -1,5 +1,10 @@
 """The outputs of all steps as rows in the caller's order."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
@@ -8,12 +13,13 @@ from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_moved, check_plan, check_step, flat, result
-from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.checks import check_kind
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.typing import Rows
 
 
 @operator(name="concat_outputs", cost=nothing)
@@ -54,7 +60,11 @@ def _examples(rng):
     yield [plan, *(rng.standard_normal((size, 2)) for size in plan.batch_sizes)], {}
 
 
-def concat_outputs(steps, sorted_seqs):
+@overload
+def concat_outputs(steps: Sequence[Variable], sorted_seqs: SortedSeqs | Variable) -> Variable: ...
+@overload
+def concat_outputs(steps: Sequence[LoDTensor | np.ndarray], sorted_seqs: SortedSeqs | Variable) -> LoDTensor: ...
+def concat_outputs(steps: Sequence[Rows], sorted_seqs: SortedSeqs | Variable) -> Variable | LoDTensor:
     """Return the outputs of all steps as rows in the caller's order, a LoDTensor.
 
     Parameters

@@ -1,5 +1,9 @@
 """The states before the first step, in the order of the plan."""
 
+from __future__ import annotations
+
+from typing import overload
+
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
@@ -8,9 +12,10 @@ from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_plan, flat, infer_moved, result
-from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.declare import operator
-from varlen_rnn.tape.variable import required
+from varlen_rnn.tape.variable import Variable, required
+from varlen_rnn.typing import Rows
 
 
 @operator(name="init_memories", cost=nothing)
@@ -48,7 +53,11 @@ def _examples(rng):
     yield [rng.standard_normal((4, 3)), plan_of_rows(LOD)], {}
 
 
-def init_memories(boot, sorted_seqs):
+@overload
+def init_memories(boot: Variable, sorted_seqs: SortedSeqs | Variable) -> Variable: ...
+@overload
+def init_memories(boot: LoDTensor | np.ndarray, sorted_seqs: SortedSeqs | Variable) -> np.ndarray: ...
+def init_memories(boot: Rows, sorted_seqs: SortedSeqs | Variable) -> Variable | np.ndarray:
     """Return the boot memories in sorted order: row k is that of the sequence of rank k.
 
     Parameters

@@ -1,36 +1,41 @@
 """What the operators that move rows over a plan share: checks of rows, plans and steps."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
-from varlen_rnn.plan import check_is_plan
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.plan import SortedSeqs, check_is_plan
 from varlen_rnn.tape.checks import check_kind, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
+from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable
 
 
-def flat(data):
+def flat(data: np.ndarray) -> np.ndarray:
     """Return rows of one dimension each, an operand of kernels: a view of `data`, where that is one."""
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
-def check_plan(sorted_seqs):
+def check_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a plan, or a Variable, which an operator looks at."""
     if not isinstance(sorted_seqs, Variable):
         check_is_plan(sorted_seqs)
 
 
-def check_rows(op, x, plan):
+def check_rows(op: str, x: LoDTensor, plan: SortedSeqs) -> None:
     """Raise unless the rows of `x` are those of the plan."""
     if not x.shape or len(x.data) != plan.total_len:
         raise ShapeError(f"{op}, x", expected=f"the {plan.total_len} rows of the plan", got=f"shape {x.shape}")
 
 
-def check_step(op, rows, plan, t):
+def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> None:
     """Raise unless step `t` is one of the plan's, and `rows`, where given, are as many as the sequences then alive."""
     if not 0 <= t < plan.max_seq_len:
         raise OutOfRangeError("t", expected=f"0 <= t < {plan.max_seq_len} steps", got=t)
@@ -38,14 +43,14 @@ def check_step(op, rows, plan, t):
         raise ShapeError(f"{op}, step {t}", expected=f"{plan.batch_sizes[t]} rows", got=f"shape {rows.shape}")
 
 
-def check_moved(op, name, desc):
+def check_moved(op: str, name: str, desc: TensorSpec) -> None:
     """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
     check_tensor(op, name, desc)
     if desc.dtype == np.float16:
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
 
 
-def infer_moved(op, x, plan):
+def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:
     """Return what is known of rows that an operator moves by a plan: as many as only the plan tells, without a LoD."""
     check_moved(op, "x", x)
     check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
@@ -53,7 +58,7 @@ def infer_moved(op, x, plan):
     return x._replace(shape=(-1, *x.shape[1:]), lod_level=0)
 
 
-def result(variable, *inputs):
+def result(variable: Variable, *inputs: object) -> Any:
     """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
     if any(isinstance(value, Variable) for value in inputs):
         return variable

@@ -1,5 +1,9 @@
 """The rows of one step: what the fused recurrence reads without materialising it."""
 
+from __future__ import annotations
+
+from typing import overload
+
 import numpy as np
 
 from varlen_rnn.errors import check_int
@@ -8,9 +12,10 @@ from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.ops.sequence.movement import check_plan, check_rows, check_step, flat, infer_moved, result
-from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.declare import operator
-from varlen_rnn.tape.variable import required
+from varlen_rnn.tape.variable import Variable, required
+from varlen_rnn.typing import Rows
 
 
 @operator(name="segment_inputs", cost=nothing)
@@ -42,7 +47,11 @@ def _examples(rng):
     yield [rows(rng, 3), plan_of_rows(LOD)], {"t": 1}
 
 
-def segment_inputs(x, sorted_seqs, t):
+@overload
+def segment_inputs(x: Variable, sorted_seqs: SortedSeqs | Variable, t: int) -> Variable: ...
+@overload
+def segment_inputs(x: LoDTensor | np.ndarray, sorted_seqs: SortedSeqs | Variable, t: int) -> np.ndarray: ...
+def segment_inputs(x: Rows, sorted_seqs: SortedSeqs | Variable, t: int) -> Variable | np.ndarray:
     """Return the rows of step `t` of every sequence that is still alive, longest sequence first.
 
     Parameters

@@ -3,9 +3,12 @@
 Reading is untrusted input: every array passes the checks of the constructors.
 """
 
+from __future__ import annotations
+
 import collections
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -22,7 +25,7 @@ from varlen_rnn.tape.spec import Scopes
 _FORMAT = "varlen_rnn values 1"
 
 
-def values_to_bytes(values):
+def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows | SortedSeqs]) -> bytes:
     """Return feeds or fetches as bytes.
 
     Parameters
@@ -43,7 +46,8 @@ def values_to_bytes(values):
     """
     if not isinstance(values, Mapping):
         raise DTypeError("values", expected="a dict of str to value", got=type(values).__name__)
-    arrays, kinds = {}, {}
+    arrays: dict[str, np.ndarray] = {}
+    kinds: dict[str, str] = {}
     for name, value in values.items():
         if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
             raise DTypeError("values, names", expected="str", got=shown(name))
@@ -56,7 +60,7 @@ def values_to_bytes(values):
         raise DTypeError("values", expected="arrays of numbers, and names of Unicode", got=str(error)[:80]) from error
 
 
-def _parts(name, value):
+def _parts(name: str, value: object) -> tuple[str, list[Any]]:
     """Return the kind of a value, and the arrays that it is made of."""
     if isinstance(value, LoDTensor):
         return "lod_tensor", [value.data, *value.structure.levels]
@@ -74,7 +78,7 @@ def _parts(name, value):
     raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint or None)
 
 
-_MAKE = {
+_MAKE: dict[str, Callable[..., Any]] = {
     "lod_tensor": lambda data, *levels: LoDTensor(data, levels),
     "selected_rows": lambda rows, value, height: SelectedRows(rows, value, height[()]),
     "sorted_seqs": SortedSeqs,
@@ -82,7 +86,7 @@ _MAKE = {
 }
 
 
-def values_from_bytes(payload):
+def values_from_bytes(payload: bytes) -> dict[str, Any]:
     """Return the values that `values_to_bytes` wrote, by name and in its order.
 
     Raises
@@ -103,7 +107,8 @@ def values_from_bytes(payload):
         raise ProgramError("values", expected="what values_to_bytes returned", got=str(error)[:80]) from error
     if not known:
         raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
-    counts, values = collections.Counter(key.rpartition("/")[0] for key in arrays), {}
+    counts = collections.Counter(key.rpartition("/")[0] for key in arrays)
+    values: dict[str, Any] = {}
     for key, array in arrays.items():
         check_bools(f"value {key!r}", array)
     for name, kind in kinds.items():
