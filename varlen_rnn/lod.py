@@ -380,7 +380,7 @@ class LoDTensor:
         return LoDTensor.wrap(self.data.copy(), self._lod)
 
     def to_sequences(self) -> list[Any]:
-        """Return nested lists, one a level, whose leaves are the sequences: views of their rows.
+        """Return nested lists, one per level, whose leaves are the sequences: views of their rows.
 
         Examples
         --------
@@ -411,7 +411,7 @@ class LoDTensor:
             return self._take(branch)
         branch = branch if isinstance(branch, tuple) else (branch,)
         if not 0 < len(branch) <= self.num_levels:
-            raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one a level", got=len(branch))
+            raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one per level", got=len(branch))
         begin, end = 0, self.num_elements(0)
         for level, index in enumerate(branch):
             index = check_int(index, f"branch, level {level}")
@@ -458,7 +458,7 @@ def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDT
     data : array_like or LoDTensor
         Rows, shape `(rows, ...)`; the LoD of a LoDTensor is replaced in the result, its rows are shared.
     recursive_seq_lens : sequence of sequences of int
-        The length form: one list a level, upper levels counting the sequences of the next lower level.
+        The length form: one list per level, upper levels counting the sequences of the next lower level.
 
     Raises
     ------

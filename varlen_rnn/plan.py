@@ -1,6 +1,6 @@
 """The planner: sequences sorted by length, longest first, so that the batch of each time step only shrinks.
 
-`sorted_seqs` is made once a LoD, without a Python loop over steps, and is kept on the LoD: layers that share a
+`sorted_seqs` is made once per LoD, without a Python loop over steps, and is kept on the LoD: layers that share a
 LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`; the sequences still alive at step
 t are the first `batch_sizes[t]` ranks.
 """

@@ -144,8 +144,8 @@ def batches(
         Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
         keeps the levels below.  Empty sequences are legal.
     labels : array or list, optional
-        An array or list of one entry a sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
-        of one entry a row, which come back as a LoDTensor that shares the LoD object of its batch.
+        An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
+        of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
     batch_size : int, optional
         Sequences a batch; the last may have fewer.  Give this or `max_tokens`.
     max_tokens : int, optional
@@ -255,7 +255,7 @@ def _are_of_rows(labels: Labels) -> bool:
 
 def _check_row_labels(labels: Any, store: Store) -> Store:
     found = store_of(labels, "labels")
-    hint = "an array of shape (num_sequences, ...) holds one entry a sequence"
+    hint = "an array of shape (num_sequences, ...) holds one entry per sequence"
     if len(found.lengths) != len(store.lengths):
         raise ShapeError("labels", expected=f"{len(store.lengths)} sequences", got=len(found.lengths), hint=hint)
     wrong = np.flatnonzero(found.lengths != store.lengths)

@@ -89,7 +89,7 @@ def read_jsonl(
     min_count: int = 1,
     max_vocabulary: int | None = None,
 ) -> Dataset:
-    r"""Return the data set of a JSON Lines file: one object a line.
+    r"""Return the data set of a JSON Lines file: one object per line.
 
     Parameters
     ----------

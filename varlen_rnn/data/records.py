@@ -100,7 +100,7 @@ def _kind(item: Record) -> str:
 
 
 def _rows(records: list[Record]) -> list[np.ndarray]:
-    """Return float32 rows, one array a record, all with the same number of features."""
+    """Return float32 rows, one array per record, all with the same number of features."""
     width, found = None, []
     for item in records:
         rows = [row if isinstance(row, list) else [row] for row in item.sequence]
