@@ -68,8 +68,11 @@ class Program:
         self.prepared = {}  # what executors have made of it
         self._leaves = {}
         if desc is not None:
-            validate.check_program(desc)
-            validate.check_persistables(desc, self._persistables)
+            self._check()
+
+    def _check(self):
+        validate.check_program(self.desc)
+        validate.check_persistables(self.desc, self.persistables)
 
     @property
     def desc(self):
@@ -150,9 +153,12 @@ class Program:
 
         Raises
         ------
+        ProgramError
+            What `load` would refuse: too many blocks, or a persistable that got another shape in place.
         OSError
             A path that cannot be written.
         """
+        self._check()
         files.save(path, self.desc, self.persistables)
 
     @classmethod
@@ -181,6 +187,7 @@ class Program:
         >>> Program.from_bytes(program.to_bytes()).persistables["weight"].data
         array([1., 1., 1.])
         """
+        self._check()
         return files.to_bytes(self.desc, self.persistables)
 
     @classmethod
