@@ -1,6 +1,7 @@
 """A recurrence whose step is the user's own equals the built-in one, on every shape of batch."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_a_sparse_gradient_of_a_table_that_the_step_reads():
     assert isinstance(table.weight.grad, vr.SelectedRows)
     counts = np.array([0, 4, 2, 0, 1])  # how many later rows a row's product reaches
     np.testing.assert_allclose(table.weight.grad.to_dense(), 2 * counts[:, None] * table.weight.data, rtol=1e-12)
+
+
+def test_the_gradient_of_a_weight_takes_the_memory_of_one_however_many_steps_there_are():
+    weight, peaks = vr.nn.Parameter(np.ones((64, 64))), []
+    for steps in (10, 100):
+        x = vr.create_lod_tensor(np.full((steps, 64), 0.01), [[steps]])
+        y, _ = vr.nn.DynamicRNN(lambda x, h: (h, F.tanh(x @ weight + h)))(x, [np.zeros((1, 64))])
+        loss, weight.grad = y.sum(), None
+        tracemalloc.start()
+        loss.backward()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 45 * weight.data.nbytes  # not one for each of the 90 more steps
 
 
 def test_zeros_of_as_many_rows_as_there_are_sequences():

@@ -217,3 +217,32 @@ def test_a_run_that_updates_nothing_is_no_change():
     vr.Executor().run(program, fetch_list=[y])
     loss.backward()
     assert model.weight.grad.tolist() == [[3, 3]]
+
+
+def test_sparse_gradients_of_many_uses_are_put_together_once(monkeypatch):
+    table, uses, copied, concatenate = vr.nn.Embedding(5, 2), 50, [], np.concatenate
+    loss = sum((table(np.array([number % 5])) * float(number)).sum() for number in range(uses))
+
+    def counted(arrays, **named):
+        joined = concatenate(arrays, **named)
+        copied.append(len(joined))
+        return joined
+
+    monkeypatch.setattr(np, "concatenate", counted)
+    loss.backward()
+    monkeypatch.undo()
+    assert sum(copied) <= 4 * uses  # rows and values: not those of all former uses with each
+    wanted = [[sum(range(row, uses, 5))] * 2 for row in range(5)]
+    assert table.weight.grad.to_dense().tolist() == wanted
+
+
+def test_a_sparse_gradient_is_added_to_what_the_table_has():
+    table = vr.nn.Embedding(3, 1)
+    table.weight.grad = before = vr.SelectedRows([2], np.ones((1, 1), np.float32), 3)
+    (table(np.array([0])).sum() + table(np.array([1, 2])).sum()).backward()
+    assert table.weight.grad.to_dense().tolist() == [[1], [1], [2]]
+    assert before.rows.tolist() == [2]
+    table.weight.grad = dense = np.ones((3, 1), np.float32)
+    (table(np.array([0])).sum() + (table.weight * 2.0).sum() + table(np.array([0])).sum()).backward()
+    assert table.weight.grad.tolist() == [[5], [3], [3]]
+    assert dense.tolist() == [[1], [1], [1]]

@@ -502,3 +502,17 @@ def test_random_numbers_go_on_after_a_check():
     vr.manual_seed(3)
     vr.check_operator(table.OPERATORS["dropout"])
     assert vr.random.generator().random() == first
+
+
+@pytest.mark.parametrize(("kind", "texts"), [("str", ["\ud800"]), ("strs", ["", ("a", "\udfff")])])
+def test_a_text_that_no_file_can_hold(kind, texts):
+    @vr.operator
+    def with_texts(x, text: str, texts: tuple[str, ...] = ()):
+        """Return `x`."""
+        return x
+
+    with_texts.infer(lambda x, text, texts: x)
+    with vr.program_guard() as program:
+        with_texts(vr.Variable([1.0]), *texts)
+    with pytest.raises(vr.ProgramError, match=f"expected {kind} that a description can hold"):
+        program.to_bytes()

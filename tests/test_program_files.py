@@ -283,3 +283,30 @@ def test_a_wrong_program_overwrites_nothing(tmp_path, monkeypatch):
         recorded.train_program(OPTIMIZERS["sgd"])[0].save(tmp_path / "p")
     assert (tmp_path / "p").read_bytes() == before
     assert os.listdir(tmp_path) == ["p"]
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    path, weight = tmp_path / "program.safetensors", vr.nn.Parameter(np.ones((2, 2), np.float32))
+    with vr.program_guard() as program:
+        rows = vr.data("x", [-1, 2], "float32", lod_level=1)
+
+        def step(depth):
+            def cell(x, h):
+                h = vr.nn.DynamicRNN(step(depth - 1))(rows, [h])[1] if depth else h + x
+                return h, h
+
+            return cell
+
+        vr.nn.DynamicRNN(step(32))(rows, [(2,)])
+    for save in (program.save, lambda path: program.to_bytes()):
+        with pytest.raises(vr.ProgramError, match="at most 32"):
+            save(path)
+    assert not path.exists()
+    with vr.program_guard() as program:
+        vr.data("x", [-1, 2], "float32") @ weight
+    program.save(path)
+    before = path.read_bytes()
+    weight.data.shape = 4
+    with pytest.raises(vr.ProgramError, match=r"'parameter': expected .* \[2, 2\], got"):
+        program.save(path)
+    assert path.read_bytes() == before

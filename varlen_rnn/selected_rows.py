@@ -9,6 +9,7 @@ Source: PaddlePaddle's design document "Selected Rows".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NoReturn, overload
 
 import numpy as np
@@ -160,16 +161,18 @@ class SelectedRows:
         """
         if not isinstance(other, (SelectedRows, np.ndarray)):
             return NotImplemented
+        if isinstance(other, SelectedRows):
+            return append([self, other])
+        self._check_fits(other)
+        merged, dense = self.merge(), other.copy()
+        dense[merged.rows] += merged.value
+        return dense
+
+    def _check_fits(self, other: SelectedRows | np.ndarray) -> None:
         if other.shape != self.shape:
             raise ShapeError("SelectedRows, sum", expected=f"shape {self.shape}", got=other.shape)
         if other.dtype != self.dtype:
             raise DTypeError("SelectedRows, sum", expected=self.dtype, got=other.dtype)
-        if isinstance(other, SelectedRows):
-            rows, value = np.concatenate([self.rows, other.rows]), np.concatenate([self.value, other.value])
-            return SelectedRows.wrap(rows, value, self.height)
-        merged, dense = self.merge(), other.copy()
-        dense[merged.rows] += merged.value
-        return dense
 
     __radd__ = __add__  # the sum of two numbers does not depend on their order
     __array_ufunc__ = None  # so that `array + selected` comes here, not element by element to NumPy
@@ -183,6 +186,21 @@ class SelectedRows:
         noun = "row" if count == 1 else "rows"
         value = f"value {self.value.shape} {self.dtype}"
         return f"SelectedRows(height={self.height}, {count} {noun}, {unique} unique, {value})"
+
+
+def append(parts: Sequence[SelectedRows]) -> SelectedRows:
+    """Return the sum of one or more SelectedRows, one after another without merging: each is copied once.
+
+    Examples
+    --------
+    >>> append([SelectedRows([row], [[1.0]], height=3) for row in (2, 0, 2)]).rows
+    array([2, 0, 2])
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        first._check_fits(other)
+    rows, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("_rows", "_value"))
+    return SelectedRows.wrap(rows, value, first.height)
 
 
 def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:

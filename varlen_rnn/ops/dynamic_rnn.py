@@ -239,13 +239,25 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         for name, d_state in zip(of_memories, d_states, strict=True):
             d_state[:alive] = _rows_of(values[name], alive, name, d_state) if name else 0
         for name, total in zip(of_others, totals, strict=True):
-            total += [values[name]] if name else []
+            if name:
+                _collect(total, values[name])
     d_boots = [boot.like(_to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
         sum_values(total) if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
         for total, other, name in zip(totals, others, of_others, strict=True)
     ]
     return [*(x.like(d) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+
+
+def _collect(total, value):
+    """Add the gradient of a step to those of later steps: sparse ones are put together when all are there.
+
+    Dense ones are added at once, for each has the memory of a whole parameter.
+    """
+    if total and isinstance(value, LoDTensor):
+        total[0] = sum_values([total[0], value])
+    else:
+        total.append(value)
 
 
 def _nothing(value, kind):

@@ -6,7 +6,7 @@ from varlen_rnn.errors import DTypeError
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.selected_rows import SelectedRows, append
 from varlen_rnn.tape.checks import check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
@@ -17,10 +17,7 @@ def sum_values(values):
     dense = [value for value in values if isinstance(value, LoDTensor)]
     sparse = [value for value in values if isinstance(value, SelectedRows)]
     if not dense:
-        total = sparse[0]
-        for value in sparse[1:]:
-            total = total + value
-        return total
+        return sparse[0] if len(sparse) == 1 else append(sparse)
     data = dense[0].data
     for value in dense[1:]:
         data = data + value.data

@@ -16,13 +16,18 @@ def _is_int(value):
     return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
 
 
+def _is_text(value):
+    # Half of a surrogate pair is no character: files are written, but not read, with it.
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 # Whether a value of a description is of a kind.
 KINDS = {
     "bool": lambda value: isinstance(value, bool),
     "int": _is_int,
     "float": lambda value: isinstance(value, float),
-    "str": lambda value: isinstance(value, str),
-    "strs": lambda value: isinstance(value, tuple) and all(isinstance(text, str) for text in value),
+    "str": _is_text,
+    "strs": lambda value: isinstance(value, tuple) and all(map(_is_text, value)),
     "ints": lambda value: isinstance(value, tuple) and len(value) <= MOST_DIMS and all(map(_is_int, value)),
     "index": lambda value: isinstance(value, str) and is_index(value),
     "block": _is_int,

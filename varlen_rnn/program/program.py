@@ -74,8 +74,11 @@ class Program:
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # what executors have made of it
         self._leaves: dict[str, Variable] = {}
         if desc is not None:
-            validate.check_program(desc)
-            validate.check_persistables(desc, self._persistables)
+            self._check()
+
+    def _check(self) -> None:
+        validate.check_program(self.desc)
+        validate.check_persistables(self.desc, self.persistables)
 
     @property
     def desc(self) -> ProgramDesc:
@@ -156,9 +159,12 @@ class Program:
 
         Raises
         ------
+        ProgramError
+            What `load` would refuse: too many blocks, or a persistable that got another shape in place.
         OSError
             A path that cannot be written.
         """
+        self._check()
         files.save(path, self.desc, self.persistables)
 
     @classmethod
@@ -187,6 +193,7 @@ class Program:
         >>> Program.from_bytes(program.to_bytes()).persistables["weight"].data
         array([1., 1., 1.])
         """
+        self._check()
         return files.to_bytes(self.desc, self.persistables)
 
     @classmethod

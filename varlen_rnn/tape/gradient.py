@@ -13,6 +13,7 @@ import os
 import threading
 
 from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain
@@ -81,6 +82,7 @@ class Pass:
     def __init__(self, apply, variables_of):
         self._apply, self._variables_of = apply, variables_of
         self._arrived = {}  # lists of gradients, by the number of a record and the position of its output
+        self._sparse = {}  # lists of sparse gradients, by the leaf that gets their sum
         self._owned = {}  # memory that was given out, by identity: no two leaves share any
 
     def run(self, pairs):
@@ -100,6 +102,8 @@ class Pass:
         while taken:  # what was passed is let go
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
+        for variable, gradients in self._sparse.items():
+            self._add(variable, gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients))
 
     def _send(self, variable, gradient):
         """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
@@ -110,6 +114,9 @@ class Pass:
             # A gradient that several variables share has its name from the first of them.
             variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
             variable.grad.value.take_name(variable.name + SUFFIX)
+        elif isinstance(gradient.value, SelectedRows):
+            # Their sum has the rows of all: added one by one, those that came would be copied with each that comes.
+            self._sparse.setdefault(variable, []).append(gradient)
         else:
             self._add(variable, gradient)
 
