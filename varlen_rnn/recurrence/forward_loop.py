@@ -21,7 +21,7 @@ from varlen_rnn.products.vectors import (
     store_units_non_temporal,
     width_of,
 )
-from varlen_rnn.recurrence.equations import PROJECTED_ROWS, Sizes, step_forward
+from varlen_rnn.recurrence.equations import PROJECTED_ROWS, Code, Sizes, step_forward
 from varlen_rnn.recurrence.schedule import MOST_ROWS
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -34,14 +34,6 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Task
-
-
-class Code(NamedTuple):
-    """The addresses of the compiled functions that the loop calls: products, packing, and a cell's equations."""
-
-    multiply: int
-    pack: int
-    equations: int
 
 
 class _Layer(NamedTuple):
