@@ -205,8 +205,8 @@ def _prefetch_sums(side, row, end, column):
 def _add_products(columns, side, shares, count, first, end, zeros, begins, later, later_step):
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
-    The block that `begins` the sums starts from zeros, whatever is there.  Tiles prefetch what is read later, one row
-    each.
+    The block that `begins` the sums starts from zeros, whatever is there.  Each tile prefetches one row
+    of what is read later.
     """
     number, width = 0, width_of(side.c)
     steps = offset(zeros.offsets, TILE_ROWS)
@@ -318,7 +318,7 @@ def row_products(a, one, two):
 
 
 def _run(a, one, two, wide, lowest, highest):
-    """Compute row products on as many threads as pay; return the columns' sums, in float64."""
+    """Compute row products, on several threads where that is faster; return the columns' sums, in float64."""
     columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
     panel_rows = depth | 1
     num_shards = count_shards(len(a) * sum(c.size for c in wide), -(-columns // TILE_ROWS))

@@ -37,9 +37,9 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 
-FEW_ROWS = TILE_ROWS // 2  # of which a tile takes several panels at once
+FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
 DEPTH_BLOCK = 512  # of k in one chain: longer ones would round as often as they are long
-_SLOWLY = 1 / 4  # of a line, that is prefetched at each k of what is read much later
+_SLOWLY = 1 / 4  # of a cache line: what a tile prefetches at each k where it is read much later
 _ROWS_AHEAD = 16  # with long vectors, each row of a panel prefetches the one this many rows further down
 
 

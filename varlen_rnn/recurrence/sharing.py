@@ -1,4 +1,4 @@
-"""What a thread asks while it runs a recurrence: which weights to pack, which sequences to go on with, where they are.
+"""What a thread decides while it runs a recurrence: which weights to pack, and which group of sequences comes next.
 
 Sequences do not depend on each other, so a group can be any thread's: one takes the group that has most left, runs it
 for some rows, and puts it back.  Once the weights are packed nobody waits: a thread does as much as its core lets it.
