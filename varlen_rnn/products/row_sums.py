@@ -16,7 +16,7 @@ from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
-from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
+from varlen_rnn.products.tile import K_PER_LINE, Panels, Rows, Sums, make_tile
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     VECTOR_BYTES,
@@ -39,7 +39,7 @@ _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 _ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
 
-_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / 4)
+_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE)
 
 
 class Factor(NamedTuple):
