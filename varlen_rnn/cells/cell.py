@@ -1,7 +1,7 @@
 """What a cell is: its equations for one unit of one sequence at one step, and the names of what they pass on.
 
-A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells, and inlines
-the two functions of a cell into its CPU loop and its CUDA kernel.
+A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells: its CPU loops
+call a cell's two functions, compiled as loops over a scratch, by address; the CUDA kernels of a step inline them.
 
 A step sees, for its unit, the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
 per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: what the gradient
