@@ -48,7 +48,7 @@ def operator(
     overwrites: Callable | None = None,
     shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
-@overload  # of two outputs, a call returns the one that not only the gradient reads
+@overload  # of two outputs, one of them intermediate, a call returns the other
 def operator(
     *,
     name: str | None = None,
