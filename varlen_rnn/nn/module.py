@@ -27,6 +27,12 @@ class Parameter(Variable):
     ----------
     array : array_like
         float32 or float64; copied, so that an update never reaches the caller's array.
+
+    Examples
+    --------
+    >>> weight = Parameter([1.0, 2.0])
+    >>> (weight * 3.0).sum().backward(); weight.grad
+    array([3., 3.])
     """
 
     __slots__ = ()

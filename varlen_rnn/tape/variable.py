@@ -402,6 +402,14 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
         `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
     ShapeError, DTypeError
         `loss` is no Variable, or not a single number; `gradient` is not like it; what stands in `grad` is no gradient.
+
+    Examples
+    --------
+    >>> x = Variable([1.0, 2.0], requires_grad=True)
+    >>> backward((x * x).sum()); x.grad
+    array([2., 4.])
+    >>> backward(x * x, gradient=[1.0, 10.0]); x.grad
+    array([ 4., 44.])
     """
     if not isinstance(loss, Variable):
         raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)
