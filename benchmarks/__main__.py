@@ -69,6 +69,7 @@ def main_of_suites():
     folder = arguments.results or (QUICK if arguments.quick else FULL)
     if arguments.suites == ["report"]:
         write_report(folder, ROOT / "docs")
+        print(f"{ROOT / 'docs' / 'benchmarks.md'}, of the results in {folder}")
         return
     unknown = set(arguments.suites) - set(SUITES)
     if unknown:

@@ -48,7 +48,7 @@ def _fill_round(step):
 
 
 def sgemm_rate():
-    """Return the rate of a large product of float32 matrices in NumPy, in operations a second."""
+    """Return the rate of a large product of float32 matrices in NumPy, in operations per second."""
     a = _square()
     return 2 * SGEMM_SIZE**3 / seconds_per_step(lambda: a @ a)
 

@@ -99,7 +99,7 @@ def test_equal_sequences_are_reversed():
 
 
 def test_only_recurrent_layers_have_a_twin():
-    with pytest.raises(vr.DTypeError, match=r"nn\.LSTM"):
+    with pytest.raises(vr.DTypeError, match=r"nn\.LSTM, nn\.GRU or nn\.Recurrent"):
         vr.baselines.Padded(vr.nn.Linear(2, 3))
 
 

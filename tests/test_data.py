@@ -139,7 +139,7 @@ def test_nothing_gives_no_batches():
         (InputError, "exactly one of them, got neither", {}),
         (InputError, "exactly one of them, got both", {"batch_size": 1, "max_tokens": 1}),
         (ShapeError, "batch_size: expected at least 1", {"batch_size": 0}),
-        (ShapeError, "labels: expected 2 entries, one a sequence", {"batch_size": 1, "labels": [1, 2, 3]}),
+        (ShapeError, "labels: expected 2 entries, one per sequence", {"batch_size": 1, "labels": [1, 2, 3]}),
         (ShapeError, "labels, sequence 1: expected 1 entries", {"batch_size": 1, "labels": [[1, 2], [3, 4]]}),
         (ShapeError, "sequence 1: expected rows of shape", {"batch_size": 1, "sequences": [[1], [[2]]]}),
         (DTypeError, "sequence 1: expected data type int64", {"batch_size": 1, "sequences": [[1], [2.0]]}),

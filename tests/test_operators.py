@@ -68,7 +68,7 @@ CASES = {
     "softmax": (F.softmax, [rows(3)]),
     "concat": (lambda x, y: F.concat([x, y], axis=0), [dense(2, 3), dense(1, 3)]),
     "cross_entropy": (lambda x: F.cross_entropy(x, np.array([0, 2, 1, 1, 0, 2])), [rows(3)]),
-    "cross_entropy a sequence": (lambda x: F.cross_entropy(x, np.zeros(6, int), per="sequence"), [rows(3)]),
+    "cross_entropy per sequence": (lambda x: F.cross_entropy(x, np.zeros(6, int), per="sequence"), [rows(3)]),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, [rows(3), np.abs(dense(6, 3)) % 1]),
     "squared_error": (lambda x, y: F.mse_loss(x, y), [rows(3), dense(6, 3)]),
     "dynamic_rnn": (lambda *given: elman(*given)[0], [rows(2), dense(4, 3), dense(3, 3)]),

@@ -241,7 +241,7 @@ def test_an_update_in_place():
         yield [rng.random(3), rng.random(3)], {"rate": 0.1}
 
     vr.check_operator(descend)
-    with pytest.raises(vr.ProgramError, match="gradient: expected one, of no update"):
+    with pytest.raises(vr.ProgramError, match="gradient: expected none, of an operator that updates"):
         descend.backward("weight")
 
 
@@ -378,7 +378,7 @@ DECLARATIONS = {
     "a second gradient": (
         "@vr.operator\ndef f(x): return x\n@f.backward('x')\ndef g(x, d_out): return x\n"
         "f.grad(lambda inputs, outputs, d_outputs: [None])",
-        "gradient: expected one, of no update, got another gradient",
+        "gradient: expected one, got a second one .to change it, declare the operator again",
     ),
     "a gradient of what may miss": (
         "@vr.operator\ndef f(x, y=None): return x\n@f.backward('y')\ndef g(y, d_out): return y",
@@ -392,6 +392,49 @@ def test_a_declaration_that_cannot_be(name):
     source, message = DECLARATIONS[name]
     with pytest.raises(vr.ProgramError, match=message):
         exec(source, {"vr": vr, "np": np})
+
+
+NOTEBOOK = """
+@vr.operator
+def scaled(x): return x.data * 2.0
+
+@scaled.infer
+def infer(x): return x
+
+@scaled.backward("x")
+def backward(x, d_out): return d_out.data * 2.0
+"""
+
+
+def test_the_same_function_declared_again_takes_the_place_of_the_former():
+    names, x = {"vr": vr, "__name__": "notebook"}, vr.Variable([1.0], requires_grad=True)
+    exec(NOTEBOOK, names)
+    before = names["scaled"]
+    exec(NOTEBOOK.replace("2.0", "3.0").replace("def backward", "def corrected"), names)
+    for scaled in (names["scaled"], before):  # the name counts, as in a program
+        x.grad = None
+        y = scaled(x)
+        y.sum().backward()
+        assert (y.item(), x.grad.item()) == (3.0, 3.0)
+    with pytest.raises(vr.ProgramError, match="'scaled': expected a new name, got that of a function of notebook"):
+        exec(NOTEBOOK, names | {"__name__": "another"})
+
+
+def test_a_gradient_that_nobody_declared_is_an_error_where_it_is_asked_for():
+    rounded = declared(lambda x: x)(lambda_named("halved_without_gradient", "x", "x.data / 2"))
+    x = vr.Variable(np.ones((2, 3)), requires_grad=True)
+    y = rounded(x)
+    assert rounded(vr.Variable(np.ones(2))).record is None
+    with pytest.raises(vr.ProgramError, match="'halved_without_gradient': expected a gradient, got none"):
+        y.sum().backward()
+    rounded(x.detach()).sum()
+    (x.sum() + rounded(x).detach().sum()).backward()
+    assert x.grad.tolist() == np.ones((2, 3)).tolist()
+    with vr.program_guard():
+        x = vr.data("x", [3], "float64")
+        weight = vr.nn.Parameter(np.ones(3))
+        with pytest.raises(vr.ProgramError, match="expected a gradient, got none"):
+            vr.optim.SGD([weight], 0.1).minimize(rounded(weight * x).sum())
 
 
 def test_annotations_may_be_texts():

@@ -27,7 +27,7 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
     if isinstance(level, np.ndarray):
         check_unmasked(level, f"level {number}")
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
-        hint = f"a single level is a list in a list: {example}"
+        hint = f"the level stands in a list of levels: {example}"
         raise LoDError(f"level {number}", expected="a list of integers", got=shown(level), hint=hint)
     try:
         array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
@@ -45,7 +45,7 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
 def check_offsets(level: Offsets, number: int) -> np.ndarray:
     """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
     # Before the checks: the caller's own array may change between them and here.
-    offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of lengths 2 and 3"))
+    offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of sequences of 2 and 3 rows"))
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
     if offsets[0] != 0:
@@ -68,7 +68,7 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
 
 def offsets_of(level: Offsets, number: int) -> np.ndarray:
     """Return the offsets of a level given by its lengths, or raise: none is negative."""
-    lengths = _as_integers(level, number, "[[2, 5]], the lengths")
+    lengths = _as_integers(level, number, "[[2, 3]], the lengths of sequences of 2 and 3 rows")
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
         entry = int(negative[0])
@@ -90,7 +90,8 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     try:
         array = np.asarray(data)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        hint = "use LoDTensor.from_sequences for lists of unequal length"
+        lists = isinstance(data, (list, tuple))
+        hint = "use LoDTensor.from_sequences for lists of unequal length" if lists else f"NumPy says: {error}"
         raise ShapeError(name, expected="rows of one shape", got=type(data).__name__, hint=hint) from error
     if array.dtype.kind not in "fiub":
         raise DTypeError(name, expected="numbers", got=f"data type {array.dtype}")

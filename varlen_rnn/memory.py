@@ -108,7 +108,7 @@ def _make_room(memory: _Memory) -> bool:
 
 
 def release_memory() -> None:
-    """Give the system the memory that waits for the next large arrays, 1 GiB at most.
+    """Return idle memory, which waits for the next large arrays, to the operating system: 1 GiB at most.
 
     A process keeps it after arrays are freed, since fresh memory costs a training step a tenth of its time.
 

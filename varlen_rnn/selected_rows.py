@@ -52,7 +52,7 @@ class SelectedRows:
         # A copy of the rows before they are checked: the caller's may change at any time.
         height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
-            raise ShapeError("rows", expected=f"{len(value)}, one a row of value", got=len(rows))
+            raise ShapeError("rows", expected=f"{len(value)}, one per row of value", got=len(rows))
         outside = np.flatnonzero((rows < 0) | (rows >= height))
         if len(outside):
             entry = int(outside[0])

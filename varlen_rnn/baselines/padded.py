@@ -27,8 +27,8 @@ class Padded(Module):
 
     Parameters
     ----------
-    layer : nn.RNN, nn.LSTM or nn.GRU
-        Its Parameters are used, not copied.
+    layer : nn.Recurrent
+        RNN, LSTM, GRU, or one of a cell of your own.  Its Parameters are used, not copied.
 
     Examples
     --------
@@ -44,7 +44,8 @@ class Padded(Module):
 
     def __init__(self, layer: Recurrent) -> None:
         if not isinstance(layer, Recurrent):
-            raise DTypeError("Padded, layer", expected="an nn.RNN, nn.LSTM or nn.GRU", got=type(layer).__name__)
+            expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
+            raise DTypeError("Padded, layer", expected=expected, got=type(layer).__name__)
         self.layer = layer
 
     @staticmethod
@@ -53,7 +54,7 @@ class Padded(Module):
         return sort_by_seq_len(x).padding().padded_rows
 
     def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Variable]:
-        """Return `y, h_n`, as the layer does; of an LSTM, `c_n` is not returned: padding has overwritten it.
+        """Return `y, h_n`, as the layer does; of states only the first: padding has overwritten an LSTM's `c_n`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The folders of compiled kernels, one an environment: where they are, what they hold, and how they go.
+"""The folders of compiled kernels, one per environment: where they are, what they hold, and how they go.
 
 Other processes may save, load and remove at the same time, and a folder may be read-only: what is gone is gone, what
 cannot be removed stays, and nothing here raises for either.  Only files of our own making are ever removed, for

@@ -1,7 +1,7 @@
 """What a cell is: its equations for one unit of one sequence at one step, and the names of what they pass on.
 
-A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells, and inlines
-the two functions of a cell into its CPU loop and its CUDA kernel.
+A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells: its CPU loops
+call a cell's two functions, compiled as loops over a scratch, by address; the CUDA kernels of a step inline them.
 
 A step sees, for its unit, the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
 per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: what the gradient
@@ -130,13 +130,15 @@ class Cell(Frozen):
         unknown = set(product_slots) - set(gates)
         if unknown:
             raise ShapeError(f"cell {self.name!r}, product_slots", expected=f"gates of {gates}", got=sorted(unknown))
+        own = tuple(product_slots.values())
+        in_order = (*own, *gates, *(slot for slot in slots if slot not in own + gates))
+        hint = f"the gradients of the recurrent products, one per gate, then all gates in their order: {in_order}"
         x_slot = slots.index(gates[0]) if gates[0] in slots else 0
         if slots[x_slot : x_slot + len(gates)] != gates:
-            raise ShapeError(what, expected=f"{gates}, side by side, and others before or after", got=slots)
+            raise ShapeError(what, expected=f"{gates}, side by side, and others before or after", got=slots, hint=hint)
         of_products = {product_slots.get(gate, gate): number for number, gate in enumerate(gates)}
         first = slots[: len(gates)]
         if set(first) != set(of_products) or len(of_products) != len(gates):
-            hint = "the gradients of the recurrent products, one per gate"
             raise ShapeError(what, expected=f"{tuple(of_products)} first, in any order", got=slots, hint=hint)
         self._put("x_slot", x_slot)
         self._put("h_gates", tuple(of_products[slot] for slot in first))

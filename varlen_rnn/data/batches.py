@@ -239,7 +239,7 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
         array = np.asarray(labels).view()  # of our own: the caller's may take another shape
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
-    expected = f"{len(store.lengths)} entries, one a sequence"
+    expected = f"{len(store.lengths)} entries, one per sequence"
     if array.ndim == 0 or len(array) != len(store.lengths):
         raise ShapeError("labels", expected=expected, got=f"shape {array.shape}")
     return array
@@ -261,7 +261,7 @@ def _check_row_labels(labels: Any, store: Store) -> Store:
     wrong = np.flatnonzero(found.lengths != store.lengths)
     if len(wrong):
         number = int(wrong[0])
-        expected = f"{store.lengths[number]} entries, one a row"
+        expected = f"{store.lengths[number]} entries, one per row"
         raise ShapeError(f"labels, sequence {number}", expected=expected, got=int(found.lengths[number]), hint=hint)
     if isinstance(labels, LoDTensor) and labels.num_levels > 1:
         # One level fits any sequences of these lengths; more must be the very levels of the sequences.

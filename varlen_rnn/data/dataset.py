@@ -34,7 +34,7 @@ class Dataset:
     sequences : list of array
         Token ids, int64 of shape `(tokens,)`; of measurements the rows, float32 of shape `(rows, features)`.
     labels : array, list or None
-        int64, shape `(num_sequences,)`: indices into `classes`; of labels of rows, a list of arrays, one a sequence.
+        int64, shape `(num_sequences,)`: indices into `classes`; of labels of rows, a list of arrays, one per sequence.
     vocabulary : list of str
         The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
     classes : list of str
@@ -72,7 +72,7 @@ class Dataset:
             if not _has_length(sequence):
                 raise DTypeError(f"sequences, entry {number}", expected="an array or a list", got=shown(sequence))
         if self.labels is not None and not (_has_length(self.labels) and len(self.labels) == len(self)):
-            raise ShapeError("labels", expected=f"{len(self)}, one a sequence", got=shown(self.labels))
+            raise ShapeError("labels", expected=f"{len(self)}, one per sequence", got=shown(self.labels))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -113,7 +113,7 @@ class Dataset:
         Parameters
         ----------
         indices : array_like of int or of bool
-            Negative ones count from the end; of bool, one a sequence, it takes those where it is true.
+            Negative ones count from the end; of bool, one per sequence, it takes those where it is true.
         name : str, optional
 
         Raises

@@ -8,6 +8,7 @@ hyperbolic tangent is the rational minimax approximation on [-7.9, 7.9] that Eig
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -68,7 +69,7 @@ def tanh_float32(x):
     return -_ONE if y < -_ONE else y
 
 
-def sigmoid(x):
+def sigmoid(x: Any) -> Any:
     """Return 1 / (1 + e**-x): not through tanh, which loses all relative accuracy below -5.
 
     float64 is right to 3 units in the last place, or 0 below -709.78, where the power overflows.
@@ -76,7 +77,7 @@ def sigmoid(x):
     return sigmoid_float32(x) if isinstance(x, np.float32) else 1 / (1 + math.exp(-x))
 
 
-def tanh(x):
+def tanh(x: Any) -> Any:
     """Return the hyperbolic tangent of x; float32 takes the rational approximation."""
     return tanh_float32(x) if isinstance(x, np.float32) else math.tanh(x)
 
@@ -91,7 +92,7 @@ def _tanh(x):
     return (lambda x: tanh_float32(x)) if x == types.float32 else (lambda x: math.tanh(x))
 
 
-def relu(x):
+def relu(x: Any) -> Any:
     """Return x where it is positive, else 0; NaN and -0 stay what they are."""
     zero = type(x)(0)
     return zero if x < zero else x
@@ -102,7 +103,7 @@ def _relu(x):
     return relu
 
 
-def multiply_add(a, b, c):
+def multiply_add(a: Any, b: Any, c: Any) -> Any:
     """Return a b + c, rounded once where the machine can: of two products, the compiler would choose which to round."""
     return a * b + c
 

@@ -131,7 +131,7 @@ def _to_callers_order(rows, plan):
 
 
 def _check_batch(op, xs, boots):
-    """Return the plan of the sequences after checking that there is one LoD, and a row of each memory a sequence."""
+    """Return the plan of the sequences after checking that they have one LoD, and each memory one row per sequence."""
     shared_lod(op, *xs)
     plan = sort_by_seq_len(xs[0])
     for number, boot in enumerate(boots):
@@ -318,7 +318,7 @@ def describe_step(cell, xs, states):
     }, captured  # fmt: skip
 
 
-# Two operators a block that run the next one would else take a time that doubles with each block.
+# Without it, where each block has two operators that run the next one, the time would double with each block.
 _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 

@@ -117,6 +117,11 @@ def _infer_rectangle(x, reverse):
     return rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)
 
 
+@rectangle.grad
+def _grad_of_rectangle(inputs, outputs, d_outputs, reverse):
+    return [None]  # places, whatever the rows are
+
+
 @rectangle.examples
 def _examples_of_rectangle(rng):
     for reverse in (False, True):

@@ -19,6 +19,10 @@ from varlen_rnn.tape.spec import PLAN, spec_of_tensor
 from varlen_rnn.tape.variable import apply_list
 
 _new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
+_ROWS = (
+    "x is (rows, features), the rows of all sequences one after another: create_lod_tensor(rows, lengths), or "
+    "LoDTensor.from_sequences(list of sequences, num_levels=1)"
+)
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -73,7 +77,7 @@ def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
 def _check(cell, x, states, directions):
     """Return the number of directions; raise unless everything fits."""
     check_float("recurrent", x=x)
-    check_rank("recurrent", "x", x, 2)
+    check_rank("recurrent", "x", x, 2, _ROWS)
     check_lod_level("recurrent", "x", x)
     check_rank("recurrent", "weight_hh", directions[0][1], 2)
     hidden = directions[0][1].shape[1]

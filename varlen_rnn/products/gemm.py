@@ -45,7 +45,7 @@ def code_of(dtype):
 class Product(NamedTuple):
     """The operands of `product`, the panels that its weight is packed into, and how many rows are a piece of work.
 
-    While a piece is multiplied, tiles prefetch the next one of `a`: from one of `parts`, offsets in it, each.
+    While a piece is multiplied, tiles prefetch the next piece of `a`: tile i from the offset `parts[i]` in it on.
     """
 
     a: np.ndarray

@@ -73,7 +73,7 @@ def no_weight(panels):
 
 @cpu_inlined
 def _pack_rows(weight, first, end):
-    """Pack columns of the weight as they stand; the last panel is filled up with zeros."""
+    """Pack columns of the weight as they stand; zeros fill the last panel."""
     panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
     for p in range(first, end if weight.rows + weight.columns else first):
         valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)

@@ -16,7 +16,7 @@ from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
-from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
+from varlen_rnn.products.tile import K_PER_LINE, Panels, Rows, Sums, make_tile
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     VECTOR_BYTES,
@@ -39,7 +39,7 @@ _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
 _ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
 
-_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / 4)
+_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE)
 
 
 class Factor(NamedTuple):
@@ -205,8 +205,8 @@ def _prefetch_sums(side, row, end, column):
 def _add_products(columns, side, shares, count, first, end, zeros, begins, later, later_step):
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
-    The block that `begins` the sums starts from zeros, whatever is there.  Tiles prefetch what is read later, one row
-    each.
+    The block that `begins` the sums starts from zeros, whatever is there.  Each tile prefetches one row
+    of what is read later.
     """
     number, width = 0, width_of(side.c)
     steps = offset(zeros.offsets, TILE_ROWS)
@@ -318,7 +318,7 @@ def row_products(a, one, two):
 
 
 def _run(a, one, two, wide, lowest, highest):
-    """Compute row products on as many threads as pay; return the columns' sums, in float64."""
+    """Compute row products, on several threads where that is faster; return the columns' sums, in float64."""
     columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
     panel_rows = depth | 1
     num_shards = count_shards(len(a) * sum(c.size for c in wide), -(-columns // TILE_ROWS))

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from varlen_rnn.jit import cpu_inlined
 
-COUNTER = 8  # int64 in a cache line: a counter each
+COUNTER = 8  # int64 per cache line, which each counter has for itself
 _SPINS = 256
 _PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
@@ -23,7 +23,7 @@ _CAN_YIELD = sys.platform != "win32"
 
 @intrinsic
 def arrive(typing, counter):
-    """Add one to the int64 at an address, and return what it was: who reads it sees what this thread wrote before."""
+    """Add one to the int64 at an address, and return what it was; its readers see what this thread wrote before."""
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")
@@ -51,7 +51,7 @@ def swap(typing, counter, expected, value):
 
 @intrinsic
 def publish(typing, counter, value):
-    """Set the int64 at an address: who reads it sees what this thread wrote before."""
+    """Set the int64 at an address; its readers see what this thread wrote before."""
 
     def codegen(context, builder, signature, arguments):
         builder.store_atomic(arguments[1], arguments[0], "release", 8)
@@ -96,7 +96,7 @@ def wait(counter, total):
 def take_or_wait(taken, done, count):
     """Return the next of `count` pieces, of which the counter `taken` counts; `count` once all of them are `done`.
 
-    Who has done a piece counts it there.  Nothing may raise in between, for others wait.
+    After a piece, the caller adds one to `done`.  Nothing in between may raise, for other threads wait for it.
     """
     piece = arrive(taken)
     if piece < count:

@@ -37,9 +37,9 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 
-FEW_ROWS = TILE_ROWS // 2  # of which a tile takes several panels at once
+FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
 DEPTH_BLOCK = 512  # of k in one chain: longer ones would round as often as they are long
-_SLOWLY = 1 / 4  # of a line, that is prefetched at each k of what is read much later
+K_PER_LINE = 4  # a tile prefetches one cache line in so many k, of what is read much later
 _ROWS_AHEAD = 16  # with long vectors, each row of a panel prefetches the one this many rows further down
 
 
@@ -238,7 +238,7 @@ def _write_tiles(function, numbers_of_rows, panels, k_step, lines):
 _two_panels = make_tile(range(2, FEW_ROWS + 1), 2)
 _three_panels, _four_panels = make_tile((1,), 3), make_tile((1,), 4)
 _one_panel = make_tile(range(1, TILE_ROWS + 1), 1, lines=1)
-_one_panel_slowly = make_tile(range(FEW_ROWS + 1, TILE_ROWS + 1), 1, lines=_SLOWLY)
+_one_panel_slowly = make_tile(range(FEW_ROWS + 1, TILE_ROWS + 1), 1, lines=1 / K_PER_LINE)
 
 
 _offsets_on_stack = make_stack_memory(lambda lanes: 2 * TILE_ROWS)
@@ -293,7 +293,7 @@ def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
             begin, end = Sums(zeros, offset(offsets, TILE_ROWS), width), Sums(sums, offsets, width)
         depth = least(DEPTH_BLOCK, panels.depth - first)
         block = Panels(offset(panels.at, first * width), panels.step, depth)
-        further = first * lines // 4 if slowly else first * lines
+        further = first * lines // K_PER_LINE if slowly else first * lines
         _multiply_tile(
             rows, num_panels, Rows(offset(a.at, first), a.offsets), block, begin, end, offset(later, further), slowly
         )

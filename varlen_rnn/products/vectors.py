@@ -116,7 +116,7 @@ prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_pref
 
 @intrinsic
 def vectorise_widely(typing):
-    """Let loops of the function that calls this take vectors of 64 bytes, where LLVM would rather take 32 of a host."""
+    """Let loops of the function that calls this take vectors of 64 bytes, on hosts where LLVM prefers 32."""
 
     def codegen(context, builder, signature, arguments):
         if WIDE:  # llvmlite knows no attribute with a value, and refuses what it does not know
@@ -294,7 +294,7 @@ def least(typing, a, b):
 
 @intrinsic
 def transpose_block(typing, source, source_step, target, target_step):
-    """Write the transpose of a block of `lanes_of` vectors, `source_step` apart, as as many, `target_step` apart."""
+    """Transpose a square block: `lanes_of` vectors, `source_step` apart, become as many, `target_step` apart."""
     scalar_bytes = source.dtype.bitwidth // 8
     count = lanes(scalar_bytes)
 

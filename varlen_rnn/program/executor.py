@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
 
-_MOST_PREPARED = 16  # lists of fetches, a program
+_MOST_PREPARED = 16  # lists of fetches, per program
 
 
 class Executor:

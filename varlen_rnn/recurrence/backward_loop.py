@@ -30,8 +30,7 @@ from varlen_rnn.products.vectors import (
     prefetch_to_write,
     width_of,
 )
-from varlen_rnn.recurrence.equations import BACKWARD_ROWS, Sizes, step_backward
-from varlen_rnn.recurrence.forward_loop import Code
+from varlen_rnn.recurrence.equations import BACKWARD_ROWS, Code, Sizes, step_backward
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,

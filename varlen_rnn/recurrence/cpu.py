@@ -1,4 +1,4 @@
-"""The recurrence on the CPU: the two loops, on as many threads as pay.
+"""The recurrence on the CPU: the two loops, and the memory that they keep.
 
 Rows stay where they are: products read inputs, and the gradients of gates, through the offsets of their rows.
 """
@@ -11,7 +11,7 @@ from varlen_rnn.products.packing import address_of_pack
 from varlen_rnn.products.tile import address_of_multiply
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
-from varlen_rnn.recurrence.equations import backward_equations, forward_equations, sizes_of
+from varlen_rnn.recurrence.equations import Code, backward_equations, forward_equations, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 
 _NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
@@ -20,8 +20,9 @@ _LONG = 16  # cache lines of a row of slots that are worth one more
 
 @functools.cache
 def _compiled(cell, dtype, equations):
-    """Return the addresses of the functions that a loop calls, and the Sizes of the cell."""
-    return (address_of_multiply(dtype), address_of_pack(dtype), equations(cell, dtype)), sizes_of(cell)
+    """Return the Code of a loop, as the plain tuple that kernels take, and the Sizes of its cell."""
+    code = Code(address_of_multiply(dtype), address_of_pack(dtype), equations(cell, dtype))
+    return tuple(code), sizes_of(cell)
 
 
 def kept_of_rows(x, columns):

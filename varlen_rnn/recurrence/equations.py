@@ -19,6 +19,14 @@ PROJECTED_ROWS = 2 * MOST_ROWS  # rows whose inputs are projected at once, of as
 BACKWARD_ROWS = 6  # of a block of the backward loop, which is several panels wide
 
 
+class Code(NamedTuple):
+    """The addresses of the compiled functions that both loops call: products, packing, and a cell's equations."""
+
+    multiply: int
+    pack: int
+    equations: int
+
+
 class Sizes(NamedTuple):
     """What the loops know of a cell: its gates, states and slots, the numbers that a row keeps, what equations read."""
 

@@ -21,7 +21,7 @@ from varlen_rnn.products.vectors import (
     store_units_non_temporal,
     width_of,
 )
-from varlen_rnn.recurrence.equations import PROJECTED_ROWS, Sizes, step_forward
+from varlen_rnn.recurrence.equations import PROJECTED_ROWS, Code, Sizes, step_forward
 from varlen_rnn.recurrence.schedule import MOST_ROWS
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -34,14 +34,6 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Task
-
-
-class Code(NamedTuple):
-    """The addresses of the compiled functions that the loop calls: products, packing, and a cell's equations."""
-
-    multiply: int
-    pack: int
-    equations: int
 
 
 class _Layer(NamedTuple):
@@ -63,12 +55,13 @@ class _Layer(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """The blocks of units that a thread owns, and the panels of both weights for all of them."""
+    """The blocks of units that a thread owns, the panels of both weights for all of them, and an output's numbers."""
 
     first: int
     end: int
     count: int
     width: int
+    output_step: int
     x_panels: Any
     h_panels: Any
 
@@ -152,7 +145,8 @@ def _units_of(share, sizes, layer):
     count = (layer.hidden + width - 1) // width
     first, end = units_of(share, count)
     h_panels = offset(share.panels, count * sizes.gates * (layer.x_depth + 1) * width)
-    return _Units(first, end, count, width, share.panels, h_panels)
+    output_step = (count | 1) * width  # as many blocks as `output_blocks` says
+    return _Units(first, end, count, width, output_step, share.panels, h_panels)
 
 
 @cpu_inlined
@@ -164,7 +158,7 @@ def _scratch_of(share, sizes, units):
     for r in range(PROJECTED_ROWS):
         sums[r] = r * units.width
     for r in range(MOST_ROWS):
-        h_rows[r] = r * (units.count | 1) * units.width
+        h_rows[r] = r * units.output_step
     results = (sizes.gates + sizes.states) * plane
     projected = offset(share.numbers, results + (1 + sizes.kept) * plane)
     return _Scratch(
@@ -174,9 +168,9 @@ def _scratch_of(share, sizes, units):
 
 @cpu_inlined
 def _carry_of(group, units):
-    step = (units.count | 1) * units.width
-    states = offset(group.carry, 2 * group.count * step)
-    return _Carry(group.carry, step, group.count * step, states, units.count * group.count * units.width)
+    plane = group.count * units.output_step
+    states = offset(group.carry, 2 * plane)
+    return _Carry(group.carry, units.output_step, plane, states, units.count * group.count * units.width)
 
 
 @cpu_inlined

@@ -1,7 +1,7 @@
 """Who runs what: groups of sequences that threads take in turns, or a team of threads for each; a cost model decides.
 
-A group is neighbours in the order of the plan, which are about as long as each other, so few steps have less rows than
-a tile.  What the threads then do is in `sharing`.
+A group is neighbours in the order of the plan, which are about as long as each other, so few steps have fewer rows
+than a tile.  What the threads then do is in `sharing`.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Loop(NamedTuple):
 
 
 def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
-    """Call the kernel of a loop on as many threads, in as large teams, as pay.
+    """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a thread asks while it runs a recurrence: which weights to pack, which sequences to go on with, where they are.
+"""What a thread decides while it runs a recurrence: which weights to pack, and which group of sequences comes next.
 
 Sequences do not depend on each other, so a group can be any thread's: one takes the group that has most left, runs it
 for some rows, and puts it back.  Once the weights are packed nobody waits: a thread does as much as its core lets it.
@@ -63,7 +63,6 @@ class Share(NamedTuple):
     seq_lens: Any
     order: Any
     reverse: bool
-    num_sequences: int
     lines: Any
     panels: Any
     carries: Any
@@ -92,7 +91,7 @@ def share_of(shard, num_shards, work, batch):
     rows, own = (work.numbers.shape[0] - before) // num_shards, (work.integers.shape[0] - lines) // num_shards
     return Share(
         shard, work.groups, work.parts, work.turn, work.block_rows,
-        pointer(batch.starts, 0), pointer(batch.seq_lens, 0), pointer(batch.order, 0), batch.reverse, count,
+        pointer(batch.starts, 0), pointer(batch.seq_lens, 0), pointer(batch.order, 0), batch.reverse,
         integers, numbers, offset(numbers, work.panel_rows * width), work.carry_rows * width,
         offset(numbers, (before + shard * rows) * width), offset(integers, lines + shard * own), own - COUNTER,
     )  # fmt: skip

@@ -28,7 +28,8 @@ def check_integer(op, **descs):
     """Raise unless all are tensors of integers."""
     for name, desc in descs.items():
         if desc.kind is not LOD_TENSOR or desc.dtype.kind not in "iu":
-            raise DTypeError(f"{op}, {name}", expected="integers", got=_kind(desc))
+            hint = "dtype=np.int64 makes integers of lists without entries" if desc.shape[:1] == (0,) else None
+            raise DTypeError(f"{op}, {name}", expected="integers", got=_kind(desc), hint=hint)
 
 
 def _kind(desc):
@@ -55,10 +56,10 @@ def check_tensor(op, name, desc):
     check_kind(op, name, desc, LOD_TENSOR)
 
 
-def check_rank(op, name, desc, rank):
+def check_rank(op, name, desc, rank, hint=None):
     """Raise unless the rank is `rank`."""
     if len(desc.shape) != rank:
-        raise ShapeError(f"{op}, {name}", expected=f"rank {rank}", got=f"shape {desc.shape}")
+        raise ShapeError(f"{op}, {name}", expected=f"rank {rank}", got=f"shape {desc.shape}", hint=hint)
 
 
 def check_shape(op, name, desc, shape, hint=None):

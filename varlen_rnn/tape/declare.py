@@ -102,12 +102,16 @@ def operator(
     input whose spec it returned, else the one that all inputs share.  An error that is no `InputError` comes out as a
     `ProgramError` with the operator's name.
 
+    Without a gradient, `backward` through the operator is an error.  One that passes none on, as one that counts or
+    compares, says so: its `grad` returns a list of None.
+
     Parameters
     ----------
     function : callable
         What it computes, of values and constants.
     name : str, optional
-        By default that of the function.  No other operator may have it.
+        By default that of the function.  No other operator may have it; the same function declared again, as in a
+        notebook, takes the place of the former.
     outputs : tuple of str
         Names; a last one that begins with `*` takes all that follow.  Of several, the function returns a tuple.
     intermediate : tuple of str
@@ -290,8 +294,11 @@ class Declaration:
 
     def _check_no_gradient(self) -> None:
         if self._op.grad is not None or self._op.in_place:
-            got = "an update" if self._op.in_place else "another gradient"
-            raise ProgramError(f"operator {self._op.type!r}, gradient", expected="one, of no update", got=got)
+            what = f"operator {self._op.type!r}, gradient"
+            if self._op.in_place:
+                raise ProgramError(what, expected="none, of an operator that updates", got="one")
+            hint = "to change it, declare the operator again, and then its gradient"
+            raise ProgramError(what, expected="one", got="a second one", hint=hint)
 
     def examples(self, function: F) -> F:
         """Take what the operator is tried on: a decorator.

@@ -148,6 +148,9 @@ class Pass:
             return
         outputs = self._variables_of(values)
         summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
+        if record.op.grad is None:
+            hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"
+            raise ProgramError(f"backward through {record.op.type!r}", expected="a gradient", got="none", hint=hint)
         if isinstance(values[0], Symbol):
             for output, gradient in zip(outputs, summed, strict=True):
                 if gradient is not None and SUFFIX not in gradient.name:

@@ -138,15 +138,25 @@ OPERATORS: dict[str, Op] = {}
 
 
 def register(op: Op) -> None:
-    """Add an operator to the table.
+    """Add an operator to the table; the same function declared again, as in a notebook, takes the place of the former.
 
     Raises
     ------
     ProgramError
         A name that is taken.
     """
-    if OPERATORS.setdefault(op.type, op) is not op:
-        raise ProgramError(f"operator {op.type!r}", expected="a new name", got="one that is declared already")
+    former = OPERATORS.setdefault(op.type, op)
+    if former is op:
+        return
+    if _origin(former) != _origin(op) or op.forward.__name__ == "<lambda>":
+        got = f"that of a function of {former.forward.__module__}"
+        raise ProgramError(f"operator {op.type!r}", expected="a new name", got=got)
+    OPERATORS[op.type] = op
+    OPERATORS.pop(f"{op.type}_grad", None)
+
+
+def _origin(op: Op) -> tuple[str, str]:
+    return op.forward.__module__, op.forward.__qualname__
 
 
 def find(op_type: str) -> Op:

@@ -292,7 +292,7 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
             was_updated(variable)
     else:
         record = None
-        if op.grad and GRAD_ENABLED.get():
+        if GRAD_ENABLED.get():
             for variable in variables:
                 if variable is not None and variable.requires_grad:
                     record = Record(op, variables, results, attrs)

@@ -30,6 +30,11 @@ def _infer(x, shape):
     return TensorSpec((-1, *shape), x.dtype)
 
 
+@zeros_of_sequences.grad
+def _grad(inputs, outputs, d_outputs, shape):
+    return [None]  # zeros, whatever the rows are
+
+
 @zeros_of_sequences.examples
 def _examples(rng):
     yield [rows(rng, 3)], {"shape": (2, 3)}
