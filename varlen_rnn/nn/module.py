@@ -44,7 +44,7 @@ class Parameter(Variable):
     def data(self) -> np.ndarray:
         """The array that optimizers update in place.
 
-        Who writes to it does so unseen: `assign` lets a `backward` know that a value is no longer the one it used.
+        A later `backward` cannot see that it was written to; what `assign` writes, it knows.
         """
         return self.value.data
 

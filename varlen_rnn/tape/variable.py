@@ -382,7 +382,7 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
     In a program, the gradient of a variable is a variable named `name@GRAD`.
 
     Threads may pass at the same time, also to the same leaves: no gradient is lost, and only the order in which they
-    are added is open.  Of two passes through one record, one is an error.  Who sets `grad` to None meanwhile drops what
+    are added is open.  Of two passes through one record, one is an error.  Setting `grad` to None meanwhile drops what
     arrived before, and keeps what arrives later.  Parameters must stay as they are until the pass ends.  After an error
     in mid-pass, or an interrupt, some leaves have their gradients and others do not: set `grad` to None, and compute
     the loss again.
