@@ -99,7 +99,7 @@ def relu(x: Any) -> Any:
 
 
 @overload(relu)
-def _relu(x):
+def _relu(x: Any) -> Any:
     return relu
 
 
