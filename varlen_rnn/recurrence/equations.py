@@ -12,9 +12,10 @@ from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.jit import address_of, caller
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
-from varlen_rnn.recurrence.schedule import MOST_ROWS
 from varlen_rnn.recurrence.tuples import put, take
 
+BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
+MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step
 PROJECTED_ROWS = 2 * MOST_ROWS  # rows whose inputs are projected at once, of as many steps as it takes
 BACKWARD_ROWS = 6  # of a block of the backward loop, which is several panels wide
 

@@ -21,8 +21,7 @@ from varlen_rnn.products.vectors import (
     store_units_non_temporal,
     width_of,
 )
-from varlen_rnn.recurrence.equations import PROJECTED_ROWS, Code, Sizes, step_forward
-from varlen_rnn.recurrence.schedule import MOST_ROWS
+from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, Code, Sizes, step_forward
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,

@@ -39,7 +39,7 @@ def forward(cell, x, directions, initial, plan, keep=True):
     shape = (num_states, plan.num_sequences, hidden)
     y = empty((x.shape[0], len(directions) * hidden), x)
     last, kept = [], []
-    engine = cuda if on_device(x) else cpu
+    engine = _engine_of(x)
     for number, direction in enumerate(directions):
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
         end = zeros(shape, x) if initial is None else empty(shape, x)
@@ -77,7 +77,7 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
     shape = (num_states, plan.num_sequences, hidden)
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
-    engine = cuda if on_device(x) else cpu
+    engine = _engine_of(x)
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(shape, x) if initial is None else _of_direction(initial, number)
         d_start, column, reverse = empty(shape, x), number * hidden, number == 1
@@ -95,6 +95,11 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
         d_bias_ih, d_bias_hh = sums[x_column : x_column + num_gates], _scatter(sums[:num_gates], weight_rows)
         d_directions.append(Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh))
     return d_x, d_directions, _stack_directions(d_initial)
+
+
+def _engine_of(x):
+    """Return the module that runs the steps of a direction where `x` is."""
+    return cuda if on_device(x) else cpu
 
 
 def _of_direction(states, number):

@@ -18,10 +18,9 @@ from varlen_rnn.device import empty
 from varlen_rnn.plan import ranks_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
-from varlen_rnn.recurrence.sharing import PACKING
+from varlen_rnn.recurrence.equations import BLOCK_ROWS, MOST_ROWS
+from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKING
 
-BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
-MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step
 _ENDLESS = 2**62
 _TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread
@@ -105,10 +104,11 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
 def _write_groups(integers, batch, bounds):
     """Write the first and the end of each group among the sequences, and its rows left."""
     if len(bounds) == 2:
-        integers[2] = bounds[1]  # one group, whose rows nobody asks for
+        integers[END] = bounds[1]  # one group, whose rows nobody asks for
         return
     lines = integers[: (len(bounds) - 1) * COUNTER].reshape(-1, COUNTER)
-    lines[:, 1], lines[:, 2], lines[:, 3] = bounds[:-1], bounds[1:], np.add.reduceat(batch[1], bounds[:-1])
+    lines[:, FIRST], lines[:, END] = bounds[:-1], bounds[1:]
+    lines[:, LEFT] = np.add.reduceat(batch[1], bounds[:-1])
 
 
 def _cut(seq_lens, num_groups):

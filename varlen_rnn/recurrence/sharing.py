@@ -19,6 +19,7 @@ from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
 
 PACKING = 2  # lines of `integers`, after those of the groups
+FIRST, END, LEFT = 1, 2, 3  # places in the line of a group, after its counter
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 
 
@@ -121,7 +122,7 @@ def blocks_to_pack(share, unit_blocks):
 def group_of(share, number):
     """Return a group."""
     line = offset(share.lines, number * COUNTER)
-    first, end = line[1], line[2]
+    first, end = line[FIRST], line[END]
     steps = share.seq_lens[first] if end > first else 0
     return Group(first, end - first, steps, offset(share.carries, first * share.carry_size), line)
 
@@ -143,13 +144,13 @@ def next_group(share, number, rows, done, steps):
         return share.shard // share.parts if number < 0 else -1, 0
     if number >= 0:
         line = offset(share.lines, number * COUNTER)
-        line[3] -= rows
+        line[LEFT] -= rows
         publish(line, _ENDED if done == steps else done)
     while True:
         number, most, at = -1, -1, 0
         for other in range(share.groups):
             line = offset(share.lines, other * COUNTER)
-            done, left = read(line), line[3]
+            done, left = read(line), line[LEFT]
             if done >= 0 and left > most:
                 number, most, at = other, left, done
         if number < 0 or swap(offset(share.lines, number * COUNTER), at, _TAKEN):
