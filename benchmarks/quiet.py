@@ -40,7 +40,7 @@ def undisturbed(values, others):
     Parameters
     ----------
     values : sequence
-        One a round.
+        One per round.
     others : sequence of float
         The cores that others took in each round.
 

@@ -73,7 +73,7 @@ class Run:
         self.step, self.smooth, self.curve = saved["step"], saved["smooth"], saved["curve"]
 
     def advance(self, last_step):
-        """Train up to `last_step`, under a progress bar with loss and tokens a second."""
+        """Train up to `last_step`, under a progress bar with loss and tokens per second."""
         tokens, seconds = 0, 0
         with tqdm(total=max(last_step, self.step), initial=self.step, unit="batch", desc="training") as bar:
             while self.step < last_step:

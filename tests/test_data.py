@@ -331,7 +331,7 @@ def test_csv_lists_that_are_none_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("labels: expected 2, one a text, got 1", {"labels": [1]}),
+        ("labels: expected 2, one per text, got 1", {"labels": [1]}),
         ("labels, entry 1: expected one of the 1 classes, got 'b'", {"labels": ["a", "b"], "classes": ["a"]}),
         ("vocabulary, entry 0: expected '<unk>'", {"vocabulary": ["a"]}),
         ("every token once, got 'a' again", {"vocabulary": ["<unk>", "a", "a"]}),

@@ -98,6 +98,16 @@ def load(path: StrPath) -> dict[str, Any]:
     ------
     CheckpointError
         The file is damaged, or was not written by `save`.
+    FileNotFoundError
+        There is no such file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> save(path, model={"weight": np.zeros(2)}, epoch=1)
+    >>> load(path)["model"]["weight"]
+    array([0., 0.])
     """
     path = check_path(path, "load, path")
     try:

@@ -1,6 +1,6 @@
 """A fork waits for the thread that compiles, so that the child can compile too.
 
-In a child, only the thread that forked goes on.  A lock that another one held would stay locked for ever, and what LLVM
+In a child, only the thread that forked goes on.  A lock that another one held would stay locked forever, and what LLVM
 was doing under it half done.
 """
 

@@ -47,7 +47,7 @@ class LoD(Frozen):
     Parameters
     ----------
     offsets : sequence of sequences of int
-        One a level; each starts at 0 and never falls.  None at all for an ordinary tensor.
+        One per level; each starts at 0 and never falls.  None at all for an ordinary tensor.
 
     Attributes
     ----------
@@ -324,7 +324,7 @@ class LoDTensor:
         return self._lod.num_levels
 
     def lod(self) -> list[list[int]]:
-        """Return the offset form: a list of offsets a level."""
+        """Return the offset form: one list of offsets per level."""
         return self._lod.offsets()
 
     def set_lod(self, offsets: LoD | Iterable[Offsets]) -> None:
@@ -334,7 +334,7 @@ class LoDTensor:
         self._lod = lod
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
-        """Return the length form: a list of lengths a level."""
+        """Return the length form: one list of lengths per level."""
         return self._lod.lengths()
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[Lengths]) -> None:

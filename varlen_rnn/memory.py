@@ -15,7 +15,7 @@ import numpy as np
 
 CACHE_LINE = 64  # bytes
 MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all, lent and waiting, where an array counts as 4 MiB at least
-_owned: set[_Lender] = set()  # of lenders
+_owned: set[_Lender] = set()  # lenders of memory that is lent or waits
 _waiting: list[_Lender] = []  # lenders; what was let go last stands last
 
 

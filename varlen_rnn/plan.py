@@ -36,6 +36,12 @@ class PaddingReport(NamedTuple):
 
     `padded_rows` pads every sequence to the longest; `bucketed_rows` pads each bucket, neighbours in length, to
     its own longest.
+
+    Examples
+    --------
+    >>> report = sort_by_seq_len([0, 1, 11, 13]).padding(bucket_size=2)
+    >>> report.rows_saved, report.bucketed_ratio
+    (17, 1.6153846153846154)
     """
 
     rows: int
@@ -75,6 +81,12 @@ class SortedSeqs(Frozen):
         Sequences still alive at each step; never rises.
     total_len : int
         Entries in all.
+
+    Examples
+    --------
+    >>> plan = sort_by_seq_len([0, 1, 4, 6])
+    >>> plan.seq_lens, plan.starts, plan.batch_sizes
+    (array([3, 2, 1]), array([1, 4, 0]), array([3, 2, 1]))
 
     Source: PaddlePaddle's design document "Variable-length supported RNN", section "sorted by length".
     """

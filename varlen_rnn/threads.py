@@ -245,7 +245,7 @@ def team() -> Iterator[bool]:
     """Yield whether shards, as many as there are threads, may wait for each other: all of them then run at once.
 
     There is one team at a time: the members of two would spin on the cores that the others need.  There is none where
-    the system refuses a thread, for the others would wait for that member for ever.
+    the system refuses a thread, for the others would wait for that member forever.
     """
     mine = object()
     try:

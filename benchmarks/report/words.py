@@ -38,10 +38,10 @@ no such round.
 
 NOTES = {
     "recurrent": "",
-    "efficiency": """The products of a training step, in operations a second, over the rate of sgemm in the same round:
-the median of the rounds' shares, and the quartiles between which half of them lie. Our layer alone is timed, in 15
-rounds a line; PyTorch's padded layer computes the same once, before, and a line where the two disagree has no figures.
-*rounds* are those that count.
+    "efficiency": """The products of a training step, in operations per second, over the rate of sgemm in the same
+round: the median of the rounds' shares, and the quartiles between which half of them lie. Our layer alone is timed, in
+15 rounds per line; PyTorch's padded layer computes the same once, before, and a line where the two disagree has no
+figures. *rounds* are those that count.
 """,
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
 in random order, sequences cut at 1,000 tokens.

@@ -18,7 +18,7 @@ class Suite(NamedTuple):
     columns : dict
         Width of each column by its heading.
     cells : callable(line) -> list
-        The cells of a line, one a column.
+        The cells of a line, one per column.
     patience : Patience
         Of a full run.
     """

@@ -1,7 +1,7 @@
 """The disk cache of compiled kernels: never an import error, never stale code, found again by any other process.
 
 Why a cache of our own: Numba's refuses, at import, to work where no folder is writable; does not see a change in
-a called helper; can mix two signatures that two processes compile at once; raises for ever on a truncated file;
+a called helper; can mix two signatures that two processes compile at once; raises forever on a truncated file;
 and never finds a loop that was built for a cell by a factory.
 
 Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one

@@ -18,7 +18,7 @@ from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import Rows
 
-# Batches a pool: large enough that neighbours in length are near, small enough that the order stays random.
+# Batches per pool: large enough that neighbours in length are near, small enough that the order stays random.
 POOL = 50
 
 Batch = TypeVar("Batch")  # a LoDTensor, or a pair of one and labels
@@ -147,9 +147,9 @@ def batches(
         An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
         of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
     batch_size : int, optional
-        Sequences a batch; the last may have fewer.  Give this or `max_tokens`.
+        Sequences per batch; the last may have fewer.  Give this or `max_tokens`.
     max_tokens : int, optional
-        Rows a batch at most; a longer sequence gets a batch of its own.
+        Rows per batch at most; a longer sequence gets a batch of its own.
     shuffle : bool
         Put the sequences in an order that follows from `seed` and `epoch` alone.
     bucket : bool

@@ -29,7 +29,7 @@ class TensorStore:
     def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:
             raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
-        self.tensor = LoDTensor(tensor.data, tensor.structure)  # what the caller does to his, this one does not follow
+        self.tensor = LoDTensor(tensor.data, tensor.structure)  # the caller may give the other one another LoD
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
     def gather(self, indices: np.ndarray) -> LoDTensor:

@@ -43,7 +43,7 @@ def from_texts(
     texts : sequence of str, or of lists of str
         Lists of strings are tokens already.
     labels : sequence of str, int or bool, optional
-        One a text.
+        One per text.
     vocabulary, classes : list of str, optional
         Those of another data set, such as the training set; by default they are made from these texts and labels:
         tokens by frequency, classes sorted, by value if all of them are integers.
@@ -72,7 +72,7 @@ def from_texts(
         check_unmasked(labels, "labels")
         values = [value.item() if isinstance(value, np.generic) else value for value in check_list(labels, "labels")]
         if len(values) != len(texts):
-            raise InputError("labels", expected=f"{len(texts)}, one a text", got=len(values))
+            raise InputError("labels", expected=f"{len(texts)}, one per text", got=len(values))
     pairs = enumerate(zip(texts, values, strict=True))
     records = [Record(text, label, f"texts, entry {n}", f"labels, entry {n}") for n, (text, label) in pairs]
     return dataset_of(records, name, labelled=labels is not None, **options)

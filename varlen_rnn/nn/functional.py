@@ -40,6 +40,12 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     variables : list of Variables
         At least one; of one LoD where they have any.
     axis : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(concat([Variable([[1.0]]), Variable([[2.0, 3.0]])]))
+    array([[1., 2., 3.]])
     """
     if not isinstance(variables, (list, tuple)):  # of a Variable or an array, the rows would be taken for a list
         raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
@@ -52,6 +58,12 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
     """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
 
     The mask comes from the context's generator; see `manual_seed`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.unique(dropout(np.ones(1000), p=0.75))
+    array([0., 4.])
     """
     check_probability(p)
     x, training = required(x, "dropout, x"), check_flag(training, "dropout, training")
@@ -92,6 +104,11 @@ def binary_cross_entropy_with_logits(
     """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
 
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> round(binary_cross_entropy_with_logits([0.0, 0.0], [0.0, 1.0]).item(), 4)
+    0.6931
     """
     return reduce_loss(apply("binary_cross_entropy", logits, targets), reduction, per)
 
@@ -100,6 +117,11 @@ def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "r
     """Return the squared difference of two Variables of the same shape.
 
     `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> mse_loss([1.0, 3.0], [1.0, 1.0]).item()
+    2.0
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
     return reduce_loss(apply("squared_error", x, target), reduction, per)

@@ -135,7 +135,18 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Zero elements with probability `p` in training, and scale the others by 1 / (1 - p)."""
+    """Zero elements with probability `p` in training, and scale the others by 1 / (1 - p).
+
+    Parameters
+    ----------
+    p : float
+        `0 <= p <= 1`.
+
+    Examples
+    --------
+    >>> np.asarray(Dropout(0.5).eval()(np.ones((1, 2))))
+    array([[1., 1.]])
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         functional.check_probability(p)
@@ -151,7 +162,18 @@ class Dropout(Module):
 
 
 class SequencePool(Module):
-    """One row per sequence; see `sequence_pool`."""
+    """One row per sequence; see `sequence_pool`.
+
+    Parameters
+    ----------
+    pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> np.asarray(SequencePool("mean")(create_lod_tensor([1.0, 3.0, 5.0], [[2, 1]])))
+    array([2., 5.])
+    """
 
     def __init__(self, pool_type: str) -> None:
         self.pool_type = pool_type

@@ -27,6 +27,12 @@ class Parameter(Variable):
     ----------
     array : array_like
         float32 or float64; copied, so that an update never reaches the caller's array.
+
+    Examples
+    --------
+    >>> weight = Parameter([1.0, 2.0])
+    >>> (weight * 3.0).sum().backward(); weight.grad
+    array([3., 3.])
     """
 
     __slots__ = ()
@@ -38,7 +44,7 @@ class Parameter(Variable):
     def data(self) -> np.ndarray:
         """The array that optimizers update in place.
 
-        Who writes to it does so unseen: `assign` lets a `backward` know that a value is no longer the one it used.
+        A later `backward` cannot see that it was written to; what `assign` writes, it knows.
         """
         return self.value.data
 

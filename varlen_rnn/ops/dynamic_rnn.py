@@ -101,8 +101,8 @@ def _infer(*inputs, block, keep, **names):
     return [y, *last, PLAN] + [SCOPES] * keep
 
 
-def _rows_of(value, count, what, like=None):
-    """Return the rows that a step computed for the sequences alive, each like a row of `like`."""
+def _rows_of(value, count, what, like):
+    """Return the rows that a step computed for the sequences alive, each like a row of `like`, unless that is None."""
     if not value.shape or len(value.data) != count:
         raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):

@@ -19,11 +19,11 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = np.zeros(1, np.int64)
+_ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
 _MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
 _STATES = tuple(f"states[{number}]" for number in range(3))
-_ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
 
 
 def _operands(gradient, listed_only, *tensors):
@@ -46,7 +46,7 @@ def _merged(gradient):
 
 
 def _update(**constants):
-    """Give an update what all have: an inference, for gradient and states are like the parameter, and examples."""
+    """Give an update what all have: `infer`, for gradient and states are like the parameter, and examples."""
 
     def give(made):
         made.infer(functools.partial(_infer, made.op.type))

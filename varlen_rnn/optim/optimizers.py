@@ -173,6 +173,13 @@ class SGD(Optimizer):
 class Momentum(Optimizer):
     """`v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`; all rows move.
 
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> Momentum([p], lr=0.25).step(); p.data
+    array([0.5])
+
     Source: Polyak (1964), Nesterov (1983), in the form of PaddlePaddle Fluid's operator `momentum`.
     """
 
@@ -188,6 +195,13 @@ class Momentum(Optimizer):
 
 class Adagrad(Optimizer):
     """`m += g^2; p -= lr g / (sqrt(m) + epsilon)`; a sparse gradient touches only its rows, merged first.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> Adagrad([p], lr=0.25).step(); p.data.round(4)
+    array([0.75])
 
     Source: Duchi, Hazan and Singer (2011), in the form of PaddlePaddle Fluid's operator `adagrad`.
     """
@@ -214,6 +228,13 @@ class Adam(Optimizer):
         Added to the uncorrected root, as in the paper's section 2 and in Fluid.
     lazy : bool
         Whether a sparse gradient moves only its rows; otherwise moments decay and parameters move in all rows.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> Adam([p], lr=0.25).step(); p.data.round(4)
+    array([0.75])
 
     Source: Kingma and Ba (2015), in the form of PaddlePaddle Fluid's operator `adam`.
     """

@@ -59,7 +59,7 @@ class Factor(NamedTuple):
     targets: np.ndarray = ALL_ROWS
 
 
-class Shares(NamedTuple):
+class Cut(NamedTuple):
     """How row products are cut: columns `lowest` to `highest` of `a` in pieces of whole tiles, by blocks of rows.
 
     A piece of work is one piece of columns in one block of `depth` rows; of the first `whole` blocks, it is all pieces.
@@ -118,16 +118,16 @@ def _columns_of(a, depth, tiles, sums):
 
 
 @cpu_inlined
-def _side_of(factor, c, shares, panels, c_rows):
+def _side_of(factor, c, cut, panels, c_rows):
     """Return one side of a shard's work, after clearing what is no column of its factor in the last panel."""
-    before, width = factor.first - shares.lowest, width_of(panels)
-    panel_step = shares.panel_rows * width
+    before, width = factor.first - cut.lowest, width_of(panels)
+    panel_step = cut.panel_rows * width
     for i in range(c.shape[0]):
         c_rows[i] = i * c.shape[1]
     for i in range(len(factor.targets)):
         c_rows[before + i] = (before + factor.targets[i]) * c.shape[1]
     last = (factor.columns - 1) // width
-    for k in range(shares.depth if factor.columns else 0):
+    for k in range(cut.depth if factor.columns else 0):
         for j in range(factor.columns - last * width, width):
             panels[last * panel_step + k * width + j] = 0
     return _Side(
@@ -148,14 +148,14 @@ def _zeros_of(numbers, offsets):
 
 
 @cpu_inlined
-def _next_piece(counter, block, number, until, shares, pieces):
+def _next_piece(counter, block, number, until, cut, pieces):
     """Return the block and the piece of columns that come next, and the end of the pieces that are this shard's."""
     if number < until:
         return block, number, until
     taken = arrive(counter)
-    if taken < shares.whole:
+    if taken < cut.whole:
         return taken, 0, pieces
-    block, number = shares.whole + (taken - shares.whole) // pieces, (taken - shares.whole) % pieces
+    block, number = cut.whole + (taken - cut.whole) // pieces, (taken - cut.whole) % pieces
     return block, number, number + 1
 
 
@@ -202,7 +202,7 @@ def _prefetch_sums(side, row, end, column):
 
 
 @cpu_inlined
-def _add_products(columns, side, shares, count, first, end, zeros, begins, later, later_step):
+def _add_products(columns, side, cut, count, first, end, zeros, begins, later, later_step):
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
     The block that `begins` the sums starts from zeros, whatever is there.  Each tile prefetches one row
@@ -214,12 +214,12 @@ def _add_products(columns, side, shares, count, first, end, zeros, begins, later
         panel = Panels(offset(side.panels, p // width * side.panel_step), 0, count)
         for m in range(first, end, TILE_ROWS):
             if m < side.end and m + TILE_ROWS > side.first:
-                _prefetch_sums(side, m + TILE_ROWS - shares.lowest, end - shares.lowest, p)
+                _prefetch_sums(side, m + TILE_ROWS - cut.lowest, end - cut.lowest, p)
                 a = Rows(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), steps)
-                sums = Sums(offset(side.c, p), offset(side.c_rows, m - shares.lowest), 0)
+                sums = Sums(offset(side.c, p), offset(side.c_rows, m - cut.lowest), 0)
                 start = zeros if begins else sums
                 _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
-                number = least(number + 1, shares.depth - 1)
+                number = least(number + 1, cut.depth - 1)
 
 
 @cpu_inlined
@@ -232,37 +232,37 @@ def _add_sums(columns, totals, first, end):
 
 
 @engine_kernel
-def row_products_cpu(shard, num_shards, shares, a, factors, c, numbers, totals, integers):
+def row_products_cpu(shard, num_shards, cut, a, factors, c, numbers, totals, integers):
     """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
 
     Row i of both `c`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
-    `shares.lowest + i`.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for itself.
+    `cut.lowest + i`.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for itself.
 
     Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the
     next piece, so that none waits long for one whose core is slow.  They take at the first of the counters, which are
     the first row of `integers`; the others count the blocks that each piece of columns has added, in order.
     """
     optimise_for_size()
-    shares = Shares(*shares)
-    lowest, depth, own = shares.lowest, shares.depth, pointer(numbers, shard * numbers.shape[1])
+    cut = Cut(*cut)
+    lowest, depth, own = cut.lowest, cut.depth, pointer(numbers, shard * numbers.shape[1])
     columns = _columns_of(a, depth, own, pointer(totals, (1 + shard) * totals.shape[1]))
-    after_tiles = offset(own, shares.piece // TILE_ROWS * columns.size)
+    after_tiles = offset(own, cut.piece // TILE_ROWS * columns.size)
     zeros, c_rows = _zeros_of(after_tiles, pointer(integers, (1 + shard) * integers.shape[1])), c[0].shape[0]
     panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
-    more = offset(panels, c[0].shape[1] * shares.panel_rows)
+    more = offset(panels, c[0].shape[1] * cut.panel_rows)
     sides = (
-        _side_of(Factor(*factors[0]), c[0], shares, panels, at),
-        _side_of(Factor(*factors[1]), c[1], shares, more, offset(at, c_rows)),
+        _side_of(Factor(*factors[0]), c[0], cut, panels, at),
+        _side_of(Factor(*factors[1]), c[1], cut, more, offset(at, c_rows)),
     )
-    pieces, gathered = (shares.highest - lowest + shares.piece - 1) // shares.piece, -1
+    pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
     block, number, until = -1, 0, 0
     # Nothing may raise: others wait for a piece that was taken.
     while True:
-        block, number, until = _next_piece(pointer(integers, 0), block, number, until, shares, pieces)
-        start, first = block * depth, lowest + number * shares.piece
+        block, number, until = _next_piece(pointer(integers, 0), block, number, until, cut, pieces)
+        start, first = block * depth, lowest + number * cut.piece
         if start >= columns.num_rows:
             return
-        count, end = least(depth, columns.num_rows - start), least(first + shares.piece, shares.highest)
+        count, end = least(depth, columns.num_rows - start), least(first + cut.piece, cut.highest)
         for side in sides:
             if block != gathered:
                 _gather(side, start, count)
@@ -275,7 +275,7 @@ def row_products_cpu(shard, num_shards, shares, a, factors, c, numbers, totals, 
         added = pointer(integers, (1 + number) * COUNTER)
         wait_until(added, block)
         for side in sides:
-            _add_products(columns, side, shares, count, first, end, zeros, block == 0, later, step)
+            _add_products(columns, side, cut, count, first, end, zeros, block == 0, later, step)
             later, step = offset(columns.at, next_a), columns.stride
         _add_sums(columns, pointer(totals, first - lowest), first, end)
         arrive(added)
@@ -313,8 +313,8 @@ def row_products(a, one, two):
     wide = tuple(allocate((rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
-    cut = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
-    return [*map(np.ascontiguousarray, cut), sums]
+    narrow = [c[f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
+    return [*map(np.ascontiguousarray, narrow), sums]
 
 
 def _run(a, one, two, wide, lowest, highest):
@@ -329,8 +329,8 @@ def _run(a, one, two, wide, lowest, highest):
     counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + len(wide[0]))
     totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
     memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
-    shares, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
-    for_each_shard(row_products_cpu, shares, a, factors, wide, *memory, num_shards=num_shards)
+    cut, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
+    for_each_shard(row_products_cpu, cut, a, factors, wide, *memory, num_shards=num_shards)
     return totals[0, :columns]
 
 

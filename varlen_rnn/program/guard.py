@@ -79,6 +79,13 @@ def data(
     ProgramError
         Outside of `program_guard`, or a name that is taken.
 
+    Examples
+    --------
+    >>> with program_guard() as program:
+    ...     x = data("x", shape=[-1, 3], dtype="float32", lod_level=1)
+    >>> program.feed_names, x.shape
+    (['x'], (-1, 3))
+
     Source: `fluid.data` of PaddlePaddle Fluid.
     """
     into = recorder()

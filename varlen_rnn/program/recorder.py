@@ -97,7 +97,8 @@ class Recorder:
         self.blocks, self.persistables = [], {}
         self._made, self._feeds = {}, []
         self.named = {}  # every symbol by its name: names are the program's, whatever the block
-        self._counts, self._twins, self._suggested = {}, {}, {}
+        self._counts, self._suggested = {}, {}
+        self._stand_ins = {}  # by identity of a caller's Variable: (it, the program's own Variable for it)
         self._modules = {}  # whose parameters have suggested no names yet
         self.current = Block(self)
 
@@ -144,7 +145,7 @@ class Recorder:
             A variable of another program, or one that was computed outside.
         """
         value, block = variable.value, self.current
-        found = self._twins.get(id(variable))
+        found = self._stand_ins.get(id(variable))
         if found is not None and block.parent is None:
             return found[1]
         if isinstance(value, Symbol):
@@ -158,23 +159,23 @@ class Recorder:
             raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
-        twin = self._adopt(variable)
-        self._twins[id(variable)] = variable, twin
-        return twin
+        own = self._adopt(variable)
+        self._stand_ins[id(variable)] = variable, own
+        return own
 
     def leaves(self):
         """Return the caller's Variables by the names of the persistables that hold their values."""
-        return {twin.value.name: variable for variable, twin in list(self._twins.values())}
+        return {own.value.name: variable for variable, own in list(self._stand_ins.values())}
 
     def admit_all(self, op, inputs):
         """Return the Variables of this program that stand for an operator's inputs; None stays None."""
         # As `admit`, without its call for those that it admitted before.
-        twins, admitted = self._twins if self.current.parent is None else {}, []
+        known, admitted = self._stand_ins if self.current.parent is None else {}, []
         for given in inputs:
             if given is None:
                 admitted.append(None)
-            elif id(given) in twins:
-                admitted.append(twins[id(given)][1])
+            elif id(given) in known:
+                admitted.append(known[id(given)][1])
             else:
                 admitted.append(self.admit(as_variable(given)))
         if None in admitted:

@@ -1,4 +1,4 @@
-"""Checks of a description that did not come from our recorder: whatever passes them can be run."""
+"""Checks of a description, whoever made it, when it is read and before it is written: what passes them can be run."""
 
 from collections import ChainMap
 

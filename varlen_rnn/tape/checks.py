@@ -1,4 +1,4 @@
-"""Checks that inferences share: data types, ranks, shapes and LoDs that must agree; every error names the operator."""
+"""Checks that operators share: data types, ranks, shapes and LoDs that must agree; every error names the operator."""
 
 import numpy as np
 

@@ -26,9 +26,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import as_constant, kind_of
+from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
 from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import VALUES
-from varlen_rnn.tape.twin import check_order, gradient_of, not_inferred
 from varlen_rnn.tape.variable import Variable, apply
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ def operator(
     overwrites: Callable | None = None,
     shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
-@overload  # of two outputs, a call returns the one that not only the gradient reads
+@overload  # of two outputs, one of them intermediate, a call returns the other
 def operator(
     *,
     name: str | None = None,

@@ -33,6 +33,15 @@ def no_grad() -> Iterator[None]:
     """Record nothing in this context: inference keeps nothing for a backward pass.
 
     A mode is that of one thread: threads that are started inside begin without it.
+
+    Examples
+    --------
+    >>> from varlen_rnn.tape.variable import Variable
+    >>> x = Variable([1.0], requires_grad=True)
+    >>> with no_grad():
+    ...     y = x * 2.0
+    >>> y.requires_grad
+    False
     """
     before = GRAD_ENABLED.get()
     try:

@@ -15,7 +15,13 @@ from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STE
 
 
 class TensorSpec(NamedTuple):
-    """What is known of a variable; -1 in `shape` is a size that only the values tell."""
+    """What is known of a variable; -1 in `shape` is a size that only the values tell.
+
+    Examples
+    --------
+    >>> print(TensorSpec((-1, 3), np.dtype(np.float32), lod_level=1))
+    LOD_TENSOR float32 [-1, 3], lod_level 1
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype | None

@@ -382,7 +382,7 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
     In a program, the gradient of a variable is a variable named `name@GRAD`.
 
     Threads may pass at the same time, also to the same leaves: no gradient is lost, and only the order in which they
-    are added is open.  Of two passes through one record, one is an error.  Who sets `grad` to None meanwhile drops what
+    are added is open.  Of two passes through one record, one is an error.  Setting `grad` to None meanwhile drops what
     arrived before, and keeps what arrives later.  Parameters must stay as they are until the pass ends.  After an error
     in mid-pass, or an interrupt, some leaves have their gradients and others do not: set `grad` to None, and compute
     the loss again.
@@ -402,6 +402,14 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
         `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
     ShapeError, DTypeError
         `loss` is no Variable, or not a single number; `gradient` is not like it; what stands in `grad` is no gradient.
+
+    Examples
+    --------
+    >>> x = Variable([1.0, 2.0], requires_grad=True)
+    >>> backward((x * x).sum()); x.grad
+    array([2., 4.])
+    >>> backward(x * x, gradient=[1.0, 10.0]); x.grad
+    array([ 4., 44.])
     """
     if not isinstance(loss, Variable):
         raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)

@@ -45,6 +45,11 @@ def sort_by_seq_len(x: Variable | LoDTensor | LoD | Offsets, level: int = -1) ->
     """Return the plan of a batch, longest sequence first; see `varlen_rnn.plan.sort_by_seq_len`.
 
     Of a variable of a program, it is the plan that a run makes.
+
+    Examples
+    --------
+    >>> sort_by_seq_len(LoDTensor([1.0, 2.0, 3.0, 4.0, 5.0], [[0, 2, 2, 5]]))
+    SortedSeqs(3 sequences, 3 steps, 5 rows)
     """
     if isinstance(x, Variable) and recorder() is not None:
         return lod_rank_table(x, level)

@@ -95,6 +95,11 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
         Bytes that it did not write, or that were damaged.
     LoDError, ShapeError, OutOfRangeError
         A value that cannot be.
+
+    Examples
+    --------
+    >>> values_from_bytes(values_to_bytes({"counts": np.arange(3)}))
+    {'counts': array([0, 1, 2])}
     """
     try:
         # Copies that can be written to: kernels are compiled once more for arrays that cannot.

@@ -170,7 +170,7 @@ def _check_as_promised(op_type, name, spec, promised, position):
 
 
 def not_inferred(op_type):
-    """Return the inference of an operator that was given none: an error."""
+    """Return the `infer` of an operator that was given none: it raises."""
 
     def infer(*specs, **attrs):
         raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=f"@{op_type}.infer")
