@@ -420,6 +420,14 @@ def test_the_same_function_declared_again_takes_the_place_of_the_former():
         exec(NOTEBOOK, names | {"__name__": "another"})
 
 
+def test_an_operator_declared_again_takes_no_other_with_it():
+    source = "@vr.operator\ndef alone(x): return x\nalone.infer(lambda x: x)"
+    exec(source, {"vr": vr, "__name__": "notebook"})
+    other = declared(lambda x: x)(lambda_named("alone_grad", "x"))
+    exec(source, {"vr": vr, "__name__": "notebook"})
+    assert other(np.ones(2)).shape == (2,)
+
+
 def test_a_gradient_that_nobody_declared_is_an_error_where_it_is_asked_for():
     rounded = declared(lambda x: x)(lambda_named("halved_without_gradient", "x", "x.data / 2"))
     x = vr.Variable(np.ones((2, 3)), requires_grad=True)

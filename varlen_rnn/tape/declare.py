@@ -287,7 +287,7 @@ class Declaration:
             _names(f"gradient of {self._op.type!r}", of)
             op, rule = gradient_of(self._op, function, of, aliases, cost)
             made = _declared(op, function)
-            self._op.grad = rule
+            self._op.grad, self._op.grad_operator = rule, op.type
             return made
 
         return declare

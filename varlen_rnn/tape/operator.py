@@ -33,6 +33,8 @@ class Op:
         `infer(*specs, **attrs)` returns a TensorSpec, or several, one per output.
     grad : callable, optional
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
+    grad_operator : str, optional
+        The name of the operator that `grad` applies, where it was declared as a function over values.
     attrs : mapping of str to str
         The constants and their kinds, those of `tape.constants`.
     intermediate : frozenset of str
@@ -53,6 +55,7 @@ class Op:
     forward: Callable
     infer: Callable
     grad: Callable | None = None
+    grad_operator: str | None = None
     attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     intermediate: frozenset = frozenset()
     in_place: tuple[int, ...] = ()
@@ -152,7 +155,8 @@ def register(op: Op) -> None:
         got = f"that of a function of {former.forward.__module__}"
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got=got)
     OPERATORS[op.type] = op
-    OPERATORS.pop(f"{op.type}_grad", None)
+    if former.grad_operator:
+        OPERATORS.pop(former.grad_operator, None)
 
 
 def _origin(op: Op) -> tuple[str, str]:
