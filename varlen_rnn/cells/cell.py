@@ -16,7 +16,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
@@ -27,6 +27,17 @@ _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
+
+
+class Phase(NamedTuple):
+    step: Callable
+    step_grad: Callable
+    gates: int
+    h_slot: int
+    order: tuple
+    slots: tuple
+    passes: int
+    carries: int
 
 
 class Cell(Frozen):
@@ -78,7 +89,7 @@ class Cell(Frozen):
 
     __slots__ = (
         "__weakref__", "gates", "h_gates", "name", "num_kept", "reads_output", "slots", "states", "step", "step_grad",
-        "x_slot",
+        "x_slot", "phases", "x_gates", "vectors", "vector_slots", "x_order",
     )  # fmt: skip
 
     gates: tuple[str, ...]
@@ -117,6 +128,23 @@ class Cell(Frozen):
         self._put("reads_output", _check_equations(self, step, step_grad))
         self._put("step", body(step))
         self._put("step_grad", body(step_grad))
+        st, gr = self.step, self.step_grad
+
+        @body
+        def step_(x, h, prev, passed, v):
+            states, slots = st(x, h, prev)
+            return states[0], states[1:], slots, ()
+
+        @body
+        def grad_(slots, prev, states, operands, carried, v):
+            return gr(slots, prev, states, carried)
+
+        n = len(self.gates)
+        self._put("phases", (Phase(step_, grad_, n, 0, self.h_gates, (0, len(self.slots)), 0, 0),))
+        self._put("x_gates", self.gates)
+        self._put("vectors", ())
+        self._put("vector_slots", ())
+        self._put("x_order", tuple(range(n)))
         _register(self)
 
     def _put_windows(self, product_slots: Mapping[str, str]) -> None:

@@ -154,7 +154,7 @@ def _shortcut(inputs, cell, keep):
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
         rows, w_ih, w_hh, b_ih, b_hh = map(as_operand, (rows, w_ih, w_hh, b_ih, b_hh))
-    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh))
+    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None))
     return _run(kind, lod, rows, [direction], None, plan_of_rows(lod), keep)
 
 
@@ -229,7 +229,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights):
     d_x = x.like(d_x) if need_x else x
     # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
     groups = d_weights if need_weights else weights
-    return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in groups for d in group)]
+    return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in groups for d in group[:4])]
 
 
 def _overwritten(num_inputs, cell, **attrs):
