@@ -88,8 +88,22 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "gates", "h_gates", "name", "num_kept", "reads_output", "slots", "states", "step", "step_grad",
-        "x_slot", "phases", "x_gates", "vectors", "vector_slots", "x_order",
+        "__weakref__",
+        "gates",
+        "h_gates",
+        "name",
+        "num_kept",
+        "phases",
+        "reads_output",
+        "slots",
+        "states",
+        "step",
+        "step_grad",
+        "vector_slots",
+        "vectors",
+        "x_gates",
+        "x_order",
+        "x_slot",
     )  # fmt: skip
 
     gates: tuple[str, ...]

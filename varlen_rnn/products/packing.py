@@ -30,8 +30,8 @@ ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have
 class Weight(NamedTuple):
     """A weight to pack, and where its panels go; without rows there is none.
 
-    Its rows, or those of its transpose, are `groups` of equal size: then neighbouring panels hold the same rows of each
-    group.  `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
+    Rows of one that is transposed are `groups` of equal size: neighbouring panels hold the same rows of each group.
+    `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
     bias, the last row of a panel stays as it is.
     """
 
@@ -131,7 +131,8 @@ def _pack_columns(weight, first, end):
 
 def _arguments(scalar):
     number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
-    weight = types.NamedTuple((address, number, number, number, address, types.boolean, numbers, number, address), Weight)
+    fields = address, number, number, number, address, types.boolean, numbers, number, address
+    weight = types.NamedTuple(fields, Weight)
     blocks = types.NamedTuple((number, number, types.boolean, numbers, numbers), Blocks)
     return types.UniTuple(weight, 2), types.boolean, blocks
 

@@ -326,9 +326,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
 
 
 @engine_kernel
-def backward(
-    shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial
-):
+def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial):
     """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
 
     The gradients of the products of a phase stand side by side in the slots: column k of all of them, phase by phase,

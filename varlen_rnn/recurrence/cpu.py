@@ -23,7 +23,7 @@ _SHAPES = 256  # of layers, whose tables are remembered
 
 @functools.lru_cache(maxsize=_SHAPES)
 def _compiled(cell, dtype, shape, equations, table_of):
-    """Return the Code of a loop, as the plain tuple that kernels take, its Sizes, its table, and the rows of its panels."""
+    """Return the Code of a loop, as the tuple that kernels take, its Sizes, its table, and the rows of its panels."""
     addresses = [equations(cell, number, dtype) for number in range(len(cell.phases))]
     table, panel_rows = table_of(cell, shape, panel_width(dtype), addresses)
     return tuple(code_of(dtype)), sizes_of(cell, shape.projects), table, panel_rows

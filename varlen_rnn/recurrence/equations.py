@@ -11,7 +11,7 @@ from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.jit import address_of, body, caller
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
-from varlen_rnn.recurrence.phases import carried_by, most_gates, passed_by
+from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12

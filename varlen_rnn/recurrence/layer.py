@@ -99,7 +99,9 @@ def backward(
         d_end = _of_direction(d_last, number)
         engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, plan, backwards)
         if need_x:
-            weight = direction.weight_ih[x_rows] if len(x_rows) else direction.weight_ih
+            weight = direction.weight_ih
+            if len(x_rows):
+                weight = _like(to_host(weight)[x_rows], weight)
             product(slots, weight, d_x, a_column=x_column, accumulate=number > 0)
         d_initial.append(d_start)
         if need_weights:
@@ -114,9 +116,11 @@ def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direct
     What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
     """
     (y, column, first, previous), hidden = before, shape.hidden
-    of_x = Factor(cell.x_slot * hidden, (cell.x_slot + len(cell.x_gates)) * hidden, x, 0, x.shape[1], x[:0], ALL_ROWS, x_rows)
+    start, end = cell.x_slot * hidden, (cell.x_slot + len(cell.x_gates)) * hidden
+    of_x = Factor(start, end, x, 0, x.shape[1], x[:0], ALL_ROWS, x_rows)
     windows = [(p.h_slot * hidden, (p.h_slot + p.gates) * hidden) for p in cell.phases]
-    first = first if shape.outputs == hidden else np.ascontiguousarray(first[:, : shape.outputs])
+    if shape.projects:
+        first = _like(np.ascontiguousarray(to_host(first)[:, : shape.outputs]), first)
     of_h = Factor(*windows[0], y, column, shape.outputs, first, previous, weight_rows[0])
     d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, len(cell.slots) * hidden)
     parts, operand = [d_weight_hh], (len(cell.slots) + len(cell.states) - 1) * hidden
@@ -129,7 +133,8 @@ def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direct
     if shape.projects:
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
     if cell.vectors:
-        d_vectors = np.stack([sums[slot * hidden : (slot + 1) * hidden] for slot in cell.vector_slots])
+        of_vectors = [to_host(sums)[slot * hidden : (slot + 1) * hidden] for slot in cell.vector_slots]
+        d_vectors = _like(np.stack(of_vectors), sums)
     return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, d_vectors)
 
 
@@ -141,7 +146,12 @@ def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
 
 def _joined(parts):
     """Return arrays one after another; itself, if it is one."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else _like(np.concatenate([to_host(part) for part in parts]), parts[0])
+
+
+def _like(array, other):
+    """Return an array of the host where another one is."""
+    return to_device(array) if on_device(other) else array
 
 
 def _engine_of(x):
@@ -190,4 +200,4 @@ def _scatter(values, places):
     host = to_host(values)
     scattered = np.empty_like(host)
     scattered[places] = host
-    return to_device(scattered) if on_device(values) else scattered
+    return _like(scattered, values)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.products.vectors import panel_width, pointer
+from varlen_rnn.products.vectors import pointer
 
 
 class Sizes(NamedTuple):

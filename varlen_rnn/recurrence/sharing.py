@@ -37,9 +37,9 @@ class Work(NamedTuple):
 
     `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
     then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
-    it has behind it; and its first and end among the sequences, and its rows left.  Then there are two lines for
-    packing of each phase, how many unit blocks are taken and how many are packed, and the offsets of each shard, followed by an empty
-    line: what a thread writes at each step shares no line with what another reads.
+    it has behind it; and its first and end among the sequences, and its rows left.  Then there are two lines for the
+    packing of each phase, how many unit blocks are taken and how many are packed, and the offsets of each shard,
+    followed by an empty line: what a thread writes at each step shares no line with what another reads.
     """
 
     groups: int
