@@ -1,11 +1,14 @@
-"""Directions, merges, projections and all states of recurrent layers, against NumPy, differences and PyTorch."""
+"""Directions, merges, projections, vectors and all states of layers, against NumPy, differences and PyTorch."""
+
+import itertools
 
 import numpy as np
 import pytest
 from oracles.recurrence import STEPS
 
 import varlen_rnn as vr
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import CELLS, sigmoid, tanh
+from varlen_rnn.cells.define import cell
 
 LENGTHS = {
     "ragged": [3, 1, 4, 2],
@@ -14,8 +17,66 @@ LENGTHS = {
     "equal": [3, 3],
     "none at all": [0, 0],
 }
-STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 FEATURES, HIDDEN = 3, 5
+
+
+@cell
+def peephole(i, f, g, o, /, c, *, w_i, w_f):
+    """Two vectors."""
+    new = sigmoid(f + w_f * c) * c + sigmoid(i + w_i * c) * tanh(g)
+    return sigmoid(o) * tanh(new), new
+
+
+@cell
+def elementwise(a, /, h, *, u):
+    """No recurrent product: `weight_hh` is missing."""
+    return tanh(a.x + u * h)
+
+
+@cell
+def reset_first(r, z, n, /, h):
+    """Two phases: a product of what the first one gives."""
+    candidate = tanh(n.x + n.of(sigmoid(r) * h))
+    return candidate + sigmoid(z) * (h - candidate)
+
+
+@cell
+def no_input(a, b, /, c):
+    """No projected input of b, and of c only itself: `weight_ih` has the rows of a."""
+    new = c + sigmoid(b.h)
+    return tanh(a) * new, new
+
+
+OWN = {"peephole": peephole, "elementwise": elementwise, "reset_first": reset_first, "no_input": no_input}
+
+
+def step_of(name, w, x, states):
+    """Return the states after a step of one sequence, from the weights by name."""
+    h, *others = states
+    of_x = w["weight_ih"] @ x + w["bias_ih"] if "weight_ih" in w else None
+
+    def product(rows=slice(None), operand=h):
+        return w["weight_hh"][rows] @ operand + w["bias_hh"][rows]
+
+    if name in STEPS:
+        return STEPS[name](of_x, product(), states)
+
+    def gate(a):
+        return 1 / (1 + np.exp(-a))
+
+    if name == "elementwise":
+        return (np.tanh(of_x + w["u"] * h),)
+    if name == "no_input":
+        a, b = np.split(product(), 2)
+        new = others[0] + gate(b)
+        return np.tanh(of_x + a) * new, new
+    if name == "reset_first":
+        r, z = np.split(gate(of_x[: 2 * HIDDEN] + product(slice(0, 2 * HIDDEN))), 2)
+        candidate = np.tanh(of_x[2 * HIDDEN :] + product(slice(2 * HIDDEN, None), r * h))
+        return (candidate + z * (h - candidate),)
+    (i, f, g, o), (c,) = np.split(of_x + product(), 4), others
+    c = gate(f + w["w_f"] * c) * c + gate(i + w["w_i"] * c) * np.tanh(g)
+    return gate(o) * np.tanh(c), c
 
 
 def oracle(name, x, offsets, directions, initial, reverse):
@@ -27,11 +88,10 @@ def oracle(name, x, offsets, directions, initial, reverse):
     last = [state.copy() for state in initial]
     for d, (w, backward) in enumerate(zip(directions, reverse, strict=True)):
         found = [np.zeros((len(x), state.shape[-1])) for state in initial]
-        for i, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
             states = tuple(state[d, i] for state in initial)
             for row in range(begin, end)[:: -1 if backward else 1]:
-                of_x, of_h = w["weight_ih"] @ x[row] + w["bias_ih"], w["weight_hh"] @ states[0] + w["bias_hh"]
-                states = STEPS[name](of_x, of_h, states)
+                states = step_of(name, w, x[row], states)
                 if "weight_hr" in w:
                     states = w["weight_hr"] @ states[0], *states[1:]
                 for of_state, state in zip(found, states, strict=True):
@@ -47,7 +107,7 @@ def layer_of(name, **options):
     kind = {"lstm": vr.nn.LSTM, "gru": vr.nn.GRU, "rnn_tanh": vr.nn.RNN}.get(name)
     vr.manual_seed(1)
     if kind is None:
-        return vr.nn.Recurrent(CELLS[name], FEATURES, HIDDEN, dtype=np.float64, **options)
+        return vr.nn.Recurrent((CELLS | OWN)[name], FEATURES, HIDDEN, dtype=np.float64, **options)
     return kind(FEATURES, HIDDEN, dtype=np.float64, **options)
 
 
@@ -78,12 +138,16 @@ def merged(rows, merge, directions):
     return (first + second) / (2 if merge == "mean" else 1)
 
 
+CASES = [
+    ("lstm", 0), ("lstm", 2), ("gru", 0), ("rnn_relu", 4), ("peephole", 0), ("peephole", 3), ("elementwise", 0),
+    ("reset_first", 0), ("no_input", 0),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("merge", ["concat", "sum", "mean"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
-@pytest.mark.parametrize(
-    ("name", "proj_size"), [("lstm", 0), ("lstm", 2), ("gru", 0), ("rnn_relu", 0), ("rnn_relu", 4)]
-)
+@pytest.mark.parametrize(("name", "proj_size"), CASES)
 def test_equals_the_oracle(name, proj_size, direction, merge, lengths):
     options = {"direction": direction, "merge": merge} | ({"proj_size": proj_size} if proj_size else {})
     layer = layer_of(name, **options)
@@ -115,6 +179,10 @@ def loss_of(layer, x, states, weights):
         ("lstm", {"proj_size": 4, "bias": False}),
         ("gru", {"direction": "both", "merge": "sum", "num_layers": 2}),
         ("rnn_relu", {"direction": "backward", "proj_size": 3}),
+        ("peephole", {"direction": "both", "proj_size": 3, "merge": "sum"}),
+        ("elementwise", {"direction": "backward", "num_layers": 2}),
+        ("reset_first", {"direction": "both"}),
+        ("no_input", {"num_layers": 2, "bias": False}),
     ],
 )
 def test_gradients_are_central_differences(name, options, lengths):
@@ -171,7 +239,7 @@ def test_both_directions_are_a_forward_and_a_backward_layer():
 def test_all_states_end_in_the_last_ones():
     layer = layer_of("lstm", num_layers=2)
     x, states = a_case(layer, [2, 3])
-    y, (c,), (h_n, c_n) = layer.all_states(x, states)
+    y, (c,), (_, c_n) = layer.all_states(x, states)
     np.testing.assert_array_equal(np.asarray(c)[[1, 4]], np.asarray(c_n)[1])
     np.testing.assert_array_equal(np.asarray(y), np.asarray(layer(x, states)[0]))
     with vr.no_grad():
@@ -204,7 +272,7 @@ def test_batch_mates_and_threads_change_no_bit():
 )
 def test_a_program_that_was_saved_is_the_layer(options, tmp_path):
     layer = layer_of("lstm", **options)
-    x, states = a_case(layer, LENGTHS["empty ones"])
+    x, _ = a_case(layer, LENGTHS["empty ones"])
     rows, lengths = x.value.data, x.value
     with vr.program_guard() as program:
         fed = vr.data("x", [-1, FEATURES], "float64", lod_level=1, requires_grad=True)
@@ -254,6 +322,25 @@ def test_a_projected_state_has_its_own_size():
         layer(x, (c, c))
     with pytest.raises(vr.ShapeError, match=r"LSTM, c_0: expected \(1, 2, 5\)"):
         layer(x, (h, h))
+
+
+def test_parameters_of_a_cells_vectors_have_its_names():
+    layer = layer_of("peephole", bidirectional=True)
+    assert {name: getattr(layer, name).shape for name in ("w_i_l0", "w_f_l0_reverse")} == {
+        "w_i_l0": (HIDDEN,),
+        "w_f_l0_reverse": (HIDDEN,),
+    }
+    assert layer_of("elementwise").weight_hh_l0 is None
+    assert layer_of("elementwise").bias_hh_l0 is None
+
+
+def test_a_vector_has_no_name_of_another_input():
+    @cell
+    def clash(a, /, h, *, weight_ih):
+        return tanh(a + weight_ih * h)
+
+    with pytest.raises(vr.ShapeError, match="cell 'clash': expected vectors with names other than"):
+        vr.nn.Recurrent(clash, 3, 4)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -42,11 +42,20 @@ def weight_shapes(cell, features, hidden, outputs=None):
     dict of str to tuple of int
         What a cell has no use for has 0 rows: it is missing among the inputs.
 
+    Raises
+    ------
+    ShapeError
+        A vector that is named as another input.
+
     Examples
     --------
     >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
     ((16, 2), (2, 4))
     """
+    inputs = {"x", "weight_hr", *_WEIGHTS, *(f"{state}_0" for state in cell.states)}
+    if taken := inputs.intersection(cell.vectors):
+        expected = f"vectors with names other than {sorted(taken)}"
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=cell.vectors, hint="inputs of its layer")
     of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
     projection = {} if outputs is None else {"weight_hr": (outputs, hidden)}
