@@ -174,6 +174,7 @@ def loss_of(layer, x, states, weights):
     ("name", "options"),
     [
         ("lstm", {"direction": "backward"}),
+        ("lstm", {"direction": "both"}),
         ("lstm", {"direction": "both", "merge": "mean", "num_layers": 2}),
         ("lstm", {"direction": "both", "merge": "sum", "proj_size": 2, "num_layers": 2}),
         ("lstm", {"proj_size": 4, "bias": False}),
