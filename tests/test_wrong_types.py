@@ -370,10 +370,19 @@ for name in ("LSTM", "GRU", "RNN"):
         "dropout": float,
         "bidirectional": bool,
         "dtype": lambda: "f4",
+        "direction": lambda: "forward",
+        "merge": lambda: "concat",
     }
     CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
     CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)
-OPTIONS["RNN"]["nonlinearity"] = lambda: "tanh"
+    CALLS[f"{name}, all_states"] = (layer(3, 4).all_states, rows, states)
+    CALLS[f"{name}Cell"] = (getattr(vr.nn, f"{name}Cell"), lambda: 3, lambda: 4)
+    OPTIONS[f"{name}Cell"] = {"bias": bool, "dtype": lambda: "f4"}
+    step, before = getattr(vr.nn, f"{name}Cell")(3, 4), (lambda: (H[0], H[0])) if name == "LSTM" else (lambda: H[0])
+    CALLS[f"{name}Cell, x"] = (step, lambda: X[:3], before)
+OPTIONS["LSTM"]["proj_size"] = int
+for name in ("RNN", "RNNCell"):
+    OPTIONS[name]["nonlinearity"] = lambda: "tanh"
 
 
 @pytest.fixture(autouse=True)
