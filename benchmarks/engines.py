@@ -40,6 +40,7 @@ OF_CELLS = {
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
+LIMITED = ("torch compiled loop",)  # its compiler takes minutes for some hundred steps
 
 
 def build(task, engine, case, threads):
