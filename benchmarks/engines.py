@@ -1,6 +1,7 @@
 """The engines that are compared, and where each of them stands for a task.
 
-A task is a folder (`layers`, `classifiers`, `cells`) with a `Case` that says what is computed.  An engine of a task is a class:
+A task is a folder (`layers`, `classifiers`, `cells`) with a `Case` that says what is computed.  An engine of a task is
+a class:
 `Engine(case, threads)` has a method for each mode it knows (`training`, `inference`), which runs one step and returns
 its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.  Engines of `cells`
 stand apart: of a cell of one's own, a peer offers a loop.

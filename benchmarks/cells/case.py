@@ -96,7 +96,12 @@ def weight_shapes(case):
     """Return the shape of each weight, in PyTorch's names of a cell's weights where it has one."""
     kind, hidden, outputs = KINDS[case.cell], case.hidden_size, outputs_of(case)
     rows = kind.gates * hidden
-    shapes = {"weight_ih": (rows, case.input_size), "weight_hh": (rows, outputs), "bias_ih": (rows,), "bias_hh": (rows,)}
+    shapes = {
+        "weight_ih": (rows, case.input_size),
+        "weight_hh": (rows, outputs),
+        "bias_ih": (rows,),
+        "bias_hh": (rows,),
+    }
     shapes |= {vector: (hidden,) for vector in kind.vectors}
     if kind.projected:
         shapes["weight_hr"] = (outputs, hidden)

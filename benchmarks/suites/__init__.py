@@ -1,6 +1,17 @@
 """The suites by name: which points each has, how one is run, and how its lines are shown."""
 
-from benchmarks.suites import cells, efficiency, end_to_end, layers, memory, overhead, recurrent, scaling, small, startup
+from benchmarks.suites import (
+    cells,
+    efficiency,
+    end_to_end,
+    layers,
+    memory,
+    overhead,
+    recurrent,
+    scaling,
+    small,
+    startup,
+)
 from benchmarks.suites.suite import Suite
 
 SUITES = {
