@@ -6,7 +6,25 @@ import pytest
 from oracles import cells as oracle
 
 from varlen_rnn import recurrence, threads
-from varlen_rnn.cells import INDRNN, LIGRU, LSTM, MGU, SLSTM, SRU, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.cells import (
+    INDRNN,
+    LIGRU,
+    LN_GRU,
+    LN_LSTM,
+    LSTM,
+    MGU,
+    SLSTM,
+    SRU,
+    Row,
+    cell,
+    constant,
+    find_cell,
+    gru_cell,
+    lstm_cell,
+    rnn_cell,
+    tanh,
+    where,
+)
 from varlen_rnn.plan import sort_by_seq_len
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
@@ -35,7 +53,17 @@ RNNS += [
     {"activation": ("elu", 0.7)},
     {"activation": ("affine", 0.5, 0.1)},
 ]
-ZOO = {cell.name: (cell, getattr(oracle, cell.name)) for cell in (MGU, SLSTM, LIGRU, INDRNN, SRU)}
+
+
+@cell
+def with_rows(a, /, h, *, w, keep: Row, mask: Row):
+    """Zoneout by a mask, and a mask of what the product reads, which has a gradient."""
+    n = tanh(a.x + a.of(mask * h) + w * mask)
+    return where(constant(keep) > 0.5, h, n)
+
+
+SINGLE = MGU, SLSTM, LIGRU, INDRNN, SRU, LN_LSTM, LN_GRU, with_rows
+ZOO = {one.name: (one, getattr(oracle, one.name)) for one in SINGLE}
 for family, options in ((lstm_cell, LSTMS), (gru_cell, GRUS), (rnn_cell, RNNS)):
     for chosen in options:
         ZOO[family(**chosen).name] = family(**chosen), getattr(oracle, family.name)(**chosen)
@@ -63,9 +91,13 @@ class Case:
             (outputs, hidden),
             (len(cell.vectors), hidden),
         ]
-        exists = True, True, True, True, outputs, cell.vectors
+        shapes.append((self.offsets[-1], len(cell.rows) * hidden))
+        exists = True, True, True, True, outputs, cell.vectors, cell.rows
         self.directions = [
-            [rng.normal(size=s) / s[-1] ** 0.5 if there else None for s, there in zip(shapes, exists, strict=True)]
+            [
+                rng.normal(size=s) / max(1, s[-1]) ** 0.5 if there else None
+                for s, there in zip(shapes, exists, strict=True)
+            ]
             for _ in reverse
         ]
         sizes = len(cell.states), len(reverse), len(lengths), hidden
@@ -81,7 +113,7 @@ class Case:
     def oracle(self, x=None, directions=None, initial=None):
         arguments = self.x if x is None else x, self.offsets, self.directions if directions is None else directions
         start = self.initial if initial is None else initial
-        return oracle.layer(self.step, self.gates, self.cell.vectors, *arguments, start, self.reverse)
+        return oracle.layer(self.step, self.gates, self.cell.vectors + self.cell.rows, *arguments, start, self.reverse)
 
     def loss(self, **changed):
         y, last, others = self.oracle(**changed)
@@ -159,7 +191,7 @@ def test_directions(device, name, reverse):
     check(Case(name, TROUBLES[:6], SIZES[0], reverse), device)
 
 
-PROJECTED = [name for name, (cell, _) in ZOO.items() if not cell.reads_output and cell.h_gates]
+PROJECTED = [name for name, (one, _) in ZOO.items() if not one.reads_output and one.h_gates]
 
 
 @pytest.mark.parametrize("name", PROJECTED)
@@ -211,12 +243,9 @@ def test_batch_mates_change_no_bit(device, name):
     for chosen in ([2], [5, 0, 2], [1, 3]):
         rows = np.concatenate([np.arange(0), *(np.arange(*case.offsets[i : i + 2]) for i in chosen)])
         part = Case(name, np.diff(case.offsets)[chosen].tolist(), (5, 70))
-        part.directions, part.x, part.d_y, part.initial = (
-            case.directions,
-            case.x[rows],
-            case.d_y[rows],
-            case.initial[:, :, chosen],
-        )
+        of_rows = [None if d[-1] is None else d[-1][rows] for d in case.directions]
+        part.directions = [[*d[:-1], given] for d, given in zip(case.directions, of_rows, strict=True)]
+        part.x, part.d_y, part.initial = case.x[rows], case.d_y[rows], case.initial[:, :, chosen]
         part.d_last, part.d_others = case.d_last[:, :, chosen], case.d_others[:, rows]
         (part_y, part_last, _), (part_d_x, _, part_d_initial) = part.run(device)
         np.testing.assert_array_equal(part_y, y[rows])
@@ -237,8 +266,8 @@ def test_inference_gives_the_same_bits(device, name):
 
 
 def test_names_tell_the_options():
-    for name, (cell, _) in ZOO.items():
-        assert find_cell(name) is cell
+    for name, (one, _) in ZOO.items():
+        assert find_cell(name) is one
     assert lstm_cell() is LSTM
     assert lstm_cell(peepholes=True) is lstm_cell(peepholes=True, clip=None)
     assert rnn_cell(activation=["leaky_relu", 0.01]) is rnn_cell(activation="leaky_relu")

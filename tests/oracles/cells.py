@@ -103,8 +103,32 @@ def sru(x, product, states, v):
     return r * c + (1 - r) * x["skip"], c
 
 
+def norm(a):
+    return (a - a.mean()) / np.sqrt(a.var() + 1e-5)
+
+
+def ln_lstm(x, product, states, v):
+    h, c = states
+    i, f, g, o = (v[f"s_{name}"] * norm(x[name] + product(name, h)) + v[f"b_{name}"] for name in "ifgo")
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(v["s_c"] * norm(c) + v["b_c"]), c
+
+
+def ln_gru(x, product, states, v):
+    (h,) = states
+    r, z, n = (v[f"s_{name}"] * norm(product(name, h)) + v[f"b_{name}"] for name in "rzn")
+    r, z = sigmoid(x["r"] + r), sigmoid(x["z"] + z)
+    return ((1 - z) * np.tanh(x["n"] + r * n) + z * h,)
+
+
+def with_rows(x, product, states, v):
+    (h,) = states
+    return (np.where(v["keep"] > 0.5, h, np.tanh(x["a"] + product("a", v["mask"] * h) + v["w"] * v["mask"])),)
+
+
 def layer(step, gates, vectors, x, offsets, directions, initial, reverse):
-    """`x` (rows, input); of each direction w_ih, w_hh, b_ih, b_hh, w_hr or None, vectors (n, hidden) or None.
+    """`x` (rows, input); of each direction w_ih, w_hh, b_ih, b_hh, w_hr or None, vectors (n, hidden) or None, and
+    rows (rows, n * hidden) or None: inputs that are not projected, whose names stand after those of the vectors.
 
     `gates` are the names of those with an input, and of those with a product; `initial` (states, directions, sequences,
     hidden), of which the first has as many as there are outputs.  Returns outputs and last states, and of each
@@ -112,20 +136,23 @@ def layer(step, gates, vectors, x, offsets, directions, initial, reverse):
     """
     of_x, of_h = gates
     last, hidden = initial.astype(float).copy(), initial.shape[3]
-    outputs = [hidden if w_hr is None else len(w_hr) for *_, w_hr, _ in directions]
+    outputs = [hidden if w_hr is None else len(w_hr) for *_, w_hr, _, _ in directions]
     y, others = np.zeros((len(x), sum(outputs))), np.zeros((len(directions), len(x), len(initial) - 1, hidden))
-    for d, (w_ih, w_hh, b_ih, b_hh, w_hr, v) in enumerate(directions):
+    for d, (w_ih, w_hh, b_ih, b_hh, w_hr, v, given) in enumerate(directions):
 
         def product(name, value, w_hh=w_hh, b_hh=b_hh):
             rows = slice(of_h.index(name) * hidden, (of_h.index(name) + 1) * hidden)
             return w_hh[rows] @ value + b_hh[rows]
 
-        named = {} if v is None else dict(zip(vectors, v, strict=True))
+        named = {} if v is None else dict(zip(vectors, v, strict=False))
         for i in range(len(offsets) - 1):
             states = [initial[0, d, i, : outputs[d]], *initial[1:, d, i]]
             rows = range(offsets[i], offsets[i + 1])
             for row in reversed(rows) if reverse[d] else rows:
                 projected = dict(zip(of_x, np.split(w_ih @ x[row] + b_ih, max(1, len(of_x))), strict=False))
+                if given is not None:
+                    count = len(given[row]) // hidden
+                    named |= dict(zip(vectors[-count:], np.split(given[row], count), strict=True))
                 states = list(step(projected, product, states, named))
                 states[0] = states[0] if w_hr is None else w_hr @ states[0]
                 y[row, d * outputs[d] : (d + 1) * outputs[d]] = states[0]

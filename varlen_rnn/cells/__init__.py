@@ -4,6 +4,7 @@ from varlen_rnn.cells.contract import Cell, Phase
 from varlen_rnn.cells.define import cell
 from varlen_rnn.cells.gru import GRU, gru_cell
 from varlen_rnn.cells.indrnn import INDRNN
+from varlen_rnn.cells.layer_norm import LN_GRU, LN_LSTM
 from varlen_rnn.cells.ligru import LIGRU
 from varlen_rnn.cells.lstm import LSTM, lstm_cell
 from varlen_rnn.cells.mgu import MGU
@@ -11,7 +12,7 @@ from varlen_rnn.cells.registry import find_cell
 from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH, rnn_cell
 from varlen_rnn.cells.slstm import SLSTM
 from varlen_rnn.cells.sru import SRU
-from varlen_rnn.cells.trace import EquationError
+from varlen_rnn.cells.trace import EquationError, Row, norm
 from varlen_rnn.kernels.activations import (
     clip,
     constant,
@@ -32,6 +33,8 @@ __all__ = [
     "GRU",
     "INDRNN",
     "LIGRU",
+    "LN_GRU",
+    "LN_LSTM",
     "LSTM",
     "MGU",
     "RNN_RELU",
@@ -41,6 +44,7 @@ __all__ = [
     "Cell",
     "EquationError",
     "Phase",
+    "Row",
     "cell",
     "clip",
     "constant",
@@ -52,6 +56,7 @@ __all__ = [
     "maximum",
     "minimum",
     "multiply_add",
+    "norm",
     "relu",
     "rnn_cell",
     "sigmoid",

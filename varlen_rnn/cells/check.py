@@ -11,7 +11,7 @@ from varlen_rnn.cells.trace import EquationError
 
 _SAMPLES, _COMPARED = 48, 6
 _STEP, _TOLERANCE = 1e-5, 1e-6
-_LEAVES = "x", "h", "of", "prev", "vector", "d_state", "d_operand"
+_LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
 
 def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ...]) -> None:
@@ -21,8 +21,8 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
     given = {k: rng.normal(size=_SAMPLES) for k in leaves}
     d_states = [given[trace.node("d_state", what=number).number] for number in range(len(step.states))]
     pairs = list(zip(step.results, d_states, strict=True))
-    operands = [node.what for node in trace.nodes if node.op == "d_operand"]
-    pairs += [(operand, given[trace.node("d_operand", what=operand).number]) for operand in operands]
+    ends = [(k, node.what) for k, node in enumerate(trace.nodes) if node.op in ("d_operand", "d_norm")]
+    pairs += [(value, given[k]) for k, value in ends]
     columns = [column for group in derived.columns for column in group]
     with np.errstate(all="ignore"):
         _check_differences(name, step, derived, given, pairs)
@@ -31,8 +31,9 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
             *(c.kept for c in columns if c.kept >= 0),
             *(c.number for c in columns if c.number >= 0),
         ]
+        d_norms = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "norm"]
         d_prev = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "prev"]
-        values = trace.evaluate(given, [*roots, *d_prev, *operands])
+        values = trace.evaluate(given, [*roots, *d_prev, *(value for _, value in ends), *d_norms])
     for sample in range(_COMPARED):
         _check_source(name, step, derived, phases, {k: np.broadcast_to(v, _SAMPLES)[sample] for k, v in values.items()})
 
@@ -43,7 +44,8 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
     frozen = {k: value for k, value in at_rest.items() if trace.nodes[k].op == "constant"}
     gradients = trace.evaluate(given, [gradient.number for gradient in derived.gradients.values()])
     for (op, what), gradient in derived.gradients.items():
-        leaf = next(k for k, node in enumerate(trace.nodes) if node.op == op and node.what == what)
+        name_of = [node.operands[0] if node.op == "norm" else node.what for node in trace.nodes]
+        leaf = next(k for k, node in enumerate(trace.nodes) if node.op == op and name_of[k] == what)
         sums = []
         for sign in (1, -1):
             moved = trace.evaluate(given | {leaf: given[leaf] + sign * _STEP}, ends, frozen)
@@ -61,60 +63,86 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
             )
 
 
+class _Run:
+    """The derived functions on one sample of a trace's leaves, phase by phase, as an engine runs them."""
+
+    def __init__(self, step: Step, derived: Derived, values: dict[int, float]) -> None:
+        self.step, self.derived, self.values, trace = step, derived, values, step.trace
+        names = ((n.op, n.operands[0] if n.op == "norm" else n.what) for n in trace.nodes)
+        self.numbers = {name: k for k, name in enumerate(names)}
+        self.prev = tuple(self.leaf("prev", number) for number in range(len(step.states)))
+        others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
+        self.v = tuple(self.leaf(op, name) for op, name in others)
+        self.slots: tuple[float, ...] = ()
+        self.states: tuple[float, ...] = ()
+        self.operands: tuple[float, ...] = ()
+
+    def leaf(self, op: str, what: Any) -> float:
+        """Return the value of a leaf, NaN if there is none."""
+        return float(self.values.get(self.numbers.get((op, what), -1), np.nan))
+
+    def forward(self, phases: tuple[Any, ...]) -> None:
+        """Run the step: `states` and `slots` are what it gives."""
+        x = tuple(self.leaf("x", gate) for gate in self.step.gates if ("x", gate) in self.numbers)
+        passed: tuple[float, ...] = ()
+        normed: tuple[float, ...] = ()
+        for number, (phase, gates) in enumerate(zip(phases, self.derived.gates, strict=True)):
+            h = tuple(self.leaf("h" if ("h", gate) in self.numbers else "of", gate) for gate in gates)
+            first, states, slots, later = _python(phase.step)(x, h, self.prev, passed, self.v)
+            of_norms = tuple(self.leaf("norm", k) for k in self.derived.normed[number])
+            passed, normed = passed + of_norms + later[phase.norms :], normed + of_norms
+            self.slots += slots
+            if number == len(phases) - 1:
+                self.states = (first, *states)
+            elif phases[number + 1].gates:
+                self.operands += (first,)
+        self.operands += normed
+
+    def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
+        """Return the gradients of slots, what the first phase carries on, and the gradients of what was normalised."""
+        count, several = len(self.step.states), len(phases) > 1
+        most = max(phase.carries for phase in phases)
+        carried = tuple(self.leaf("d_state", number) for number in range(count)) + (np.nan,) * (
+            several + several * most
+        )
+        d_slots, slots, d_norms, states = [np.nan] * len(self.slots), list(self.slots), [], (np.nan, *self.states[1:])
+        for number in reversed(range(len(phases))):
+            phase, first = phases[number], count + 1
+            if number < len(phases) - 1:
+                d_norms += carried[first : first + phase.norms]
+                of_norms = [self.leaf("d_norm", k) for k in self.derived.normed[number]]
+                carried = (*carried[:count], self._d_operand(number + 1), *of_norms, *carried[first + phase.norms :])
+            mine, carried = _python(phase.step_grad)(tuple(slots), self.prev, states, self.operands, carried, self.v)
+            d_slots[slice(*phase.slots)] = mine
+            slots[slice(*phase.slots)] = [np.nan] * len(mine)
+        return d_slots, carried, d_norms
+
+    def _d_operand(self, number: int) -> float:
+        """Return the gradient that the product of a phase passes back."""
+        for gate in self.derived.gates[number]:
+            nodes = self.step.trace.nodes
+            return self.leaf("d_operand", next(n.operands[0] for n in nodes if n.op == "of" and n.what == gate))
+        return np.nan
+
+
 def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ...], values: dict[int, float]) -> None:
     """Raise unless the derived functions give what the trace does, for one sample of its leaves."""
-    trace, columns = step.trace, [column for group in derived.columns for column in group]
-    numbers = {(node.op, node.what): k for k, node in enumerate(trace.nodes)}
-
-    def leaf(op: str, what: Any) -> float:
-        return float(values.get(numbers.get((op, what), -1), np.nan))
-
-    x = tuple(leaf("x", gate) for gate in step.gates if ("x", gate) in numbers)
-    prev = tuple(leaf("prev", number) for number in range(len(step.states)))
-    vectors = tuple(leaf("vector", vector) for vector in step.vectors)
-    passed: tuple[float, ...] = ()
-    slots: tuple[float, ...] = ()
-    operands: tuple[float, ...] = ()
-    for phase, gates in zip(phases, derived.gates, strict=True):
-        h = tuple(leaf("h", gate) if ("h", gate) in numbers else leaf("of", gate) for gate in gates)
-        first, states, mine, later = _python(phase.step)(x, h, prev, passed, vectors)
-        passed, slots, operands = passed + later, slots + mine, (*operands, first)
-    operands, states = operands[:-1], (operands[-1], *states)
-    wanted = [values[k] for k in step.results] + [values[column.kept] for column in columns if column.kept >= 0]
-    found = [*states, *(slot for slot, column in zip(slots, columns, strict=True) if column.kept >= 0)]
-    carried = tuple(leaf("d_state", number) for number in range(len(step.states)))
-    size = len(phases) > 1 and 1 + max(phase.carries for phase in phases)
-    carried += (0.0,) * size
-    states = (np.nan, *states[1:])
-    by_operand = {node.what: k for k, node in enumerate(trace.nodes) if node.op == "d_operand"}
-    d_slots: list[float] = [np.nan] * len(columns)
-    current = list(slots)
-    for number in reversed(range(len(phases))):
-        phase = phases[number]
-        if number < len(phases) - 1:
-            operand = _operand_of(step, derived, number + 1)
-            cut = len(step.states)
-            carried = (*carried[:cut], float(values[by_operand[operand]]), *carried[cut + 1 :])
-        mine, carried = _python(phase.step_grad)(tuple(current), prev, states, operands, carried, vectors)
-        first, end = phase.slots
-        d_slots[first:end] = mine
-        current[first:end] = [np.nan] * (end - first)
-    wanted += [values[column.number] for column in columns if column.number >= 0]
-    found += [d for d, column in zip(d_slots, columns, strict=True) if column.number >= 0]
+    columns, run = [column for group in derived.columns for column in group], _Run(step, derived, values)
+    run.forward(phases)
+    d_slots, carried, d_norms = run.backward(phases)
+    found, wanted = list(run.states), [values[k] for k in step.results]
+    for column, slot, d_slot in zip(columns, run.slots, d_slots, strict=True):
+        found += [slot] * (column.kept >= 0) + [d_slot] * (column.number >= 0)
+        wanted += [values[k] for k in (column.kept, column.number) if k >= 0]
     for number in range(len(step.states)):
         gradient = derived.gradients.get(("prev", number))
-        wanted.append(0.0 if gradient is None else values[gradient.number])
         found.append(carried[number])
+        wanted.append(0.0 if gradient is None else values[gradient.number])
+    found += d_norms
+    wanted += [values[derived.gradients["norm", k].number] for group in reversed(derived.normed) for k in group]
     if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise EquationError(
-            f"cell {name!r}", expected="derived functions that compute the trace", got=f"{found}, {wanted}"
-        )
-
-
-def _operand_of(step: Step, derived: Derived, number: int) -> int:
-    """Return the node that the product of a phase reads."""
-    gate = derived.gates[number][0]
-    return next(node.operands[0] for node in step.trace.nodes if node.op == "of" and node.what == gate)
+        expected = "derived functions that compute the trace"
+        raise EquationError(f"cell {name!r}", expected=expected, got=f"{found}, {wanted}")
 
 
 def _python(function: Any) -> Any:

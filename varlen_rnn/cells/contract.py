@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from varlen_rnn.cells.derive import OF_INPUTS, Derived, Step
+from varlen_rnn.cells.derive import OF_INPUTS, OF_OTHERS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.cells.registry import find_cell, register
 from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
@@ -27,6 +27,7 @@ from varlen_rnn.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
+_OF_DERIVED = "vectors", "vector_slots", "rows", "row_slots"  # what a cell written by hand has none of
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -40,15 +41,17 @@ class Phase(NamedTuple):
     ----------
     step : function
         `step(x, h, prev, passed, v) -> (first, states, slots, passes)`, of tuples of scalars: the projected inputs of
-        all gates that have one; the phase's own products; the states before; what earlier phases passed on; vectors.
+        all gates that have one; the phase's own products; the states before; what earlier phases passed on; vectors,
+        and after them inputs of the row itself.
         `first` is the output, or of a phase that is not the last what the next product reads; `states` are those but
-        the first, of the last phase; `slots` are its columns of what a row keeps; `passes` is passed on.
+        the first, of the last phase; `slots` are its columns of what a row keeps; `passes` is passed on, the first
+        `norms` of them normalised: less their mean over all units, divided by their standard deviation.
     step_grad : function
         `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried)`; phases run from the last to the
         first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases but
-        the first read; and what is carried: the gradients of the states, then, of several phases, that of what this
-        phase gave, then others.  Returns the gradients of the phase's slots, and what is carried on: of the first phase
-        the gradients of the states before.
+        the first read, and what was normalised; and what is carried: the gradients of the states, then, of several
+        phases, that of what this phase gave, then others, first of what it passed on to be normalised.  Returns the
+        gradients of the phase's slots, and what is carried on: of the first phase the gradients of the states before.
     gates : int
         How many products it has: of all gates that have one, phase by phase.
     h_slot : int
@@ -59,6 +62,8 @@ class Phase(NamedTuple):
         Its first column, and where they end.
     passes, carries : int
         How many values `step` passes on, and `step_grad` carries on beyond gradients of states and operands.
+    norms : int
+        How many of the values that `step` passes on are normalised.
     """
 
     step: Callable
@@ -69,6 +74,7 @@ class Phase(NamedTuple):
     slots: tuple[int, int]
     passes: int
     carries: int
+    norms: int = 0
 
 
 class Cell(Frozen):
@@ -119,8 +125,8 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "slots", "source",
-        "states", "vector_slots", "vectors", "x_gates", "x_order", "x_slot",
+        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "row_slots", "rows",
+        "slots", "source", "states", "vector_slots", "vectors", "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
     gates: tuple[str, ...]
@@ -130,6 +136,8 @@ class Cell(Frozen):
     origin: tuple[str, str]
     phases: tuple[Phase, ...]
     reads_output: bool
+    row_slots: tuple[int, ...]
+    rows: tuple[str, ...]
     slots: tuple[str, ...]
     source: str | None
     states: tuple[str, ...]
@@ -161,26 +169,17 @@ class Cell(Frozen):
         self._put("reads_output", _check_equations(self, order, step, step_grad))
         count = len(self.gates)
         phase = Phase(*_adapted(step, step_grad), count, 0, order, (0, len(self.slots)), 0, 0)
-        self._put_rest(self.gates, self.gates, (), (), tuple(range(count)), (phase,), None, step)
+        rest = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count)), "source": None}
+        self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
         register(self)
 
-    def _put_rest(
-        self,
-        x_gates: tuple[str, ...],
-        h_gates: tuple[str, ...],
-        vectors: tuple[str, ...],
-        vector_slots: tuple[int, ...],
-        x_order: tuple[int, ...],
-        phases: tuple[Phase, ...],
-        source: str | None,
-        function: Callable,
-    ) -> None:
-        for name, value in (("x_gates", x_gates), ("h_gates", h_gates), ("vectors", vectors), ("phases", phases)):
-            self._put(name, value)
-        self._put("vector_slots", vector_slots)
-        self._put("x_order", x_order)
-        self._put("num_kept", len(self.slots) + len(self.states) - 1 + len(phases) - 1)
-        self._put("source", source)
+    def _put_rest(self, phases: tuple[Phase, ...], function: Callable, **rest: Any) -> None:
+        """Put what the engine reads, and where the equations were written."""
+        for what, value in rest.items():
+            self._put(what, value)
+        self._put("phases", phases)
+        operands, norms = sum(phase.gates > 0 for phase in phases[1:]), sum(phase.norms for phase in phases)
+        self._put("num_kept", len(self.slots) + len(self.states) - 1 + operands + norms)
         self._put("origin", (function.__module__, function.__qualname__))
 
     @classmethod
@@ -196,16 +195,19 @@ class Cell(Frozen):
         """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
-        places = {column.name: place for place, column in enumerate(columns) if column.kind == "vector"}
+        places = {column.name: place for place, column in enumerate(columns) if column.kind in OF_OTHERS}
         given = {
             "name": name, "gates": step.gates, "states": step.states, "slots": derived.slots,
             "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
         }  # fmt: skip
         for what, value in given.items():
             self._put(what, value)
-        h_gates, vector_slots = sum(derived.gates, ()), tuple(places[vector] for vector in step.vectors)
-        x_order = tuple(x_gates.index(gate) for _, gate in of_x)
-        self._put_rest(x_gates, h_gates, step.vectors, vector_slots, x_order, phases, derived.source, origin)
+        self._put_rest(
+            phases, origin, x_gates=x_gates, h_gates=sum(derived.gates, ()), source=derived.source,
+            x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, rows=step.rows,
+            vector_slots=tuple(places[vector] for vector in step.vectors),
+            row_slots=tuple(places.get(row, -1) for row in step.rows),
+        )  # fmt: skip
         register(self)
         return self
 

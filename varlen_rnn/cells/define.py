@@ -10,7 +10,7 @@ from typing import Any, overload
 from varlen_rnn.cells.check import check_derived
 from varlen_rnn.cells.contract import Cell, Phase, check_name
 from varlen_rnn.cells.derive import OF_PRODUCTS, Derived, Step, derive
-from varlen_rnn.cells.trace import EquationError, Gate, Trace
+from varlen_rnn.cells.trace import EquationError, Gate, Row, Trace
 from varlen_rnn.errors import DTypeError, InputError
 from varlen_rnn.jit import body
 from varlen_rnn.kernels import activations
@@ -30,12 +30,13 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None)
     ----------
     function : function of scalars
         Its signature is *gates* `/` *states* `*` *vectors*: one argument for each gate; one for each state but the
-        first, before the step; one for each parameter that is a number of its own for each unit.  It returns the
-        output, or a tuple of the output and the other states, in the order of the signature.
+        first, before the step; one for each parameter that is a number of its own for each unit, or, annotated with
+        `Row`, for each input of a row that is not projected, as a mask.  It returns the output, or a tuple of
+        the output and the other states, in the order of the signature.
 
         A gate `n` stands for the sum of its projected input and its recurrent product; `n.x` and `n.h` are these two,
         and `n.of(value)` is its product with a value of this step in place of the output before.  A state named `h`
-        is the output before.
+        is the output before.  `norm(value)` is a value normalised over the units of its row.
     name : str, optional
         What programs call it; the function's name, unless given.
 
@@ -104,23 +105,25 @@ def _trace(function: Callable[..., Any], name: str) -> Step:
     kinds = [(p.kind, p.name) for p in inspect.signature(function).parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    vectors = tuple(n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY)
-    if not gates or len(gates) + len(arguments) + len(vectors) != len(kinds):
+    others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
+    rows = tuple(n for n in others if function.__annotations__.get(n) in (Row, Row.__name__))
+    vectors = tuple(n for n in others if n not in rows)
+    if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
         raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))
     trace, states = Trace(), ("h", *(n for n in arguments if n != "h"))
     results = function(
         *(Gate(trace, gate) for gate in gates),
         *(trace.node("prev", what=states.index(n)) for n in arguments),
-        **{vector: trace.node("vector", what=vector) for vector in vectors},
+        **{name: trace.node("row" if name in rows else "vector", what=name) for name in others},
     )
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(states):
         raise EquationError("result", expected=f"{len(states)}: {', '.join(states)}", got=len(results))
-    step = Step(trace, gates, states, vectors, tuple(trace.number_of(result) for result in results))
+    step = Step(trace, gates, states, vectors, rows, tuple(trace.number_of(result) for result in results))
     reached = {trace.nodes[k] for k in trace.reach(step.results)}
-    used = {node.what for node in reached if node.op in ("x", "h", "of", "vector")}
-    if unused := [n for n in (*gates, *vectors) if n not in used]:
-        raise EquationError("gates and vectors", expected="each to be read", got=f"no use of {', '.join(unused)}")
+    used = {node.what for node in reached if node.op in ("x", "h", "of", "vector", "row")}
+    if unused := [n for n in (*gates, *others) if n not in used]:
+        raise EquationError("gates, vectors and rows", expected="each to be read", got=f"no use of {', '.join(unused)}")
     return step
 
 
@@ -143,7 +146,7 @@ def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
         h_slot = of_gates[0][0] if of_gates else begin
         order, slots = tuple(gates.index(gate) for _, gate in of_gates), (begin, begin + len(columns))
         functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
-        more = derived.passes[number], derived.carries[number]
+        more = derived.passes[number], derived.carries[number], len(derived.normed[number])
         phases.append(Phase(*functions, len(gates), h_slot, order, slots, *more))
         begin += len(columns)
     return tuple(phases)

@@ -18,7 +18,7 @@ from varlen_rnn.cells.source import as_tuple, function, write
 from varlen_rnn.cells.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
-OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
+OF_INPUTS, OF_PRODUCTS, OF_OTHERS = ("x", "both"), ("h", "both"), ("vector", "row")  # kinds of columns
 _RESERVED = {
     "x",
     "h",
@@ -46,6 +46,7 @@ class Step(NamedTuple):
     gates: tuple[str, ...]
     states: tuple[str, ...]
     vectors: tuple[str, ...]
+    rows: tuple[str, ...]
     results: tuple[int, ...]
 
 
@@ -55,7 +56,7 @@ class Column(NamedTuple):
     `number` is the node of the gradient, -1 where there is none; `kept` that of what `step` leaves there, or -1.
     """
 
-    kind: str  # "x", "h", "both", "vector" or "none"
+    kind: str  # "x", "h", "both", "vector", "row" or "none"
     name: str
     number: int
     kept: int = -1
@@ -68,6 +69,7 @@ class Derived(NamedTuple):
     gates: tuple[tuple[str, ...], ...]  # of each phase's product
     passes: tuple[int, ...]
     carries: tuple[int, ...]
+    normed: tuple[tuple[int, ...], ...]  # the nodes that are normalised after each phase
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
     slots: tuple[str, ...]  # the names of the columns
@@ -87,7 +89,8 @@ class _Derivation:
         self.native = set(self.trace.reach(step.results))
         self.levels = self._levels()
         self.num_phases = 1 + max(self.levels[k] for k in self.native)
-        self.operands = self._operands()  # of the products of phases but the first
+        self.operands = self._operands()  # of the products of phases but the first, which may have none
+        self.norms = self._norms()
         self.products = self._products()
         self.d_states = [self.trace.node("d_state", what=number) for number in range(len(step.states))]
         self.gradients = differentiate(self.trace, list(zip(step.results, self.d_states, strict=True)))
@@ -106,20 +109,29 @@ class _Derivation:
         """Return how many products of a step each node waits for, beyond those with the output before."""
         levels: list[int] = []
         for op, operands, _ in self.trace.nodes:
-            levels.append(max((levels[k] for k in operands), default=0) + (op == "of"))
+            levels.append(max((levels[k] for k in operands), default=0) + (op in ("of", "norm")))
         return levels
 
-    def _operands(self) -> list[int]:
-        """Return what the product of each phase but the first reads."""
-        found: list[int] = []
+    def _operands(self) -> list[int | None]:
+        """Return what the product of each phase but the first reads; None of one without products."""
+        found: list[int | None] = []
         if self.num_phases > MOST_PHASES:
-            raise EquationError("products of a step", expected=f"at most {MOST_PHASES}, one after another")
+            expected = f"at most {MOST_PHASES}, one after another"
+            raise EquationError("products and norms of a step", expected=expected, got=self.num_phases)
         for number in range(1, self.num_phases):
             leaves = [k for k in self.native if self.trace.nodes[k].op == "of" and self.levels[k] == number]
             operands = {self.trace.nodes[k].operands[0] for k in leaves}
-            if len(operands) != 1:
+            if len(operands) > 1:
                 raise EquationError("of(value)", expected="one value for all gates of a product", got=len(operands))
-            found.append(operands.pop())
+            found.append(operands.pop() if operands else None)
+        return found
+
+    def _norms(self) -> list[list[int]]:
+        """Return the values that are normalised after each phase."""
+        found: list[list[int]] = [[] for _ in range(self.num_phases)]
+        for k in sorted(self.native):
+            if self.trace.nodes[k].op == "norm":
+                found[self.levels[k] - 1] += self.trace.nodes[k].operands
         return found
 
     def _products(self) -> tuple[tuple[str, ...], ...]:
@@ -144,6 +156,8 @@ class _Derivation:
         for op, operands, what in self.trace.nodes:
             if op == "d_operand":
                 stages.append(self.operands.index(what))
+            elif op == "d_norm":
+                stages.append(next(number for number, values in enumerate(self.norms) if what in values))
             elif op == "d_state":
                 stages.append(self.num_phases - 1)
             else:
@@ -157,7 +171,7 @@ class _Derivation:
         """
         last = self.num_phases - 1
         phases: list[dict[str, list[Column]]] = [
-            {kind: [] for kind in ("vector", "h", "both", "x")} for _ in range(self.num_phases)
+            {kind: [] for kind in ("vector", "row", "h", "both", "x")} for _ in range(self.num_phases)
         ]
         reached = {(self.trace.nodes[k].op, self.trace.nodes[k].what) for k in self.native}
         for name in self.step.gates:
@@ -176,15 +190,18 @@ class _Derivation:
         for name in self.step.vectors:
             d_vector = of.get(("vector", name), zero)
             phases[last if self.stages[d_vector] == last else 0]["vector"].append(Column("vector", name, d_vector))
-        first, end = ("h", "both", "x", "vector"), ("x", "both", "h", "vector")
-        orders = [first] if last == 0 else [("vector", "h", "both", "x"), *[end] * last]
+        for name in self.step.rows:
+            if (d_row := of.get(("row", name), zero)) != zero:
+                phases[last if self.stages[d_row] == last else 0]["row"].append(Column("row", name, d_row))
+        first, end = ("h", "both", "x", "vector", "row"), ("x", "both", "h", "vector", "row")
+        orders = [first] if last == 0 else [("vector", "row", "h", "both", "x"), *[end] * last]
         return [[c for kind in order for c in kinds[kind]] for order, kinds in zip(orders, phases, strict=True)]
 
     def _free(self) -> set[int]:
         """Return the nodes that the gradient knows without a slot."""
-        free = {*self.step.results[1:], *self.operands}
+        free = {*self.step.results[1:], *(k for k in self.operands if k is not None)}
         for k, (op, _, what) in enumerate(self.trace.nodes):
-            if op == "vector" or (op == "prev" and (what != 0 or self.reads_output)):
+            if op in ("vector", "row", "norm") or (op == "prev" and (what != 0 or self.reads_output)):
                 free.add(k)
         return free
 
@@ -194,13 +211,13 @@ class _Derivation:
         after = [k for k in self.trace.reach(roots) if k in self.depends]
         needed = {a for k in after for a in self.trace.nodes[k].operands if a not in self.depends}
         needed = {k for k in needed if self.trace.value(k) is None}
-        num_columns = sum(column.kind != "vector" for columns in self.columns for column in columns)
+        num_columns = sum(column.kind not in OF_OTHERS for columns in self.columns for column in columns)
         kept = choose(self.trace, needed, self.free, self.native, num_columns)
         gates = {k: self._gates_below(k, kept) for k in kept}
         for k in sorted(kept, key=lambda k: (len(gates[k]) != 1, k)):
             columns = self.columns[self._phase_for(k)]
             empty = [number for number, column in enumerate(columns) if column.kept < 0]
-            empty.sort(key=lambda number: columns[number].kind == "vector")
+            empty.sort(key=lambda number: columns[number].kind in OF_OTHERS)
             mine = [number for number in empty if columns[number].name in gates[k]]
             if empty:
                 number = (mine or empty)[0]
@@ -232,7 +249,8 @@ class _Derivation:
         forward, passes = self._forward_source()
         backward, carries = self._backward_source()
         return Derived(
-            tuple(map(tuple, self.columns)), self.products, passes, carries, self.reads_output, self.gradients,
+            tuple(map(tuple, self.columns)), self.products, passes, carries,
+            tuple(map(tuple, self.norms)), self.reads_output, self.gradients,
             tuple(self.slot_names), "\n".join([*forward, *backward]),
         )  # fmt: skip
 
@@ -253,8 +271,9 @@ class _Derivation:
 
     def _forward_source(self) -> tuple[list[str], tuple[int, ...]]:
         """Return one function for each phase, and how many values each passes on."""
-        index = {name: number for group in (self._x_gates(), self.step.vectors) for number, name in enumerate(group)}
-        everywhere = {"x": "x[{}]", "prev": "prev[{}]", "vector": "v[{}]"}
+        groups = self._x_gates(), self.step.vectors + self.step.rows
+        index = {name: number for group in groups for number, name in enumerate(group)}
+        everywhere = {"x": "x[{}]", "prev": "prev[{}]", "vector": "v[{}]", "row": "v[{}]"}
         given = {
             k: everywhere[op].format(index.get(what, what))
             for k, (op, _, what) in enumerate(self.trace.nodes)
@@ -272,14 +291,16 @@ class _Derivation:
                 if op in ("h", "of") and self.levels[k] == number and what in gates
             }
             later = [k for group in roots[number + 1 :] for k in group]
-            cross = self._frontier(later, {*given, *passed}, functools.partial(self._is_known, number))
+            normed = [self.trace.node("norm", k).number for k in self.norms[number]]
+            known = {*given, *passed, *normed}
+            cross = [*self.norms[number], *self._frontier(later, known, functools.partial(self._is_known, number))]
             lines, texts = write(self.trace, here, [*roots[number], *cross], "prev[0]")
             first, states, slots = self._split_forward(number, [texts[k] for k in roots[number]])
             results = first, as_tuple(states), as_tuple(slots), as_tuple(texts[k] for k in cross)
             unpacked = f"{', '.join(f'p_{place}' for place in range(len(passed)))}, = passed" if passed else ""
             name = f"step_{number}" if self.num_phases > 1 else "step"
             sources.append(function(name, "x, h, prev, passed, v", unpacked, lines, results))
-            passed |= dict.fromkeys(cross)
+            passed |= dict.fromkeys([*normed, *cross[len(normed) :]])
             counts.append(len(cross))
         return sources, tuple(counts)
 
@@ -291,7 +312,8 @@ class _Derivation:
         """Return what a phase of the step gives: its operand or the output, states, and slots."""
         zero, last = self.zero, number == self.num_phases - 1
         slots = [column.kept if column.kept >= 0 else zero for column in self.columns[number]]
-        return [*(self.step.results if last else self.operands[number : number + 1]), *slots]
+        operand = zero if last else self.operands[number]
+        return [*(self.step.results if last else [zero if operand is None else operand]), *slots]
 
     def _split_forward(self, number: int, texts: list[str]) -> tuple[str, list[str], list[str]]:
         cut = len(texts) - len(self.columns[number])
@@ -319,8 +341,11 @@ class _Derivation:
         """Return one function for each phase, the last first, and how many values each carries on."""
         step, zero = self.step, self.zero
         given = {k: f"prev[{n.what}]" for k, n in enumerate(self.trace.nodes) if n.op == "prev" and k in self.free}
-        given |= {self.trace.node("vector", what=name).number: f"v[{n}]" for n, name in enumerate(step.vectors)}
-        given |= {k: f"operands[{n}]" for n, k in enumerate(self.operands) if k not in given}
+        others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
+        given |= {self.trace.node(op, what=name).number: f"v[{n}]" for n, (op, name) in enumerate(others)}
+        operands = [k for k in self.operands if k is not None]
+        operands += [self.trace.node("norm", k).number for values in self.norms for k in values]
+        given |= {k: f"operands[{n}]" for n, k in enumerate(operands) if k not in given}
         given |= {k: f"states[{n}]" for n, k in enumerate(step.results) if n and k not in given}
         given |= {d.number: f"carried[{n}]" for n, d in enumerate(self.d_states)}
         sources, counts = [], []
@@ -332,14 +357,19 @@ class _Derivation:
         size = len(step.states) + (self.num_phases > 1)
         for number in reversed(range(self.num_phases)):
             known = given | {k: self.slot_names[n] for n, k in enumerate(kept[: ends[number]]) if k >= 0}
-            here = known | {k: f"carried[{size + n}]" for n, k in enumerate(carried) if k not in known}
-            if number < self.num_phases - 1:
+            arriving = list(enumerate(carried, size))[len(self.norms[number]) :]
+            here = known | {k: f"carried[{n}]" for n, k in arriving if k not in known}
+            if number < self.num_phases - 1 and self.operands[number] is not None:
                 here[self.trace.node("d_operand", what=self.operands[number]).number] = f"carried[{size - 1}]"
+            for n, k in enumerate(self.norms[number]):
+                here[self.trace.node("d_norm", what=k).number] = f"carried[{size + n}]"
             cross: list[int] = []
             if number:
                 earlier = {*given, *kept[: ends[number - 1]]} - {-1}
                 later = [k for group in roots[:number] for k in group]
-                cross = self._carried(later, earlier, {*kept[ends[number - 1] :]}, number)
+                before = self.norms[number - 1]
+                cross = [self.gradients["norm", k].number for k in before]
+                cross += self._carried(later, earlier, {*kept[ends[number - 1] :]}, number)
             mine = roots[number]
             lines, texts = write(self.trace, here, [*mine, *cross], "carried[0]")
             slots = [texts[k] for k in mine[: len(self.columns[number])]]

@@ -40,11 +40,15 @@ def total(terms: list[Scalar]) -> Scalar:
     return out
 
 
+_PASSED = {"of": "d_operand", "norm": "d_norm"}
+
+
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
     """Return the gradient of every leaf that has one, by its kind and name.
 
     `results` pairs each result with its gradient.  A product with a value of this step, a leaf `of`, passes the
-    gradient of that value to a leaf `d_operand`: what the transposed product of all its gates makes of theirs.
+    gradient of that value to a leaf `d_operand`: what the transposed product of all its gates makes of theirs.  A norm
+    passes that of what it normalises to a leaf `d_norm`.
     """
     terms: dict[int, list[Scalar]] = {}
     gradients: dict[tuple[str, object], Scalar] = {}
@@ -55,8 +59,8 @@ def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[t
         if k not in terms or op == "number":
             continue
         if op not in OPERATIONS:
-            gradients[op, what] = total(terms[k])
-            passed = trace.node("d_operand", what=operands[0]) if op == "of" else None
+            gradients[op, operands[0] if op == "norm" else what] = total(terms[k])
+            passed = trace.node(_PASSED[op], what=operands[0]) if op in _PASSED else None
             if passed is not None and all(passed.number != term.number for term in terms.get(operands[0], ())):
                 terms.setdefault(operands[0], []).append(passed)
             continue

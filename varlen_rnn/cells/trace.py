@@ -22,7 +22,7 @@ class EquationError(ProgramError):
 class Node(NamedTuple):
     """An operation, or a leaf, with what it is applied to, by number, and a leaf's value or name."""
 
-    op: str  # of OPERATIONS, or a leaf: number, x, h, of, prev, vector, d_state, d_operand
+    op: str  # of OPERATIONS, or a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand, d_norm
     operands: tuple[int, ...]
     what: Any = None
 
@@ -202,6 +202,20 @@ class Trace:
             else:
                 values[k] = OPERATIONS[op].on_arrays(*(values[a] for a in operands))
         return values
+
+
+class Row:
+    """The annotation of an argument of equations that is an input of the row itself, not projected: as a mask."""
+
+
+def norm(value: Any) -> Any:
+    """Return a value normalised over the units of its row: less their mean, divided by their standard deviation.
+
+    A variance gets 1e-5 more, as of PyTorch's `LayerNorm`; what follows is another phase of the step.
+    """
+    if not isinstance(value, Scalar):
+        raise EquationError("norm", expected="a value that depends on the unit", got=shown(value))
+    return value.trace.node("norm", value.number)
 
 
 class Gate(Scalar):

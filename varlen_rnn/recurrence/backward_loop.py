@@ -25,6 +25,7 @@ from varlen_rnn.products.vectors import (
     copy_runs,
     lanes_of,
     least,
+    make_stack_memory,
     offset,
     optimise_for_size,
     pointer,
@@ -46,6 +47,8 @@ from varlen_rnn.recurrence.sharing import (
 )
 from varlen_rnn.recurrence.task import Direction, Task
 
+_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
+
 
 class _Layer(NamedTuple):
     """What a thread reads and writes: addresses of arrays, and elements from row to row."""
@@ -63,6 +66,7 @@ class _Layer(NamedTuple):
     others: int
     d_last: Any
     d_initial: Any
+    rows: Any
 
 
 class _Units(NamedTuple):
@@ -117,7 +121,10 @@ class _Block(NamedTuple):
 
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs whose groups have so many sequences."""
-    planes, panels_of_run = sizes.kept + sizes.states + sizes.carried, RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
+    planes, panels_of_run = (
+        sizes.kept + sizes.states + sizes.carried + sizes.rows,
+        RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES),
+    )
     return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
 
 
@@ -127,7 +134,7 @@ def _layer_of(task, d_y, d_others, d_last, d_initial):
     return _Layer(
         hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
         pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
-        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
+        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0), pointer(task.given, 0),
     )  # fmt: skip
 
 
@@ -231,6 +238,9 @@ def _load_rows(share, sizes, layer, units, scratch, group, phase, block):
         previous = offset(target, scratch.previous)
         copy_runs(sizes.reads_output, output, 0, previous, 0, block.units)
         copy_runs(sizes.states - 1, others, step, offset(previous, scratch.plane), scratch.plane, block.units)
+        given = offset(layer.rows, row * sizes.rows * layer.hidden + unit)
+        of_row = offset(here, sizes.carried * scratch.plane)
+        copy_runs(sizes.rows, given, layer.hidden, of_row, scratch.plane, block.units)
 
 
 @cpu_inlined
@@ -289,6 +299,45 @@ def _differentiate_projection(layer, units, scratch, group, phase, alive):
             d_output[j] = carried[j] + d_y[j]
         for j in range(units.row):
             carried[j] = 0
+
+
+@cpu_inlined
+def _differentiate_norms(sizes, layer, units, scratch, group, phase, alive):
+    """Turn the gradients of what was normalised into those of what a phase passed on.
+
+    Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
+    """
+    plane, lanes = group.count * units.row, _lanes_on_stack(layer.kept)
+    of_norms = sizes.kept - sizes.norms + phase.first_norm
+    scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
+    for r in range(alive):
+        kept = offset(layer.kept, scratch.gates[r])
+        for n in range(phase.norms):
+            d = offset(group.carry, scratch.carried[r] + (sizes.states + 1 + n) * plane)
+            x = offset(kept, (of_norms + n) * layer.hidden)
+            mean = _mean_of_products(d, d, layer.hidden, units.width, lanes, False)
+            slope = _mean_of_products(d, x, layer.hidden, units.width, lanes, True)
+            scale = kept[scales + n]
+            for j in range(layer.hidden):
+                d[j] = scale * (d[j] - mean - x[j] * slope)
+
+
+@cpu_inlined
+def _mean_of_products(a, b, count, width, lanes, both):
+    """Return the mean of `a`, or of the products of both, summed lane by lane first."""
+    for j in range(width):
+        lanes[j] = 0
+    whole = count // width * width
+    for i in range(0, whole, width):
+        for j in range(width):
+            lanes[j] += a[i + j] * b[i + j] if both else a[i + j]
+    for j in range(count - whole):
+        lanes[j] += a[whole + j] * b[whole + j] if both else a[whole + j]
+    total = 0.0
+    for j in range(width):
+        total += lanes[j]
+    lanes[0] = total / count
+    return lanes[0]
 
 
 @cpu_inlined
@@ -356,6 +405,8 @@ def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_r
             _find_rows(share, layer, scratch, group, alive, t)
             for i in range(sizes.phases):
                 phase = backward_phase(phases, sizes.phases - 1 - i)
+                if phase.norms:
+                    _differentiate_norms(sizes, layer, units, scratch, group, phase, alive)
                 if phase.equations:
                     _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t)
                 else:

@@ -13,7 +13,7 @@ from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.phases import backward_table, forward_table, shape_of, sizes_of
+from varlen_rnn.recurrence.phases import backward_table, forward_table, norms_of, shape_of, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 
 _NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
@@ -55,12 +55,17 @@ def _none(dtype):
 
 def _plain(task, row):
     """Return a task as the plain tuple that kernels take, its vectors as long as a `row` of whole panels."""
-    *weights, weight_hr, vectors = task.weights
+    *weights, weight_hr, vectors, rows = task.weights
     none = _none(task.y.dtype)
     if vectors is not None:
         vectors = np.pad(vectors, ((0, 0), (0, row - vectors.shape[1])))
     weights = *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
-    return task.x, weights, *task[2:]
+    return task.x, weights, *task[2:-1], none if rows is None else rows
+
+
+def _may_meet(cell, shape):
+    """Return whether threads may share units: not where a thread needs all of them."""
+    return not shape.projects and not norms_of(cell)
 
 
 def forward(cell, task, last, plan, reverse, keep):
@@ -71,7 +76,7 @@ def forward(cell, task, last, plan, reverse, keep):
     memory_of = functools.partial(forward_loop.memory_of, sizes)
     carry_rows = (1 + len(table)) * forward_loop.output_blocks(unit_blocks) + (len(cell.states) - 1) * unit_blocks
     run(
-        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows, not shape.projects), plan, reverse,
+        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows, _may_meet(cell, shape)), plan, reverse,
         len(task.x) * sum(w.size for w in task.weights[:2]), unit_blocks, task.y,
         code, tuple(sizes), table, _plain(task, unit_blocks * width), last, keep,
         keep and _past_caches(task.kept, shape.hidden % width == 0),
@@ -89,7 +94,7 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
     memory_of = functools.partial(backward_loop.memory_of, sizes)
     d_others = _none(task.y.dtype) if d_others is None else d_others
     run(
-        Loop(backward_loop.backward, memory_of, width, sizes.carried * unit_blocks, panel_rows, not shape.projects),
+        Loop(backward_loop.backward, memory_of, width, sizes.carried * unit_blocks, panel_rows, _may_meet(cell, shape)),
         plan, reverse, len(task.y) * task.weights.weight_hh.size, unit_blocks, task.y,
         code, tuple(sizes), table, _plain(task, unit_blocks * width), weight_rows, d_y, d_others, d_last, d_initial,
     )  # fmt: skip

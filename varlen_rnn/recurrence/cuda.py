@@ -5,6 +5,7 @@ the plan's `batch_sizes`.
 """
 
 import functools
+import math
 
 import numpy as np
 from numba import cuda
@@ -13,11 +14,15 @@ from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.products.gemm import product
 from varlen_rnn.recurrence.phases import (
+    NORM_EPSILON,
+    NOTHING,
     BackwardPhase,
     ForwardPhase,
     backward_table,
     carried_by,
     forward_table,
+    kept_by,
+    norms_of,
     shape_of,
 )
 from varlen_rnn.recurrence.tuples import put, take
@@ -90,6 +95,41 @@ def keep_projection_grad(kept, column, rows, d_y, y_column, outputs, d_state):
 
 
 @cuda_kernel
+def normalise(passed, first_pass, norms, rows, kept, column, scales):
+    """Normalise what a phase passes on, and keep it, with the divisor's inverse; one thread per rank and value."""
+    i = cuda.grid(1)
+    hidden = passed.shape[2]
+    if i < rows.shape[0] * norms:
+        r, n = i // norms, i % norms
+        row, mean, variance = rows[r], 0.0, 0.0
+        for j in range(hidden):
+            mean += passed[first_pass + n, r, j] / hidden
+        for j in range(hidden):
+            variance += (passed[first_pass + n, r, j] - mean) ** 2 / hidden
+        kept[row, scales + n] = 1 / math.sqrt(variance + NORM_EPSILON)
+        for j in range(hidden):
+            value = (passed[first_pass + n, r, j] - mean) * kept[row, scales + n]
+            passed[first_pass + n, r, j] = value
+            kept[row, column + n * hidden + j] = value
+
+
+@cuda_kernel
+def normalise_grad(kept, column, scales, rows, carried, first, norms):
+    """Turn gradients of what was normalised into those of what was passed on; one thread per rank and value."""
+    i = cuda.grid(1)
+    hidden = carried.shape[2]
+    if i < rows.shape[0] * norms:
+        r, n = i // norms, i % norms
+        row, mean, slope = rows[r], 0.0, 0.0
+        for j in range(hidden):
+            mean += carried[first + n, r, j] / hidden
+            slope += carried[first + n, r, j] * kept[row, column + n * hidden + j] / hidden
+        for j in range(hidden):
+            d = carried[first + n, r, j] - mean - kept[row, column + n * hidden + j] * slope
+            carried[first + n, r, j] = kept[row, scales + n] * d
+
+
+@cuda_kernel
 def permute_states(source, order, to_caller, out):
     """`out[s, order[r]] = source[s, r]` when `to_caller`, else `out[s, r] = source[s, order[r]]`."""
     i = cuda.grid(1)
@@ -107,6 +147,7 @@ def forward_step_of(cell, number):
     """Return the kernel of a phase of a step of `cell`; one thread per rank of `rows` and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     before, step = sum(earlier.passes for earlier in cell.phases[:number]), phase.step
+    num_rows, take_rows = len(cell.rows), take(len(cell.rows))
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
     take_passed, take_vectors = take(before), take(len(cell.vectors))
     first_slot, end = phase.slots
@@ -114,7 +155,7 @@ def forward_step_of(cell, number):
     put_others = put(num_states - 1 if number == len(cell.phases) - 1 else 0)
 
     @cuda_kernel
-    def forward_step(projected, rows, products, state, passed, vectors, kept, into, to_rows, column):
+    def forward_step(projected, given, rows, products, state, passed, vectors, kept, into, to_rows, column):
         """What the phase gives stands in `into[r]`, and in `to_rows[rows[r], column:]`."""
         i = cuda.grid(1)
         hidden = state.shape[2]
@@ -123,7 +164,8 @@ def forward_step_of(cell, number):
             row = rows[r]
             x, h = take_x(projected[row], unit, hidden), take_products(products[r], unit, hidden)
             prev, earlier = take_states(state[:, r, unit], 0, 1), take_passed(passed[:, r, unit], 0, 1)
-            first, new, slots, later = step(x, h, prev, earlier, take_vectors(vectors[:, unit], 0, 1))
+            others = take_vectors(vectors[:, unit], 0, 1) + take_rows(given[row if num_rows else 0], unit, hidden)
+            first, new, slots, later = step(x, h, prev, earlier, others)
             put_others(state[:, r, unit], 1, 1, new)
             put_others(kept[row], num_slots * hidden + unit, hidden, new)
             put_slots(kept[row], first_slot * hidden + unit, hidden, slots)
@@ -138,14 +180,15 @@ def forward_step_of(cell, number):
 def backward_step_of(cell, number):
     """Return the kernel of the gradient of a phase of a step; one thread per rank of `rows` and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
-    num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, len(cell.phases) - 1
+    num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, cell.num_kept - num_slots - num_states + 1
+    num_rows, take_rows = len(cell.rows), take(len(cell.rows))
     take_slots, take_states, take_others = take(num_slots), take(num_states), take(num_states - 1)
     take_operands, take_carried, take_vectors = take(num_operands), take(num_carried), take(len(cell.vectors))
     first_slot, end = phase.slots
     put_slots, put_carried = put(end - first_slot), put(num_carried)
 
     @cuda_kernel
-    def backward_step(kept, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried):
+    def backward_step(kept, given, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried):
         i = cuda.grid(1)
         hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
@@ -160,7 +203,8 @@ def backward_step_of(cell, number):
             states = slots[:1] + take_others(kept[row], num_slots * hidden + unit, hidden)
             operands = take_operands(kept[row], (num_slots + num_states - 1) * hidden + unit, hidden)
             prev, arriving = take_states(previous[:, r, unit], 0, 1), take_carried(carried[:, r, unit], 0, 1)
-            d_slots, leaving = step_grad(slots, prev, states, operands, arriving, take_vectors(vectors[:, unit], 0, 1))
+            others = take_vectors(vectors[:, unit], 0, 1) + take_rows(given[row if num_rows else 0], unit, hidden)
+            d_slots, leaving = step_grad(slots, prev, states, operands, arriving, others)
             put_slots(kept[row], first_slot * hidden + unit, hidden, d_slots)
             put_carried(carried[:, r, unit], 0, 1, leaving)
 
@@ -179,6 +223,18 @@ def _phases(cell, shape, table_of, kind):
     return [kind(*map(int, row)) for row in table]
 
 
+def _norm_places(cell, shape, phase):
+    """Return the columns where a row keeps what was normalised after a phase, and the inverses of divisors."""
+    column = (cell.num_kept - norms_of(cell) + phase.first_norm) * shape.hidden
+    return column, kept_by(cell, shape.projects) * shape.hidden + phase.first_norm
+
+
+def _given(weights, like, hidden):
+    """Return the vectors of a cell, and the inputs of rows that are not projected; of no size, where there are none."""
+    vectors = zeros((0, hidden), like) if weights.vectors is None else weights.vectors
+    return vectors, zeros((1, 0), like) if weights.rows is None else weights.rows
+
+
 def kept_of_rows(x, columns):
     """Twin of `recurrence.cpu.kept_of_rows`."""
     return empty((x.shape[0], columns), x)
@@ -188,12 +244,13 @@ def forward(cell, task, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
     x, weights, y, kept = task.x, task.weights, task.y, task.kept
     shape, count, order = shape_of(x, weights), plan.num_sequences, to_device(plan.sorted_indices)
-    hidden, vectors = shape.hidden, zeros((0, shape.hidden), y) if weights.vectors is None else weights.vectors
+    hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     projected = empty((x.shape[0], weights.weight_ih.shape[0]), y)
     product(x, weights.weight_ih, projected, transposed=True, bias=weights.bias_ih)
     phases = _phases(cell, shape, forward_table, ForwardPhase)
     products = [zeros((count, phase.gates * phase.units), y) for phase in phases]
     operands = [zeros((count, hidden), y) for _ in phases]
+    nowhere = zeros((x.shape[0] if any(p.keeps == NOTHING for p in phases) else 0, hidden), y)
     state, passed = zeros(task.initial.shape, y), zeros((sum(p.passes for p in cell.phases), count, hidden), y)
     launch(permute_states, state.size, task.initial, order, False, state)
     for t, alive in enumerate(plan.batch_sizes):
@@ -207,8 +264,12 @@ def forward(cell, task, last, plan, reverse, keep):
             launch(recurrent_product, alive * of_phase.shape[1], *arguments)
             if phase.equations:
                 there = (kept, phase.keeps * hidden) if phase.keeps >= 0 else (y, task.column)
-                arguments = projected, rows, of_phase, state, passed, vectors, kept, given, *there
+                there = (operands[number], nowhere, 0) if phase.keeps == NOTHING else (given, *there)
+                arguments = projected, of_rows, rows, of_phase, state, passed, vectors, kept, *there
                 launch(forward_step_of(cell, number), alive * hidden, *arguments)
+                if phase.norms:
+                    places = rows, kept, *_norm_places(cell, shape, phase)
+                    launch(normalise, alive * phase.norms, passed, phase.first_pass, phase.norms, *places)
             else:
                 launch(store_projection, alive * shape.outputs, of_phase, rows, state[0], y, task.column)
             operand = given
@@ -219,7 +280,7 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
     """Twin of `recurrence.cpu.backward`."""
     y, weights, kept = task.y, task.weights, task.kept
     shape, order = shape_of(task.x, weights), to_device(plan.sorted_indices)
-    hidden, vectors = shape.hidden, zeros((0, shape.hidden), y) if weights.vectors is None else weights.vectors
+    hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     weight_rows, none = to_device(weight_rows), to_device(np.empty(0, np.int64))
     d_others = zeros((0, 0), y) if d_others is None else d_others
     carried = zeros((carried_by(cell), plan.num_sequences, hidden), y)
@@ -235,9 +296,13 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
         launch(load_states, alive * hidden, *states, before, t == 0, previous)
         for number, phase in reversed(list(enumerate(phases))):
             column, weight, perm = phase.h_slot * hidden, weights.weight_hh, weight_rows
+            if phase.norms:
+                places = *_norm_places(cell, shape, phase), rows
+                launch(normalise_grad, alive * phase.norms, kept, *places, carried, num_states + 1, phase.norms)
             if phase.equations:
                 ends = d_y, task.column, bool(phase.of_outputs), d_others, bool(phase.of_states)
-                launch(backward_step_of(cell, number), alive * hidden, kept, rows, previous, vectors, *ends, carried)
+                arguments = kept, of_rows, rows, previous, vectors, *ends, carried
+                launch(backward_step_of(cell, number), alive * hidden, *arguments)
             else:
                 weight, perm = weights.weight_hr, none
                 arguments = kept, column, rows, d_y, task.column, shape.outputs, carried[0]

@@ -22,7 +22,7 @@ BACKWARD_ROWS = 6  # of a block of the backward loop, which is several panels wi
 
 def _forward_arguments(scalar):
     address = types.CPointer(scalar)
-    return address, address, address, address, types.intp, types.intp
+    return address, address, address, address, address, types.intp, types.intp
 
 
 step_forward = caller(_forward_arguments)
@@ -32,15 +32,15 @@ step_forward = caller(_forward_arguments)
 def forward_equations(cell, number, dtype):
     """Return the address of a phase of a cell's step, for `step_forward(address, arguments)`.
 
-    The arguments are `(projected, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
-    `PROJECTED_ROWS` rows, one per gate.  The planes of the scratch, of `MOST_ROWS` rows, are the recurrent products,
-    the previous states, then what the phase gives: its first result, slots, and states.  What phases pass on are planes
-    of their own, of as many rows.  Vectors are `vector_step` numbers apart.
+    The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
+    `PROJECTED_ROWS` rows, one per gate; so are those that are not projected.  The planes of the scratch, of `MOST_ROWS`
+    rows, are the recurrent products, the previous states, then what the phase gives: its first result, slots, and
+    states.  What phases pass on are planes of their own, of as many rows.  Vectors are `vector_step` numbers apart.
     """
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
     before = sum(earlier.passes for earlier in cell.phases[:number])
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
-    take_passed, take_vectors = take(before), take(num_vectors)
+    take_passed, take_vectors, take_rows = take(before), take(num_vectors), take(len(cell.rows))
     put_results, put_passes = put(1 + phase.slots[1] - phase.slots[0]), put(phase.passes)
     last = number == len(cell.phases) - 1
     put_states = put(num_states - 1 if last else 0)
@@ -51,28 +51,28 @@ def forward_equations(cell, number, dtype):
     states, passes = results + (1 + phase.slots[1] - phase.slots[0]) * plane, before * plane
 
     @body
-    def run(projected, scratch, passed, vectors, j):
+    def run(projected, given, scratch, passed, vectors, j):
         x, h = take_x(projected, j, x_plane), take_products(scratch, j, plane)
         prev, earlier = take_states(scratch, j + previous, plane), take_passed(passed, j, plane)
-        first, new, slots, later = step(x, h, prev, earlier, vectors)
+        first, new, slots, later = step(x, h, prev, earlier, vectors + take_rows(given, j, x_plane))
         put_results(scratch, j + results, plane, (first,) + slots)  # noqa: RUF005 - Numba joins tuples by + alone
         put_states(scratch, j + states, plane, new)
         put_passes(passed, j + passes, plane, later)
 
     if num_vectors:
 
-        def forward_step(projected, scratch, passed, vectors, vector_step, rows):
+        def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
             vectorise_widely()
             for r in range(rows):
                 for u in range(width):
-                    run(projected, scratch, passed, take_vectors(vectors, u, vector_step), r * width + u)
+                    run(projected, given, scratch, passed, take_vectors(vectors, u, vector_step), r * width + u)
 
     else:
 
-        def forward_step(projected, scratch, passed, vectors, vector_step, rows):
+        def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
             vectorise_widely()
             for j in range(rows * width):
-                run(projected, scratch, passed, (), j)
+                run(projected, given, scratch, passed, (), j)
 
     return address_of(forward_step, _forward_arguments(from_dtype(dtype)))
 
@@ -90,26 +90,29 @@ def backward_equations(cell, number, dtype):
     """Return the address of the gradient of a phase, for `step_backward(address, arguments)`.
 
     The arguments are `(scratch, vectors, vector_step, rows, span)`.  The planes of the scratch, of `BACKWARD_ROWS` rows
-    of `RUN_BYTES`, are what a row keeps (slots, states but the first, operands), the previous states, and what
-    gradients are carried: those of the states first.  The gradients of the phase's slots, and what it carries, replace
-    them.
+    of `RUN_BYTES`, are what a row keeps (slots, states but the first, operands, what was normalised), the previous
+    states, and what gradients are carried, those of the states first; then inputs that are not projected.  The
+    gradients of the phase's slots, and what it carries, replace them.
     """
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
-    num_operands, num_vectors = len(cell.phases) - 1, len(cell.vectors)
+    num_operands, num_vectors = cell.num_kept - num_slots - (num_states - 1), len(cell.vectors)
     take_slots, take_previous, take_others = take(num_slots), take(num_states), take(num_states - 1)
     take_operands, take_carried, take_vectors = take(num_operands), take(carried_by(cell)), take(num_vectors)
     first, end = phase.slots
     put_slots, put_carried, step_grad = put(end - first), put(carried_by(cell)), phase.step_grad
+    take_rows = take(len(cell.rows))
     plane = BACKWARD_ROWS * (RUN_BYTES // dtype.itemsize)
     others, operands, previous = (n * plane for n in (num_slots, num_slots + num_states - 1, cell.num_kept))
     carried, own = previous + num_states * plane, first * plane
+    of_row = carried + carried_by(cell) * plane
 
     @body
     def run(scratch, vectors, j):
         slots, prev = take_slots(scratch, j, plane), take_previous(scratch, j + previous, plane)
         states = slots[:1] + take_others(scratch, j + others, plane)  # the output, which is not read, and the rest
         given, arriving = take_operands(scratch, j + operands, plane), take_carried(scratch, j + carried, plane)
-        d_slots, leaving = step_grad(slots, prev, states, given, arriving, vectors)
+        others_of_row = vectors + take_rows(scratch, j + of_row, plane)
+        d_slots, leaving = step_grad(slots, prev, states, given, arriving, others_of_row)
         put_slots(scratch, j + own, plane, d_slots)
         put_carried(scratch, j + carried, plane, leaving)
 

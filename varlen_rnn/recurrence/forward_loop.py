@@ -7,6 +7,7 @@ Projected inputs are planes, too, one per panel of units and gate, where the row
 phase passes on.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined, engine_kernel
@@ -15,8 +16,10 @@ from varlen_rnn.products.packing import no_weight, pack, part_of_weight, weight_
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
+    TILE_VECTORS,
     copy_units,
     least,
+    make_stack_memory,
     offset,
     optimise_for_size,
     pointer,
@@ -24,7 +27,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
-from varlen_rnn.recurrence.phases import Sizes, forward_phase
+from varlen_rnn.recurrence.phases import NORM_EPSILON, NOTHING, OUTPUT, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -37,6 +40,8 @@ from varlen_rnn.recurrence.sharing import (
 )
 from varlen_rnn.recurrence.task import Direction, Task
 
+_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
+
 
 class _Layer(NamedTuple):
     """What a thread reads and writes: addresses of the task's arrays, and elements from row to row."""
@@ -48,13 +53,14 @@ class _Layer(NamedTuple):
     initial: Any
     last: Any
     state_size: int
-    given: bool
+    begins: bool
     y: Any
     y_stride: int
     kept: Any
     kept_stride: int
     keep: bool
     non_temporal: bool
+    rows: Any
 
 
 class _Units(NamedTuple):
@@ -74,7 +80,7 @@ class _Units(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: products, previous states, results; projected inputs, what phases pass on; offsets of rows.
+    """A thread's planes: products, previous states, results; inputs, what phases pass on; offsets of rows.
 
     `rows` are those whose inputs are projected, `x_rows` where they begin in `x`.
     """
@@ -84,6 +90,7 @@ class _Scratch(NamedTuple):
     results: int
     plane: int
     projected: Any
+    given: Any
     passed: Any
     rows: Any
     x_rows: Any
@@ -135,7 +142,7 @@ def output_blocks(unit_blocks):
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs that owns so many blocks of units."""
     planes = sizes.gates + 2 * sizes.states + sizes.phase_slots
-    of_unit_block = PROJECTED_ROWS * sizes.x_gates + MOST_ROWS * sizes.passes
+    of_unit_block = PROJECTED_ROWS * (sizes.x_gates + sizes.rows) + MOST_ROWS * sizes.passes
     return planes * MOST_ROWS + own_unit_blocks * of_unit_block, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
@@ -144,8 +151,8 @@ def _layer_of(task, last, keep, non_temporal):
     hidden = task.initial.shape[2]
     return _Layer(
         hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
-        task.initial.shape[1] * hidden, task.given, pointer(task.y, task.column), task.y.shape[1],
-        pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal,
+        task.initial.shape[1] * hidden, task.begins, pointer(task.y, task.column), task.y.shape[1],
+        pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal, pointer(task.given, 0),
     )  # fmt: skip
 
 
@@ -171,9 +178,21 @@ def _scratch_of(share, sizes, units):
         h_rows[r] = r * units.output_step
     results = (sizes.gates + sizes.states) * plane
     projected = offset(share.numbers, results + (sizes.states + sizes.phase_slots) * plane)
-    passed = offset(projected, (units.end - units.first) * sizes.x_gates * PROJECTED_ROWS * units.width)
+    own = (units.end - units.first) * PROJECTED_ROWS * units.width
+    given, passed = offset(projected, own * sizes.x_gates), offset(projected, own * (sizes.x_gates + sizes.rows))
     return _Scratch(
-        share.numbers, sizes.gates * plane, results, plane, projected, passed, rows, x_rows, sums, no_offsets, h_rows
+        share.numbers,
+        sizes.gates * plane,
+        results,
+        plane,
+        projected,
+        given,
+        passed,
+        rows,
+        x_rows,
+        sums,
+        no_offsets,
+        h_rows,
     )
 
 
@@ -250,6 +269,18 @@ def _project_rows(code, sizes, layer, units, scratch, num_rows):
 
 
 @cpu_inlined
+def _bring_rows(sizes, layer, units, scratch, num_rows):
+    """Copy the inputs that are not projected, of the listed rows, for the thread's units."""
+    for unit_block in range(units.first, units.end):
+        unit, plane = unit_block * units.width, PROJECTED_ROWS * units.width
+        target = offset(scratch.given, (unit_block - units.first) * sizes.rows * plane)
+        for r in range(num_rows):
+            source = offset(layer.rows, scratch.rows[r] * sizes.rows * layer.hidden + unit)
+            valid = least(units.width, layer.hidden - unit)
+            copy_units(sizes.rows, source, layer.hidden, offset(target, r * units.width), plane, valid)
+
+
+@cpu_inlined
 def _panel_of(units, carry, group, phase, number, first):
     """Return a block of a phase's units, for the sequences from a rank on."""
     unit = number * units.width
@@ -286,28 +317,30 @@ def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
     """Run a phase's equations on a block of units, whose projected inputs begin at a row."""
     number = panel.number - units.first
     projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
+    given = offset(scratch.given, (number * sizes.rows * PROJECTED_ROWS + at_x) * units.width)
     passed = offset(scratch.passed, number * sizes.passes * scratch.plane)
     vectors = offset(units.vectors, panel.unit)
-    step_forward(phase.equations, (projected, scratch.planes, passed, vectors, units.vector_step, block.count))
+    step_forward(phase.equations, (projected, given, scratch.planes, passed, vectors, units.vector_step, block.count))
 
 
 @cpu_inlined
 def _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given):
     """Copy the results of a block of units: outputs to `y`, states for the next step, both to what is `given` on.
 
-    What a phase gives to the next one's product is kept, too.
+    What a phase gives to the next one's product is kept, too; where there is none, nothing is.
     """
     results = scratch.results if phase.equations else 0  # a projection's are its products
     rows, step = layer.y, layer.y_stride
     if phase.keeps >= 0:
         rows, step = offset(layer.kept, phase.keeps * layer.hidden), layer.kept_stride
-    stores = phase.keeps < 0 or layer.keep
+    stores = phase.keeps == OUTPUT or (phase.keeps >= 0 and layer.keep)
     for r in range(block.count):
         source = offset(scratch.planes, results + r * units.width)
         copy_units(stores, source, 0, offset(rows, block.rows[r] * step + panel.unit), 0, panel.valid)
-        copy_units(1, source, 0, offset(given, r * carry.output_step + panel.unit), 0, units.width)
-        others, there = offset(source, (1 + phase.slots) * scratch.plane), offset(panel.states, r * units.width)
-        copy_units(phase.states, others, scratch.plane, there, carry.state_plane, units.width)
+        there = offset(given, r * carry.output_step + panel.unit)
+        copy_units(phase.keeps != NOTHING, source, 0, there, 0, units.width)
+        others, states = offset(source, (1 + phase.slots) * scratch.plane), offset(panel.states, r * units.width)
+        copy_units(phase.states, others, scratch.plane, states, carry.state_plane, units.width)
 
 
 @cpu_inlined
@@ -326,9 +359,12 @@ def _keep_rows(layer, units, scratch, block, panel, phase):
 @cpu_inlined
 def _clear_pads(sizes, layer, block):
     """Clear what makes rows longer than what is kept, for a user may fetch them; of a projection, its gradient too."""
-    written = sizes.kept + (layer.outputs < layer.hidden)
+    projects = layer.outputs < layer.hidden
+    written, end = (sizes.kept + projects) * layer.hidden, (sizes.kept + 2 * projects) * layer.hidden
     for r in range(block.count):
-        for j in range(written * layer.hidden, layer.kept_stride):
+        for j in range(written, end):
+            layer.kept[block.rows[r] * layer.kept_stride + j] = 0
+        for j in range(end + sizes.norms, layer.kept_stride):
             layer.kept[block.rows[r] * layer.kept_stride + j] = 0
 
 
@@ -355,14 +391,63 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
 
 
 @cpu_inlined
+def _normalise(sizes, layer, units, scratch, block, phase):
+    """Normalise over all units what a phase passes on, and keep it, with the inverse of what it was divided by.
+
+    Sums are those of each place of a panel first, in single lanes, then of the lanes: their order is that of units.
+    """
+    lanes, last = _lanes_on_stack(scratch.planes), units.count - 1
+    valid = layer.hidden - last * units.width
+    for n in range(phase.norms):
+        column = (sizes.kept - sizes.norms + phase.first_norm + n) * layer.hidden
+        for r in range(block.count):
+            at = offset(scratch.passed, (phase.first_pass + n) * scratch.plane + r * units.width)
+            step = sizes.passes * scratch.plane
+            for j in range(valid, units.width):
+                at[last * step + j] = 0
+            mean = _mean_of_panels(at, step, layer.hidden, units, lanes, 0, False)
+            for j in range(valid, units.width):
+                at[last * step + j] = mean
+            lanes[0] = 1 / math.sqrt(_mean_of_panels(at, step, layer.hidden, units, lanes, mean, True) + NORM_EPSILON)
+            scale = lanes[0]  # a number of their type
+            row = block.rows[r] * layer.kept_stride
+            for i in range(units.count):
+                for j in range(units.width):
+                    at[i * step + j] = (at[i * step + j] - mean) * scale
+                if layer.keep:
+                    unit = i * units.width
+                    target = offset(layer.kept, row + column + unit)
+                    copy_units(1, offset(at, i * step), 0, target, 0, least(units.width, layer.hidden - unit))
+            if layer.keep:
+                end = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden
+                layer.kept[row + end + phase.first_norm + n] = scale
+
+
+@cpu_inlined
+def _mean_of_panels(at, step, hidden, units, lanes, less, squared):
+    """Return the mean of what stands in all panels less a number, or of its squares."""
+    for j in range(units.width):
+        lanes[j] = 0
+    for i in range(units.count):
+        for j in range(units.width):
+            value = at[i * step + j] - less
+            lanes[j] += value * value if squared else value
+    total = 0.0
+    for j in range(units.width):
+        total += lanes[j]
+    lanes[0] = total / hidden
+    return lanes[0]
+
+
+@cpu_inlined
 def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings):
     """Run all phases of a step for a block of sequences; return how often the thread has met its team."""
     way = 1 if t % 2 else -1
     operand, given = block.before, block.before
     for number in range(sizes.phases):
         phase = forward_phase(phases, number)
-        depth = phase.depth if number > 0 or layer.given or t > 0 else 0
-        given = offset(block.operands, number * carry.output_plane) if phase.keeps >= 0 else block.now
+        depth = phase.depth if number > 0 or layer.begins or t > 0 else 0
+        given = block.now if phase.keeps == OUTPUT else offset(block.operands, number * carry.output_plane)
         if number > 0 and share.parts > 1:  # a product needs all units of its operand
             meetings += 1
             wait(group.line, meetings * share.parts)
@@ -379,6 +464,8 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
             _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
                 _keep_rows(layer, units, scratch, block, panel, phase)
+        if phase.norms:
+            _normalise(sizes, layer, units, scratch, block, phase)
         operand = given
     return meetings
 
@@ -408,7 +495,7 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            if share.parts > 1 and (layer.given or t > 0):  # a step needs all units of the one before
+            if share.parts > 1 and (layer.begins or t > 0):  # a step needs all units of the one before
                 meetings += 1
                 wait(group.line, meetings * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:
@@ -419,6 +506,8 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
                 if projected_until <= t:
                     num_rows, until = _find_rows(share, layer, scratch, group, first, count, alive, t)
                     _project_rows(code, sizes, layer, units, scratch, num_rows)
+                    if sizes.rows:
+                        _bring_rows(sizes, layer, units, scratch, num_rows)
                     projected_until, at_x = until if count == alive else projected_until, 0
                 at, operands = first * carry.output_step, offset(carry.operands, first * carry.output_step)
                 outputs = offset(carry.outputs, at)

@@ -12,7 +12,7 @@ from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
-from varlen_rnn.recurrence.phases import kept_by, shape_of
+from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Direction, Task
 
 _REVERSE = False, True
@@ -43,7 +43,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     """
     shape = shape_of(x, directions[0])
     hidden, outputs, num_states = shape.hidden, shape.outputs, len(cell.states)
-    sizes, columns = (num_states, plan.num_sequences, hidden), kept_by(cell, shape.projects) * hidden
+    sizes, columns = (num_states, plan.num_sequences, hidden), kept_numbers(cell, shape)
     y = empty((x.shape[0], len(directions) * outputs), x)
     last, kept = [], []
     engine = _engine_of(x)
@@ -52,7 +52,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
         end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
         start = end if initial is None else _of_direction(initial, number)
         kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
-        task = Task(x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows)
+        task = Task(x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows, direction.rows)
         engine.forward(cell, task, end, plan, backwards, keep)
         last.append(end)
         if keep:
@@ -94,7 +94,7 @@ def backward(
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
         d_start, column, backwards = empty(sizes, x), number * shape.outputs, (reverse or _REVERSE)[number]
-        task = Task(x, direction, start, True, shape.outputs, y, column, slots)
+        task = Task(x, direction, start, True, shape.outputs, y, column, slots, direction.rows)
         of_others = None if d_others is None else d_others[number]
         d_end = _of_direction(d_last, number)
         engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, plan, backwards)
@@ -125,17 +125,28 @@ def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direct
     d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, len(cell.slots) * hidden)
     parts, operand = [d_weight_hh], (len(cell.slots) + len(cell.states) - 1) * hidden
     for window, rows in zip(windows[1:], weight_rows[1:], strict=True):
-        parts.append(_product_of_columns(slots, *window, operand, hidden, rows))
-        operand += hidden
+        if window[1] > window[0]:
+            parts.append(_product_of_columns(slots, *window, operand, hidden, rows))
+            operand += hidden
     d_bias_ih = _scatter(sums[of_x.first : of_x.end], x_rows)
     d_bias_hh = [_scatter(sums[slice(*window)], rows) for window, rows in zip(windows, weight_rows, strict=True)]
     d_weight_hr = d_vectors = None
     if shape.projects:
+        operand = cell.num_kept * hidden
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
     if cell.vectors:
         of_vectors = [to_host(sums)[slot * hidden : (slot + 1) * hidden] for slot in cell.vector_slots]
         d_vectors = _like(np.stack(of_vectors), sums)
-    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, d_vectors)
+    d_rows = _columns(slots, cell.row_slots, hidden) if cell.rows else None
+    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, d_vectors, d_rows)
+
+
+def _columns(slots, columns, hidden):
+    """Return columns of slots side by side; zeros in place of -1, which no gradient reaches."""
+    host = to_host(slots)
+    none = np.zeros((len(host), hidden), host.dtype)
+    parts = [none if k < 0 else host[:, k * hidden : (k + 1) * hidden] for k in columns]
+    return _like(np.concatenate(parts, axis=1), slots)
 
 
 def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):

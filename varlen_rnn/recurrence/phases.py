@@ -11,12 +11,16 @@ import numpy as np
 from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.products.vectors import pointer
 
+OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
+NORM_EPSILON = 1e-5  # what is added to a variance, as PyTorch's `LayerNorm` does
+
 
 class Sizes(NamedTuple):
     """How many there are of each thing of a cell, and whether its equations read the output before.
 
     `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
     gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
+    `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected.
     """
 
     x_gates: int
@@ -29,14 +33,17 @@ class Sizes(NamedTuple):
     kept: int
     phases: int
     reads_output: bool
+    norms: int
+    rows: int
 
 
 class ForwardPhase(NamedTuple):
     """A phase in the forward loop.
 
     The address of its equations, 0 of a projection; its gates; its slots, the first and how many; how many states it
-    gives; the column that keeps its result as an operand, -1 of the last phase, whose result is the output; the depth
-    of its product, and its units; where its panels begin; and the first row of its weight.
+    gives; the column that keeps its result as an operand, or OUTPUT, or NOTHING if no product reads it; the depth of
+    its product, and its units; where its panels begin; the first row of its weight; and of what it passes on, the first
+    and how many are normalised, and how many have been before.
     """
 
     equations: int
@@ -49,6 +56,9 @@ class ForwardPhase(NamedTuple):
     units: int
     panels: int
     first_row: int
+    first_pass: int
+    norms: int
+    first_norm: int
 
 
 class BackwardPhase(NamedTuple):
@@ -56,8 +66,8 @@ class BackwardPhase(NamedTuple):
 
     The address of its equations, 0 of a projection; its slots, the first and how many; the column where the gradients
     of its products begin; how many rows its weight has, and columns, whose gradients are `target` of what is carried;
-    where its panels begin; the first row of its weight; and whether the gradients of outputs and of other states, of
-    every row, reach it.
+    where its panels begin; the first row of its weight; whether the gradients of outputs and of other states, of every
+    row, reach it; and how many of the values that it passed on are normalised, and how many have been before.
     """
 
     equations: int
@@ -71,20 +81,26 @@ class BackwardPhase(NamedTuple):
     first_row: int
     of_outputs: int
     of_states: int
+    norms: int
+    first_norm: int
 
 
 @cpu_inlined
 def forward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 10)
-    return ForwardPhase(at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9])
+    at = pointer(phases, number * 13)
+    return ForwardPhase(
+        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
+    )  # fmt: skip
 
 
 @cpu_inlined
 def backward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 11)
-    return BackwardPhase(at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10])
+    at = pointer(phases, number * 13)
+    return BackwardPhase(
+        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
+    )  # fmt: skip
 
 
 def most_gates(cell):
@@ -108,12 +124,22 @@ def kept_by(cell, projects):
     return cell.num_kept + 2 * projects
 
 
+def norms_of(cell):
+    """Return how many values the phases of a cell pass on to be normalised."""
+    return sum(phase.norms for phase in cell.phases)
+
+
+def kept_numbers(cell, shape):
+    """Return how many numbers a row keeps: its columns, and of each value that is normalised the divisor's inverse."""
+    return kept_by(cell, shape.projects) * shape.hidden + norms_of(cell)
+
+
 def sizes_of(cell, projects):
     """Return the Sizes of a cell, whose output a layer may project."""
     phase_slots = max(phase.slots[1] - phase.slots[0] for phase in cell.phases)
     return Sizes(
         len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
-        carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output,
+        carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output, norms_of(cell), len(cell.rows),
     )  # fmt: skip
 
 
@@ -144,35 +170,43 @@ def _table(rows):
 
 def forward_table(cell, shape, width, addresses):
     """Return the table of ForwardPhases, and how many rows of `width` all panels take: of the inputs first."""
-    blocks = -(-shape.hidden // width)
-    panels, first_row, rows, last = blocks * len(cell.x_gates) * (shape.features + 1), 0, [], len(cell.phases) - 1
-    others = len(cell.slots) + len(cell.states) - 1  # the columns before operands
+    blocks, count = -(-shape.hidden // width), len(cell.phases)
+    panels, first_row, rows = blocks * len(cell.x_gates) * (shape.features + 1), 0, []
+    operand, passes, norms = len(cell.slots) + len(cell.states) - 1, 0, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), depth = phase.slots, shape.hidden if number else shape.outputs
-        keeps = -1 if number == last and not shape.projects else others + number
-        states = len(cell.states) - 1 if number == last else 0
-        row = address, phase.gates, first, end - first, states, keeps, depth, shape.hidden, panels * width, first_row
-        rows.append(row)
+        last = number == count - 1
+        keeps, states = NOTHING, (len(cell.states) - 1) * last
+        if last:
+            keeps = cell.num_kept if shape.projects else OUTPUT
+        elif cell.phases[number + 1].gates:
+            keeps, operand = operand, operand + 1
+        product = depth, shape.hidden, panels * width, first_row
+        of_passes = passes, phase.norms, norms
+        rows.append((address, phase.gates, first, end - first, states, keeps, *product, *of_passes))
         panels += blocks * phase.gates * (depth + 1)
         first_row += phase.gates * shape.hidden
+        passes, norms = passes + phase.passes, norms + phase.norms
     if shape.projects:
-        rows.append((0, 1, cell.num_kept + 1, 0, 0, -1, shape.hidden, shape.outputs, panels * width, 0))
+        rows.append((0, 1, cell.num_kept + 1, 0, 0, OUTPUT, shape.hidden, shape.outputs, panels * width, 0, 0, 0, 0))
         panels += -(-shape.outputs // width) * (shape.hidden + 1)
     return _table(rows), panels
 
 
 def backward_table(cell, shape, width, addresses):
     """Return the table of BackwardPhases, and how many rows of `width` all panels take."""
-    panels, first_row, rows, operand, last = 0, 0, [], len(cell.states), len(cell.phases) - 1
+    panels, first_row, rows, operand, last, norms = 0, 0, [], len(cell.states), len(cell.phases) - 1, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), units = phase.slots, shape.hidden if number else shape.outputs
         depth, target = phase.gates * shape.hidden, operand if number else 0
         ends = number == last and not shape.projects, number == last
-        rows.append((address, first, end - first, phase.h_slot, depth, units, target, panels * width, first_row, *ends))
+        product = phase.h_slot, depth, units, target, panels * width, first_row
+        rows.append((address, first, end - first, *product, *ends, phase.norms, norms))
+        norms += phase.norms
         panels += -(-units // width) * (depth + 1)
         first_row += depth
     if shape.projects:
         column = cell.num_kept + 1
-        rows.append((0, column, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False))
+        rows.append((0, column, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0))
         panels += -(-shape.hidden // width) * (shape.outputs + 1)
     return _table(rows), panels

@@ -18,6 +18,8 @@ class Direction(NamedTuple):
         The projection of the outputs; without it, they are the hidden units.
     vectors : (number of vectors, hidden), or None
         The vectors of a cell, where it has some.
+    rows : (rows, number of inputs * hidden), or None
+        The inputs of each row that are not projected, where a cell has some: no weight, but of a direction alike.
     """
 
     weight_ih: np.ndarray
@@ -26,6 +28,7 @@ class Direction(NamedTuple):
     bias_hh: np.ndarray
     weight_hr: np.ndarray | None = None
     vectors: np.ndarray | None = None
+    rows: np.ndarray | None = None
 
     @property
     def hidden(self):
@@ -41,7 +44,7 @@ class Task(NamedTuple):
     x : (rows, input)
     weights : Direction
     initial : (states, sequences, hidden), in the caller's order
-    given : bool
+    begins : bool
         Whether `initial` was given; otherwise it is zeros.
     outputs : int
         The units of an output; those hidden, unless they are projected.
@@ -50,13 +53,16 @@ class Task(NamedTuple):
     column : int
     kept : (rows, columns of the cell * hidden or more)
         What the gradient needs of each row; the backward loop overwrites its slots.  Of no rows, in inference.
+    given : (rows, number of inputs * hidden)
+        Those of each row that are not projected; of no rows, where there are none.
     """
 
     x: Any
     weights: Direction
     initial: Any
-    given: bool
+    begins: bool
     outputs: int
     y: Any
     column: int
     kept: Any
+    given: Any
