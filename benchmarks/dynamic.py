@@ -1,4 +1,4 @@
-"""A step of one's own against the built-in layer: `python -m benchmarks.dynamic` prints milliseconds of a training step.
+"""A step of one's own against the built-in layer: `python -m benchmarks.dynamic` prints milliseconds per training step.
 
 The cases are a step with attention over a captured sequence, which runs operator by operator, and the equations of an
 LSTM in ordinary operators, beside `nn.LSTM`; medians, forward and backward, of batches of unequal lengths.
