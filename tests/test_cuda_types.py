@@ -19,11 +19,13 @@ if config.ENABLE_CUDASIM:
     pytest.skip("the simulator does not compile", allow_module_level=True)
 from numba.cuda import compiler, dispatcher
 
-NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots"}
-FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller"}
+NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots", "column"}
+NUMBERS |= {"outputs", "first_row"}
+FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller", "of_outputs", "of_states"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
 RATES = {"lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2"}
-STATES = {"initial", "state", "d_state"}
+STATES = {"initial", "state", "carried", "passed"}
+ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection"
 
 
 def kernels():
@@ -33,18 +35,21 @@ def kernels():
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }
-    for name in ("load_states", "recurrent_product", "transposed_product", "permute_states"):
+    for name in (*ALONE, "keep_projection_grad"):
         found[name] = getattr(recurrence, name)
     for cell in CELLS.values():
-        names = (f"{cell.name}.forward_step", f"{cell.name}.backward_step")
-        found |= dict(zip(names, recurrence.step_kernels(cell), strict=True))
+        for number in range(len(cell.phases)):
+            found[f"{cell.name}.{number}.forward_step"] = recurrence.forward_step_of(cell, number)
+            found[f"{cell.name}.{number}.backward_step"] = recurrence.backward_step_of(cell, number)
     return found
 
 
 def argument(kernel, name, real):
-    deep = name in STATES or (kernel == "permute_states" and name in ("source", "out"))
+    deep = (name in STATES and kernel != "store_projection") or (
+        kernel == "permute_states" and name in ("source", "out")
+    )
     deep = deep or (kernel == "load_states" and name == "out")
-    deep = deep or (kernel.endswith("backward_step") and name in ("previous", "new"))
+    deep = deep or (kernel.endswith("backward_step") and name in ("previous",))
     if name in FLAGS:
         return types.boolean
     if name in NUMBERS:

@@ -98,7 +98,8 @@ def a_layer(dtype=np.float64):
     x = vr.create_lod_tensor(rng.standard_normal((5, 3)).astype(dtype), [[2, 0, 3]])
     weights = [rng.standard_normal(shape).astype(dtype) for shape in ((2, 3), (2, 2), (2,), (2,))]
     outputs = [v.value for v in apply("recurrent", x, None, *weights, cell="rnn_tanh", keep=True)]
-    return [x, None, *weights], outputs, {"cell": "rnn_tanh", "num_forward": 6, "need_x": True, "need_weights": True}
+    attrs = {"cell": "rnn_tanh", "num_forward": 6, "need_x": True, "need_weights": True, "all_states": False}
+    return [x, None, *weights], outputs, attrs
 
 
 def gradient(inputs, outputs, attrs, d_y, d_h=None):

@@ -54,6 +54,13 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["again"].shape == ()
 
 
+def test_the_page_on_layers():
+    names = names_after(ROOT / "docs" / "layers.md")
+    assert names["both"](names["x"])[0].shape == (5, 16)
+    assert [state.shape for state in names["projected"](names["x"])[1]] == [(1, 3, 4), (1, 3, 16)]
+    assert names["lstm"].weight_hh_l0.grad is not None
+
+
 def test_the_page_on_cells(capsys):
     names = names_after(ROOT / "docs" / "cells.md")
     assert names["y"].shape == (5, 32)

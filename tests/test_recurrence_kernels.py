@@ -74,7 +74,7 @@ class Case:
         d_x, d_directions, d_initial = recurrence.backward(*arguments)
         for after, before in zip([*moved, y], [*host, outputs[0]], strict=True):
             np.testing.assert_array_equal(device.get(after), before)
-        d_directions = [[device.get(a) for a in d] for d in d_directions]
+        d_directions = [[device.get(a) for a in d[:4]] for d in d_directions]
         return outputs, (device.get(d_x), d_directions, device.get(d_initial))
 
 
@@ -178,7 +178,7 @@ def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
     arguments = cell, x, directions, None, case.plan, y, kept, d_y, d_last
     d_x, (direction,), _ = recurrence.backward(*arguments, need_x=False)
     assert d_x is None
-    for got, whole in zip(direction, right, strict=True):
+    for got, whole in zip(direction[:4], right, strict=True):
         np.testing.assert_array_equal(device.get(got), whole)
 
 

@@ -124,6 +124,9 @@ vr.nn.LSTM(8, 16, bidirektional=True)  # call-arg
 y, (h_n, c_n) = lstm(x)
 lstm(x, (h_n, c_n))[0].reshape(-1, 2)
 lstm(x, h_n, c_n)  # arg-type, call-arg
+vr.nn.LSTM(8, 16, direction="backwards")  # arg-type
+lstm.all_states(x)[1][0].sum()
+h, c = vr.nn.LSTMCell(8, 16)(np.zeros((2, 8), np.float32), (h_n[0], c_n[0]))
 loss = (vr.sequence_pool(y, "max") * h_n.sum()).mean()
 vr.sequence_pool(y)  # call-arg
 loss.backwards()  # attr-defined

@@ -15,7 +15,6 @@ from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
 from varlen_rnn.nn.recurrent import Recurrent
 from varlen_rnn.ops.padding import Rectangle
-from varlen_rnn.ops.recurrent import WEIGHTS
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
@@ -65,7 +64,8 @@ class Padded(Module):
         states = layer.each_state(states)
         states = [as_variable(state) for state in states]
         layer.check(x, states)
-        directions = [Rectangle(*apply("rectangle", x, reverse=r)) for r in (False, True)[: layer.num_directions]]
+        directions = [Rectangle(*apply("rectangle", x, reverse=bool(way))) for way in layer.reverse]
+        attrs = {"cell": layer.cell.name, "keep": grad_enabled(), "reverse": (0,), "all_states": False}
         last: list[Variable] = []
         for number in range(layer.num_layers):
             if number:
@@ -73,12 +73,11 @@ class Padded(Module):
             outputs = []
             for direction, suffix in zip(directions, layer.suffixes(number), strict=True):
                 initial = [None if s is None else s[len(last) : len(last) + 1] for s in states]
-                weights = [getattr(layer, name + suffix) for name in WEIGHTS]
-                padded = apply("take_rows", x, direction.pad)
-                y, *_ = apply("recurrent", padded, *initial, *weights, cell=layer.cell.name, keep=grad_enabled())
+                padded, weights = apply("take_rows", x, direction.pad), layer.weights(suffix)
+                y, *_ = apply("recurrent", padded, *initial, *weights, **attrs)
                 outputs.append(apply("take_rows", y, direction.unpad))
                 last.append(_last_state(y, initial[0], direction))
-            x = concat(outputs)
+            x = layer.merged(concat(outputs))
         return x, concat(last, axis=0)
 
 

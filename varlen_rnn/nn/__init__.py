@@ -5,6 +5,7 @@ from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.steps import GRUCell, LSTMCell, RNNCell
 
 __all__ = [
     "GRU",
@@ -13,9 +14,12 @@ __all__ = [
     "Dropout",
     "DynamicRNN",
     "Embedding",
+    "GRUCell",
+    "LSTMCell",
     "Linear",
     "Module",
     "Parameter",
+    "RNNCell",
     "Recurrent",
     "SequencePool",
     "Sequential",

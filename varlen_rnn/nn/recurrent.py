@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,13 +15,17 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.ops.recurrent import WEIGHTS
-from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.ops.recurrent import weight_shapes
+from varlen_rnn.tape.modes import grad_enabled, recorder
 from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
+Way: TypeAlias = Literal["forward", "backward", "both"]
+Merge: TypeAlias = Literal["concat", "sum", "mean"]
 _MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
+_REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
+_ENDS = ("", "_reverse")  # of the names of parameters
 
 
 def _check_layers(num_layers: int) -> int:
@@ -29,6 +33,27 @@ def _check_layers(num_layers: int) -> int:
     if num_layers > _MOST_LAYERS:
         raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
     return num_layers
+
+
+def _check_direction(direction: Way | None, bidirectional: bool) -> Way:
+    """Return the direction, which `bidirectional` tells where it is None; raise where the two contradict."""
+    if direction is None:
+        return "both" if bidirectional else "forward"
+    check_choice(direction, "direction", *_REVERSE)
+    if bidirectional and direction != "both":
+        hint = "bidirectional=True is direction='both': one of them is enough"
+        raise ShapeError("direction", expected="'both', as bidirectional says", got=repr(direction), hint=hint)
+    return direction
+
+
+def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
+    proj_size = check_int(proj_size, "proj_size", 0)
+    if proj_size >= hidden_size:
+        raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
+    if proj_size and cell.reads_output:
+        hint = "its equations read the output of the step before, unit by unit"
+        raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
+    return proj_size
 
 
 class Recurrent(Module):
@@ -45,15 +70,26 @@ class Recurrent(Module):
     dropout : float
         Probability of zeroing an element between layers, in training.
     bidirectional : bool
-        Whether a second direction runs each sequence from its last row to its first.
+        PyTorch's name of `direction="both"`.
     dtype : data type
         float32 or float64.
+    direction : {"forward", "backward", "both"}, optional
+        "backward" runs each sequence from its last row to its first; "both" does that beside a forward direction.
+    merge : {"concat", "sum", "mean"}
+        What becomes of the outputs of both directions, in every layer: they stand side by side, or are added up.
+    proj_size : int
+        Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
+        products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
 
     Attributes
     ----------
-    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or directions * hidden_size)
-    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size)
+    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or the columns of the layer below)
+    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size or proj_size)
     bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
+    weight_hr_l{k}[_reverse] : (proj_size, hidden_size), where there is a projection
+    {vector}_l{k}[_reverse] : (hidden_size,), for each vector of the cell
+        A weight that the cell has no use for is None.  The parameters of a backward direction end with `_reverse`, also
+        where there is no other.
 
     Examples
     --------
@@ -62,6 +98,9 @@ class Recurrent(Module):
     >>> y, h_n = Recurrent(GRU, 3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]]))
     >>> y.shape, h_n.shape
     ((5, 4), (1, 3, 4))
+    >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+    >>> Recurrent(GRU, 3, 4, direction="both", merge="sum")(x)[0].shape
+    (5, 4)
     """
 
     def __init__(
@@ -74,6 +113,10 @@ class Recurrent(Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        proj_size: int = 0,
     ) -> None:
         if not isinstance(cell, Cell):
             raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
@@ -83,16 +126,24 @@ class Recurrent(Module):
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
         self.num_layers = num_layers = _check_layers(num_layers)
         check_probability(dropout)
-        self.dropout, self.bidirectional = dropout, check_flag(bidirectional, "bidirectional")
-        bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)
-        rows = len(self.cell.gates) * hidden_size
+        self.direction = _check_direction(direction, check_flag(bidirectional, "bidirectional"))
+        check_choice(merge, "merge", "concat", "sum", "mean")
+        self.dropout, self.merge = dropout, merge
+        self.proj_size = _check_projection(cell, proj_size, hidden_size)
+        self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
-            width = hidden_size * self.num_directions if layer else input_size
-            shapes = [(rows, width), (rows, hidden_size), (rows,), (rows,)]
+            shapes = self._shapes(layer)
             for suffix in self.suffixes(layer):
-                for name, shape in zip(WEIGHTS, shapes, strict=True):
-                    present = bias or not name.startswith("bias")
+                for name, shape in shapes.items():
+                    present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
+        self._names = tuple(shapes)
+
+    def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters of a layer and direction."""
+        below = self.output_size * (self.num_directions if self.merge == "concat" else 1)
+        width = below if layer else self.input_size
+        return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None)
 
     if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
 
@@ -100,12 +151,38 @@ class Recurrent(Module):
 
     @property
     def num_directions(self) -> int:
-        """1, or 2 when bidirectional."""
-        return 2 if self.bidirectional else 1
+        """1, or 2 in both directions."""
+        return len(self._reverse)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether it runs in both directions."""
+        return self.direction == "both"
+
+    @property
+    def reverse(self) -> tuple[int, ...]:
+        """Of each direction, 1 where it runs from the last row to the first, else 0."""
+        return self._reverse
+
+    @property
+    def output_size(self) -> int:
+        """The units of an output of a direction: the hidden ones, unless they are projected."""
+        return self.proj_size or self.hidden_size
 
     def suffixes(self, layer: int) -> list[str]:
         """Return the endings of the names of a layer's parameters, one per direction."""
-        return [f"_l{layer}", f"_l{layer}_reverse"][: self.num_directions]
+        return [f"_l{layer}{_ENDS[backward]}" for backward in self._reverse]
+
+    def weights(self, suffix: str) -> list[Parameter | None]:
+        """Return the parameters of a layer and direction, None where one is missing, as the operator takes them."""
+        return [getattr(self, name + suffix) for name in self._names]
+
+    def merged(self, y: Variable) -> Variable:
+        """Return what becomes of the columns of all directions, side by side."""
+        if self.merge == "concat" or self.num_directions == 1:
+            return y
+        sides = y.reshape(-1, 2, y.shape[1] // 2)
+        return sides.sum(axis=1) if self.merge == "sum" else sides.mean(axis=1)
 
     def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Any]:
         """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
@@ -115,15 +192,45 @@ class Recurrent(Module):
         x : Variable or LoDTensor, shape `(rows, input_size)`
         states : initial states, optional
             One, or a tuple where the cell has several; each
-            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.
+            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.  Where
+            there is a projection, the first has `proj_size` columns.
 
         Returns
         -------
-        y : Variable, shape `(rows, num_directions * hidden_size)`, with the LoD of `x`
+        y : Variable, shape `(rows, columns)`, with the LoD of `x`
+            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` adds them up.
         last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
         """
-        y, last = self._run(x, self.each_state(states))
+        y, last, _ = self._run(x, self.each_state(states))
         return y, last if len(last) > 1 else last[0]
+
+    def all_states(self, x: Rows, states: Any = None) -> tuple[Variable, tuple[Variable, ...], Any]:
+        """Return the outputs, every other state of every row, and the last states.
+
+        Parameters
+        ----------
+        x, states
+            As of a call of the layer.
+
+        Returns
+        -------
+        y : Variable, as that of a call
+        others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
+            The states of the cell but the first, which is `y`, of the last layer; `merge` holds for them too.
+        last : as those of a call
+
+        Examples
+        --------
+        >>> from varlen_rnn.lod import create_lod_tensor
+        >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+        >>> y, (c,), (h_n, c_n) = LSTM(3, 4).all_states(x)
+        >>> c.shape, c.lod()
+        ((5, 4), [[0, 2, 2, 5]])
+        """
+        if (into := recorder()) is not None:
+            into.suggest(self)
+        y, last, others = self._run(x, self.each_state(states), all_states=True)
+        return y, others, last if len(last) > 1 else last[0]
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
@@ -135,21 +242,30 @@ class Recurrent(Module):
             raise ShapeError(f"{type(self).__name__}, states", expected=expected, got=type(states).__name__)
         return tuple(states)
 
-    def _run(self, x: Rows, states: tuple[Rows | None, ...]) -> tuple[Variable, tuple[Variable, ...]]:
-        """Return the outputs and the last states of `x` from one initial value, or None, for each state."""
+    def _run(
+        self, x: Rows, states: tuple[Rows | None, ...], all_states: bool = False
+    ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
+        """Return the outputs, the last states, and with `all_states` those of every row of the last layer."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
-        last = []
+        last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
                 x = dropout(x, self.dropout, self.training)
+            of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
-            weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in WEIGHTS]
-            x, *outputs = apply("recurrent", x, *of_layer, *weights, cell=self.cell.name, keep=grad_enabled())
-            last.append(outputs[: len(states)])
-        return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True))
+            weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in self._names]
+            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse, "all_states": of_all}
+            x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs)
+            if self.merge != "concat":
+                x = self.merged(x)
+            if of_all:
+                others = tuple(map(self.merged, outputs[: num_states - 1]))
+                del outputs[: num_states - 1]
+            last.append(outputs[:num_states])
+        return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
 
     def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
         """Raise unless the rows and the initial states, None or Variables, fit this layer."""
@@ -159,24 +275,27 @@ class Recurrent(Module):
         if x.dtype != self._dtype:
             hint = "data types are never mixed silently: use astype"
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
-        for name, state in zip(self.cell.states, states, strict=True):
+        for number, (name, state) in enumerate(zip(self.cell.states, states, strict=True)):
             if state is None:
                 continue
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
-            shape = (self.num_layers * self.num_directions, num_sequences, self.hidden_size)
+            units = self.hidden_size if number else self.output_size
+            shape = (self.num_layers * self.num_directions, num_sequences, units)
             if state.dtype != self._dtype or not sizes_fit(state.shape, shape) or state.shape[0] != shape[0]:
                 raise ShapeError(
                     f"{type(self).__name__}, {name}_0",
                     expected=f"{shape} {self._dtype}",
                     got=f"{state.shape} {state.dtype}",
-                    hint="(num_layers * num_directions, num_sequences, hidden_size)",
+                    hint="(num_layers * num_directions, num_sequences, hidden_size, or proj_size of the first state)",
                 )
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""
         cell = f"{self.cell.name!r}, " if type(self) is Recurrent else ""
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-        return text + f", dropout={self.dropout}, bidirectional={self.bidirectional}"
+        text += f", dropout={self.dropout}, direction={self.direction!r}"
+        text += f", merge={self.merge!r}" if self.merge != "concat" else ""
+        return text + (f", proj_size={self.proj_size}" if self.proj_size else "")
 
 
 class LSTM(Recurrent):
@@ -202,8 +321,14 @@ class LSTM(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        proj_size: int = 0,
     ) -> None:
-        super().__init__(LSTM_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        options: dict[str, Any] = {"direction": direction, "merge": merge, "proj_size": proj_size}
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(LSTM_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
 
     if TYPE_CHECKING:  # two states
 
@@ -235,8 +360,13 @@ class GRU(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
     ) -> None:
-        super().__init__(GRU_CELL, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        options: dict[str, Any] = {"direction": direction, "merge": merge}
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(GRU_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
 
     def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
@@ -268,10 +398,15 @@ class RNN(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
     ) -> None:
         check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
         cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
-        super().__init__(cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        options: dict[str, Any] = {"direction": direction, "merge": merge}
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(cell, *sizes, bias, dropout, bidirectional, dtype, **options)
 
     def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""

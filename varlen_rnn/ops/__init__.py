@@ -18,4 +18,4 @@ from varlen_rnn.ops import (
     sums,
     updates,
 )
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, zeros
+from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, single_rows, zeros

@@ -1,6 +1,7 @@
 """The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and what its gradient operator needs."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from varlen_rnn.lod import LoDTensor, rows_of
 from varlen_rnn.ops.cost import Cost, known
 from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.plan import plan_of_rows
+from varlen_rnn.recurrence.phases import kept_by
 from varlen_rnn.tape.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
@@ -23,21 +25,114 @@ _ROWS = (
     "x is (rows, features), the rows of all sequences one after another: create_lod_tensor(rows, lengths), or "
     "LoDTensor.from_sequences(list of sequences, num_levels=1)"
 )
-WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_ONE_WAY = {None: (False,), (0,): (False,), (1,): (True,)}  # by the constant `reverse` of one direction
 
 
-def _split(cell, inputs):
-    """Return x, the initial states and the weights of each direction."""
+def weight_shapes(cell, features, hidden, outputs=None):
+    """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
+
+    Parameters
+    ----------
+    outputs : int, optional
+        The units of a projected output.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        What a cell has no use for has 0 rows: it is missing among the inputs.
+
+    Raises
+    ------
+    ShapeError
+        A vector that is named as another input.
+
+    Examples
+    --------
+    >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
+    ((16, 2), (2, 4))
+    """
+    inputs = {"x", "weight_hr", *_WEIGHTS, *(f"{state}_0" for state in cell.states)}
+    if taken := inputs.intersection(cell.vectors):
+        expected = f"vectors with names other than {sorted(taken)}"
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=cell.vectors, hint="inputs of its layer")
+    of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
+    shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
+    projection = {} if outputs is None else {"weight_hr": (outputs, hidden)}
+    return dict(zip(_WEIGHTS, shapes, strict=True)) | projection | dict.fromkeys(cell.vectors, (hidden,))
+
+
+class _Layer(NamedTuple):
+    """The inputs of a layer in their places, values or specs, and its sizes; a direction's weights are by name."""
+
+    x: object
+    states: tuple
+    directions: list
+    hidden: int
+    outputs: int
+
+    @property
+    def projects(self):
+        return "weight_hr" in self.directions[0]
+
+    def units(self, number):
+        """Return the units of a state; the first is the output."""
+        return self.hidden if number else self.outputs
+
+
+def _layer(cell, inputs):
+    """Return the inputs of a layer in their places; raise unless they are as many as a layer takes."""
     cut = 1 + len(cell.states)
-    weights = inputs[cut:]
-    if len(weights) not in (4, 8) or None in weights[::4] or None in weights[1::4]:
-        raise ShapeError("recurrent, weights", expected=f"{WEIGHTS} of one or two directions", got=len(weights))
-    return inputs[0], inputs[1:cut], (weights,) if len(weights) == 4 else (weights[:4], weights[4:])
+    names, weights = _names(cell, len(inputs) - cut), inputs[cut:]
+    directions = [
+        dict(zip(names, weights[first : first + len(names)], strict=True))
+        for first in range(0, len(weights), len(names))
+    ]
+    hidden = _hidden(cell, directions[0])
+    projection = directions[0].get("weight_hr")
+    outputs = hidden if projection is None else projection.shape[0]
+    return _Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
+
+
+def _names(cell, count):
+    """Return the names of the weights of a direction, from how many there are of one or two."""
+    plain, projected = (*_WEIGHTS, *cell.vectors), (*_WEIGHTS, "weight_hr", *cell.vectors)
+    for names in (plain, projected):
+        if count in (len(names), 2 * len(names)):
+            return names
+    expected = f"{plain} of one or two directions, or {projected}"
+    raise ShapeError("recurrent, weights", expected=expected, got=count)
+
+
+def _hidden(cell, weights):
+    """Return the hidden size, which one of the weights of a direction tells."""
+    if "weight_hr" in weights:
+        name, axis, parts = "weight_hr", 1, 1
+    elif cell.h_gates:
+        name, axis, parts = "weight_hh", 1, 1
+    elif cell.x_gates:
+        name, axis, parts = "weight_ih", 0, len(cell.x_gates)
+    else:
+        name, axis, parts = cell.vectors[0], 0, 1
+    if weights[name] is None:
+        raise ShapeError(f"recurrent, {name}", expected="a weight of every direction", got="None")
+    check_rank("recurrent", name, weights[name], 1 if name in cell.vectors else 2)
+    return weights[name].shape[axis] // parts
+
+
+def _ways(reverse, directions):
+    """Return for each direction whether it runs backward."""
+    if reverse is None:
+        return (False, True)[:directions]
+    if len(reverse) != directions or not set(reverse) <= {0, 1}:
+        expected = f"{directions} of 0 and 1, one for each direction"
+        raise ShapeError("recurrent, reverse", expected=expected, got=reverse)
+    return tuple(map(bool, reverse))  # as kernels are compiled for
 
 
 def _operands(cell, inputs):
     """Return x and the weights of one direction from zeros, as of most layers, or None; a bias may still be missing."""
-    if len(inputs) != len(cell.states) + 5:
+    if len(inputs) != len(cell.states) + 5 or cell.vectors:
         return None
     x, *states, w_ih, w_hh, b_ih, b_hh = inputs
     return (x, w_ih, w_hh, b_ih, b_hh) if states == [None] * len(states) else None
@@ -49,87 +144,138 @@ def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
         (_, features), (gates, hidden), dtype = x.shape, w_hh.shape, x.dtype
     except ValueError:  # of other ranks
         return False
+    projected = len(cell.x_gates) * hidden
     # One comparison: tuples look first whether their items are the same objects, as data types mostly are.
     found = w_ih.shape, b_ih.shape, b_hh.shape, w_ih.dtype, w_hh.dtype, b_ih.dtype, b_hh.dtype
-    wanted = (gates, features), (gates,), (gates,), dtype, dtype, dtype, dtype
-    return found == wanted and gates == len(cell.gates) * hidden and dtype in FLOATS
+    wanted = (projected, features), (projected,), (gates,), dtype, dtype, dtype, dtype
+    return found == wanted and 0 < gates == len(cell.h_gates) * hidden and projected > 0 and dtype in FLOATS
 
 
-def _infer(*inputs, cell, keep):
-    cell, num_directions = find_cell(cell), 1
-    operands = _operands(cell, inputs)
-    if not (operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands)):
-        num_directions = _check(cell, *_split(cell, inputs))
-    x, weight_hh = inputs[0], inputs[len(cell.states) + 2]
-    rows, hidden = x.shape[0], weight_hh.shape[1]
-    y = spec_of_tensor((rows, num_directions * hidden), x.dtype, x.lod_level)
-    state = spec_of_tensor((num_directions, -1, hidden), x.dtype)
-    if not keep:
-        return [y, *[state] * len(cell.states), PLAN]
-    kept = spec_of_tensor((rows, -1), x.dtype)  # how far rows are apart is the engine's business
-    return [y, *[state] * len(cell.states), PLAN, *[kept] * num_directions]
+def _infer(*inputs, cell, keep, reverse=None, all_states=False):
+    cell, operands = find_cell(cell), None
+    if not all_states and reverse in _ONE_WAY:
+        operands = _operands(cell, inputs)
+    if operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands):
+        num_directions, hidden = 1, operands[2].shape[1]
+        units = [hidden] * len(cell.states)
+    else:
+        layer = _layer(cell, inputs)
+        _check(cell, layer)
+        num_directions = len(_ways(reverse, len(layer.directions)))
+        units = [layer.units(number) for number in range(len(cell.states))]
+    x = inputs[0]
+    widths = [-1 if size == -1 else num_directions * size for size in units]
+    of_rows = [spec_of_tensor((x.shape[0], width), x.dtype, x.lod_level) for width in widths]
+    last = [spec_of_tensor((num_directions, -1, size), x.dtype) for size in units]
+    kept = spec_of_tensor((x.shape[0], -1), x.dtype)  # how far rows are apart is the engine's business
+    return [*(of_rows if all_states else of_rows[:1]), *last, PLAN, *([kept] * num_directions if keep else ())]
 
 
 def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
     return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
-def _check(cell, x, states, directions):
-    """Return the number of directions; raise unless everything fits."""
+def _check(cell, layer):
+    """Raise unless everything fits."""
+    x = layer.x
     check_float("recurrent", x=x)
     check_rank("recurrent", "x", x, 2, _ROWS)
     check_lod_level("recurrent", "x", x)
-    check_rank("recurrent", "weight_hh", directions[0][1], 2)
-    hidden = directions[0][1].shape[1]
-    for weights in directions:
-        check_rank("recurrent", "weight_ih", weights[0], 2)
-        rows, features = len(cell.gates) * hidden, weights[0].shape[1]
-        check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
-        shapes = (rows, features), (rows, hidden), (rows,), (rows,)
-        for name, weight, shape in zip(WEIGHTS, weights, shapes, strict=True):
-            if weight is not None:
-                check_float("recurrent", x=x, **{name: weight})
-                check_shape("recurrent", name, weight, shape)
-    for name, state in zip(cell.states, states, strict=True):
+    if layer.projects:
+        _check_projection(cell, layer)
+    for weights in layer.directions:
+        features = x.shape[1]
+        if cell.x_gates and weights["weight_ih"] is not None:
+            check_rank("recurrent", "weight_ih", weights["weight_ih"], 2)
+            features = weights["weight_ih"].shape[1]
+            check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
+        shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
+        for name, shape in shapes.items():
+            _check_weight(x, name, weights[name], shape)
+    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
         if state is not None:
             check_float("recurrent", x=x, **{f"{name}_0": state})
-            check_shape("recurrent", f"{name}_0", state, (len(directions), -1, hidden))
-    return len(directions)
+            check_shape("recurrent", f"{name}_0", state, (len(layer.directions), -1, layer.units(number)))
 
 
-def _arrays(cell, x, states, directions, plan):
-    """Return the operands of the engine, with zeros where a bias is missing."""
-    shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
-    initial = None
-    if any(states):
-        for name, state in zip(cell.states, states, strict=True):
-            if state is not None:
-                hint = "one row of initial states for each sequence"
-                check_shape("recurrent", f"{name}_0", state, shape, hint)
-        initial = np.stack([np.zeros(shape, x.dtype) if state is None else state.data for state in states])
-    return as_operand(x.data), [_direction(weights) for weights in directions], initial
+def _check_projection(cell, layer):
+    if cell.reads_output:
+        hint = "what is projected is not what its equations read"
+        raise ShapeError("recurrent, weight_hr", expected=f"none of the cell {cell.name!r}", got="one", hint=hint)
+    if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
+        expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
+        raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
 
 
-def _direction(weights):
-    rows = weights[1].shape[:1]
-    return recurrence.Direction(
-        *[np.zeros(rows, weights[1].dtype) if w is None else as_operand(w.data) for w in weights]
-    )
+def _check_weight(x, name, weight, shape):
+    """Raise unless a weight has its shape, or is missing where it may be, or has to be."""
+    if weight is None:
+        if shape[0] and not name.startswith("bias"):
+            raise ShapeError(f"recurrent, {name}", expected=f"shape {shape}", got="None")
+    elif not shape[0]:
+        raise ShapeError(f"recurrent, {name}", expected="None, of a cell without such gates", got=weight.shape)
+    else:
+        check_float("recurrent", x=x, **{name: weight})
+        check_shape("recurrent", name, weight, shape)
 
 
-def _forward(*inputs, cell, keep):
+def _arrays(cell, layer, plan):
+    """Return the operands of the engine, with zeros where a bias or a state is missing."""
+    x, directions = layer.x, layer.directions
+    weights = [_direction(cell, layer, of_direction) for of_direction in directions]
+    if all(state is None for state in layer.states):
+        return as_operand(x.data), weights, None
+    initial = np.zeros((len(layer.states), len(directions), plan.num_sequences, layer.hidden), x.dtype)
+    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
+        if state is not None:
+            part = initial[number, ..., : layer.units(number)]
+            check_shape("recurrent", f"{name}_0", state, part.shape, "one row of initial states for each sequence")
+            part[...] = state.data
+    return as_operand(x.data), weights, initial
+
+
+def _direction(cell, layer, weights):
+    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+    arrays = {
+        name: np.zeros(shapes[name], layer.x.dtype) if weight is None else as_operand(weight.data)
+        for name, weight in weights.items()
+    }
+    vectors = np.stack([arrays[name] for name in cell.vectors]) if cell.vectors else None
+    four = {name: arrays[name] for name in _WEIGHTS}
+    return recurrence.Direction(**four, weight_hr=arrays.get("weight_hr"), vectors=vectors)
+
+
+def _flat(direction):
+    """Return the weights of a direction, or their gradients, one after another, as inputs are."""
+    *four, projection, vectors = direction
+    return [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
+
+
+def _forward(*inputs, cell, keep, reverse=None, all_states=False):
     cell = find_cell(cell)
-    x, states, directions = _split(cell, inputs)
-    plan = plan_of_rows(x.structure)
-    rows, weights, initial = _arrays(cell, x, states, directions, plan)
-    return _run(cell, x.structure, rows, weights, initial, plan, keep)
+    layer = _layer(cell, inputs)
+    x, plan = layer.x, plan_of_rows(layer.x.structure)
+    operands, weights, initial = _arrays(cell, layer, plan)
+    ways = _ways(reverse, len(layer.directions))
+    y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
+    others = _other_states(cell, layer.hidden, kept) if all_states else ()
+    if layer.projects:
+        last = [np.ascontiguousarray(last[0][..., : layer.outputs]), *last[1:]]
+    return _wrapped(cell, x.structure, y, others, last, plan, kept if keep else ())
 
 
-def _run(cell, lod, rows, weights, initial, plan, keep):
-    y, last, kept = recurrence.forward(cell, rows, weights, initial, plan, keep)
+def _other_states(cell, hidden, kept):
+    """Return the states but the first of every row, (rows, directions * hidden), from what was kept."""
+    firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
+    return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
+
+
+def _wrapped(cell, lod, y, others, last, plan, kept):
     wrap = LoDTensor.wrap
     # Loops: comprehensions and `map` take 1 us longer, and an array's own iteration four times as long as `range`.
     outputs = [wrap(y, lod)]
+    for rows_of_state in others:
+        outputs.append(wrap(rows_of_state, lod))
     for number in range(len(cell.states)):
         outputs.append(wrap(last[number]))
     outputs.append(plan)
@@ -138,10 +284,10 @@ def _run(cell, lod, rows, weights, initial, plan, keep):
     return outputs
 
 
-def _shortcut(inputs, cell, keep):
+def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
-    kind = find_cell(cell)
-    operands = _operands(kind, inputs)
+    kind, ways = find_cell(cell), None if all_states else _ONE_WAY.get(reverse)
+    operands = ways and _operands(kind, inputs)
     if not operands:
         return None
     try:
@@ -154,45 +300,53 @@ def _shortcut(inputs, cell, keep):
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
         rows, w_ih, w_hh, b_ih, b_hh = map(as_operand, (rows, w_ih, w_hh, b_ih, b_hh))
-    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh))
-    return _run(kind, lod, rows, [direction], None, plan_of_rows(lod), keep)
+    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None))
+    plan = plan_of_rows(lod)
+    y, last, kept = recurrence.forward(kind, rows, [direction], None, plan, keep, ways)
+    return _wrapped(kind, lod, y, (), last, plan, kept)
 
 
-def _grad(inputs, outputs, d_outputs, cell, keep):
+def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False):
     num_states = len(find_cell(cell).states)
-    y, (plan, *kept) = outputs[0], outputs[1 + num_states :]
-    d_y, d_last = d_outputs[0], d_outputs[1 : 1 + num_states]
+    num_given = 2 * num_states if all_states else 1 + num_states  # outputs before the plan
+    plan, *kept = outputs[num_given:]
     weights = inputs[1 + num_states :]
     # Any asks in a generator, which takes longer than most answers.
-    need_weights = weights[0].requires_grad or any(w is not None and w.requires_grad for w in weights)
+    first = weights[0] is not None and weights[0].requires_grad
+    need_weights = first or any(w is not None and w.requires_grad for w in weights)
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad, "need_weights": need_weights}
-    return apply_list("recurrent_grad", *inputs, y, plan, *kept, d_y, *d_last, **attrs)
+    attrs |= {"reverse": reverse, "all_states": all_states}
+    return apply_list("recurrent_grad", *inputs, outputs[0], plan, *kept, *d_outputs[:num_given], **attrs)
 
 
-def _infer_grad(*inputs, cell, num_forward, need_x, need_weights):
+def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
     if not 0 < num_forward < len(inputs):
         raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
-    y, *last_and_plan = _infer(*forward, cell=cell, keep=True)
-    num_states = len(find_cell(cell).states)
-    last, kept = last_and_plan[:num_states], last_and_plan[num_states + 1 :]
-    expected = [y, PLAN, *kept, y, *last]
+    outputs = _infer(*forward, cell=cell, keep=True, reverse=reverse, all_states=all_states)
+    at = outputs.index(PLAN)
+    kept = outputs[at + 1 :]
+    expected = [outputs[0], PLAN, *kept, *outputs[:at]]
     if len(given) != len(expected) or given[0] is None or given[1] is None:
         raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
     check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
         if number != 1 and not (desc is None and number >= 2 + len(kept)):
             check_like("recurrent_grad", f"rest[{number}]", desc, like)
-    states = [state if desc is None else desc for desc, state in zip(forward[1:], last, strict=False)]
-    weights = [like if desc is None else desc for desc, like in zip(*_weights(forward, num_states), strict=True)]
-    return [forward[0], *states, *weights]
+    return [forward[0], *_like_states_and_weights(find_cell(cell), forward, outputs[:at])]
 
 
-def _weights(inputs, num_states):
-    """Return the weights' specs, and for a bias that is missing what its gradient is like: the rows of a weight."""
-    weights = inputs[1 + num_states :]
-    rows = [weights[number // 4 * 4] for number in range(len(weights))]
-    return weights, [weight._replace(shape=weight.shape[:1]) for weight in rows]
+def _like_states_and_weights(cell, inputs, outputs):
+    """Return what gradients of states and weights are like: of what is missing, what would stand there."""
+    layer = _layer(cell, inputs)
+    last = outputs[len(outputs) - len(cell.states) :]
+    states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
+    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+    return states + [
+        spec_of_tensor(shapes[name], layer.x.dtype) if weight is None else weight
+        for weights in layer.directions
+        for name, weight in weights.items()
+    ]
 
 
 def _check_kept(x, plan, kept, columns):
@@ -208,79 +362,125 @@ def _check_kept(x, plan, kept, columns):
             raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
-def _forward_grad(*inputs, cell, num_forward, need_x, need_weights):
+def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
     cell = find_cell(cell)
-    x, states, directions = _split(cell, inputs[:num_forward])
+    layer = _layer(cell, inputs[:num_forward])
+    x, directions, num_states = layer.x, layer.directions, len(cell.states)
     y, plan, *rest = inputs[num_forward:]
-    kept, (d_y, *d_last) = rest[: len(directions)], rest[len(directions) :]
-    _check_kept(x, plan, kept, cell.num_kept * directions[0][1].shape[1])
-    rows, weights, initial = _arrays(cell, x, states, directions, plan)
-    shape = (len(directions), plan.num_sequences, directions[0][1].shape[1])
+    kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
+    d_others, d_last = d_others[:-num_states], d_others[-num_states:]
+    _check_kept(x, plan, kept, kept_by(cell, layer.projects) * layer.hidden)
+    operands, weights, initial = _arrays(cell, layer, plan)
+    ways = _ways(reverse, len(directions))
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else as_operand(d_y.data)
-    d_states = np.zeros((len(d_last), *shape), x.dtype)
-    for name, d_state, d in zip(cell.states, d_states, d_last, strict=True):
-        if d is not None:
-            check_shape("recurrent_grad", f"d_{name}_n", d, shape)
-            d_state[...] = d.data
     slots = [tensor.data for tensor in kept]
+    d_last = _d_last(cell, layer, plan, d_last)
     d_x, d_weights, d_initial = recurrence.backward(
-        cell, rows, weights, initial, plan, as_operand(y.data), slots, d_y, d_states, need_x, need_weights
-    )
+        cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last, need_x, need_weights, ways,
+        _d_others(layer, d_others),
+    )  # fmt: skip
     d_x = x.like(d_x) if need_x else x
+    d_states = list(d_initial)
+    if layer.projects:
+        d_states[0] = np.ascontiguousarray(d_states[0][..., : layer.outputs])
     # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
     groups = d_weights if need_weights else weights
-    return [d_x, *map(LoDTensor.wrap, d_initial), *(LoDTensor.wrap(d) for group in groups for d in group)]
+    return [d_x, *map(LoDTensor.wrap, d_states), *(LoDTensor.wrap(d) for group in groups for d in _flat(group))]
+
+
+def _d_last(cell, layer, plan, given):
+    """Return the gradients of the last states as the engine takes them, with zeros where there is none."""
+    d_last = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
+    for number, (name, d) in enumerate(zip(cell.states, given, strict=True)):
+        if d is not None:
+            part = d_last[number, ..., : layer.units(number)]
+            check_shape("recurrent_grad", f"d_{name}_n", d, part.shape)
+            part[...] = d.data
+    return d_last
+
+
+def _d_others(layer, given):
+    """Return the gradients of the states but the first of every row, side by side for each direction, or None."""
+    if all(d is None for d in given):
+        return None
+    hidden = layer.hidden
+    d_others = [np.zeros((layer.x.shape[0], len(given) * hidden), layer.x.dtype) for _ in layer.directions]
+    for way, rows_of_way in enumerate(d_others):
+        for number, d in enumerate(given):
+            if d is not None:
+                rows_of_way[:, number * hidden : (number + 1) * hidden] = d.data[:, way * hidden : (way + 1) * hidden]
+    return d_others
 
 
 def _overwritten(num_inputs, cell, **attrs):
     """Return the positions of what each direction kept: the gradient writes there."""
-    first = attrs["num_forward"] + 2
-    return tuple(range(first, num_inputs - 1 - len(find_cell(cell).states)))
+    first, num_states = attrs["num_forward"] + 2, len(find_cell(cell).states)
+    num_gradients = 2 * num_states if attrs.get("all_states") else 1 + num_states
+    return tuple(range(first, num_inputs - num_gradients))
 
 
 @functools.lru_cache
-def _places(num_inputs, num_outputs, cell, keep):
-    """Return the names of inputs, and of outputs: y, the last states, the plan, what each direction keeps."""
-    states = find_cell(cell).states
-    ends = ["", "_reverse"][: (num_inputs - 1 - len(states)) // 4]
-    inputs = "x", *(f"{state}_0" for state in states), *(name + end for end in ends for name in WEIGHTS)
+def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False):
+    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, what is kept."""
+    cell = find_cell(cell)
+    names = _names(cell, num_inputs - 1 - len(cell.states))
+    ends = ["", "_reverse"][: (num_inputs - 1 - len(cell.states)) // len(names)]
+    inputs = "x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)
+    others = (f"{state}_all" for state in cell.states[1:] if all_states)
     kept = ("kept" + end for end in ends if keep)
-    return inputs, ("y", *(f"{state}_n" for state in states), "sorted_seqs", *kept)
+    return inputs, ("y", *others, *(f"{state}_n" for state in cell.states), "sorted_seqs", *kept)
 
 
-def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x, need_weights):
-    inputs, (y, *rest) = _places(num_forward, 0, cell, True)
-    num_states = len(find_cell(cell).states)
-    last, (plan, *kept) = rest[:num_states], rest[num_states:]
-    given = [*inputs, y, plan, *kept, f"d_{y}", *(f"d_{name}" for name in last)]
+def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
+    inputs, outputs = _places(num_forward, 0, cell, True, reverse, all_states)
+    at = outputs.index("sorted_seqs")
+    given = [*inputs, outputs[0], *outputs[at:], *(f"d_{name}" for name in outputs[:at])]
     return given, [f"d_{name}" for name in inputs]
 
 
+class _Sizes(NamedTuple):
+    """Of a layer: rows, features of a row, hidden units, units of an output, directions; 1 where only values tell."""
+
+    rows: int
+    features: int
+    hidden: int
+    outputs: int
+    directions: int
+
+
 def _sizes(inputs, cell):
-    """Return gates * hidden * rows, the features of a row, the hidden size, and the directions."""
-    x, weights = inputs[0], inputs[1 + len(find_cell(cell).states) :]
-    gates, hidden = map(known, weights[1].shape)
-    return gates * known(x.shape[0]), known(weights[0].shape[1]), hidden, len(weights) // 4
+    layer = _layer(cell, inputs)
+    rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
+    return _Sizes(rows, features, hidden, outputs, len(layer.directions)), layer.projects
 
 
-def _kept_bytes(inputs, cell, directions, hidden):
+def _kept_bytes(cell, sizes, projects, dtype):
     """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
-    columns = find_cell(cell).num_kept * hidden - 1
-    return directions * known(inputs[0].shape[0]) * columns * inputs[0].dtype.itemsize
+    return sizes.directions * sizes.rows * (kept_by(cell, projects) * sizes.hidden - 1) * dtype.itemsize
 
 
-def _cost(inputs, outputs, cell, keep):
-    """2 gates hidden (input + hidden) per row and direction."""
-    gates, features, hidden, directions = _sizes(inputs, cell)
-    more = _kept_bytes(inputs, cell, directions, hidden) if keep else 0
-    return Cost(directions * 2 * gates * (features + hidden), more)
+def _flops_of_products(cell, sizes, projects):
+    """Return the operations of the products with inputs, and of those of a step."""
+    of_x = 2 * sizes.rows * len(cell.x_gates) * sizes.hidden * sizes.features
+    of_step = len(cell.h_gates) * sizes.hidden * sizes.outputs + projects * sizes.outputs * sizes.hidden
+    return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
 
 
-def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights):
-    """2 gates hidden (input + 2 hidden) per row and direction, without frozen weights (hidden), (input) more for x."""
-    gates, features, hidden, directions = _sizes(inputs[:num_forward], cell)
-    flops = directions * 2 * gates * (hidden + (features + hidden) * need_weights + features * need_x)
-    return Cost(flops, _kept_bytes(inputs, cell, directions, hidden))
+def _cost(inputs, outputs, cell, keep, reverse=None, all_states=False):
+    """2 gates hidden (input + output), and 2 hidden output for a projection, per row and direction."""
+    cell = find_cell(cell)
+    sizes, projects = _sizes(inputs, cell)
+    more = _kept_bytes(cell, sizes, projects, inputs[0].dtype) if keep else 0
+    return Cost(sum(_flops_of_products(cell, sizes, projects)), more)
+
+
+def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
+    """Twice the layer's, less the products for the gradients of x or of weights where nobody asks for them."""
+    cell = find_cell(cell)
+    sizes, projects = _sizes(inputs[:num_forward], cell)
+    of_x, of_step = _flops_of_products(cell, sizes, projects)
+    flops = of_step + (of_x + of_step) * need_weights + of_x * need_x
+    return Cost(flops, _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
 @operator(
@@ -292,9 +492,16 @@ def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights):
     shortcut=_shortcut,
     places=_places,
 )
-def recurrent(x, *states_and_weights, cell: str, keep: bool):
+def recurrent(
+    x,
+    *states_and_weights,
+    cell: str,
+    keep: bool,
+    reverse: tuple[int, ...] | None = None,
+    all_states: bool = False,
+):
     """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions."""
-    return _forward(x, *states_and_weights, cell=cell, keep=keep)
+    return _forward(x, *states_and_weights, cell=cell, keep=keep, reverse=reverse, all_states=all_states)
 
 
 recurrent.infer(_infer)
@@ -303,19 +510,36 @@ recurrent.grad(_grad)
 
 @recurrent.examples
 def _examples(rng):
-    hidden, features, sequences = 4, 3, len(LOD.levels[-1]) - 1
-    for name, directions in (("lstm", 2), ("gru", 2), ("rnn_tanh", 2), ("gru", 1)):
+    sequences, hidden = len(LOD.levels[-1]) - 1, 4
+    for name, directions, outputs, constants in (
+        ("lstm", 2, None, {}),
+        ("gru", 2, None, {}),
+        ("rnn_tanh", 2, None, {}),
+        ("gru", 1, None, {"reverse": (1,)}),
+        ("lstm", 2, 3, {"reverse": (1, 0), "all_states": True}),
+    ):
         cell = CELLS[name]
-        gates = len(cell.gates) * hidden
-        states = [rng.standard_normal((directions, sequences, hidden)) for _ in cell.states]
-        shapes = [(gates, features), (gates, hidden), (gates,), (gates,)] * directions
-        yield [rows(rng, features), *states, *map(rng.standard_normal, shapes)], {"cell": name, "keep": True}
+        units = [outputs or hidden, *[hidden] * (len(cell.states) - 1)]
+        states = [rng.standard_normal((directions, sequences, size)) for size in units]
+        shapes = [*weight_shapes(cell, 3, hidden, outputs).values()] * directions
+        constants = {"cell": name, "keep": True, "reverse": None, "all_states": False, **constants}
+        yield [rows(rng, 3), *states, *map(rng.standard_normal, shapes)], constants
 
 
 @operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_grad, overwrites=_overwritten, places=_places_grad)
-def recurrent_grad(x, *rest, cell: str, num_forward: int, need_x: bool, need_weights: bool):
+def recurrent_grad(
+    x,
+    *rest,
+    cell: str,
+    num_forward: int,
+    need_x: bool,
+    need_weights: bool,
+    reverse: tuple[int, ...] | None = None,
+    all_states: bool = False,
+):
     """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
-    return _forward_grad(x, *rest, cell=cell, num_forward=num_forward, need_x=need_x, need_weights=need_weights)
+    constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights}
+    return _forward_grad(x, *rest, cell=cell, reverse=reverse, all_states=all_states, **constants)
 
 
 recurrent_grad.infer(_infer_grad)

@@ -119,9 +119,9 @@ def product_cpu(shard, num_shards, code, counters, it):
     edge = Sums(_edge_on_stack(at_panels), edge_rows, width)
     panels, last = Panels(at_panels, step, depth), Panels(offset(at_panels, whole * step), step, depth)
     biases = Sums(offset(at_panels, depth * width), no_rows, step)
-    weights = weight_of(it.weight, it.bias, at_panels), no_weight(at_panels)
+    weights = weight_of(it.weight, it.bias, 1, at_panels), no_weight(at_panels)
     blocks = Blocks(0, it.panels.shape[0], True, like, pointer(counters, COUNTER))
-    pack(code.pack, (weights, it.transposed, 1, blocks))
+    pack(code.pack, (weights, it.transposed, blocks))
     while True:
         first = arrive(pointer(counters, 2 * COUNTER)) * it.piece
         if first >= num_rows:

@@ -28,8 +28,9 @@ ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have
 
 
 class Weight(NamedTuple):
-    """A weight to pack, and where its panels go; without rows and columns there is none.
+    """A weight to pack, and where its panels go; without rows there is none.
 
+    Rows of one that is transposed are `groups` of equal size: neighbouring panels hold the same rows of each group.
     `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
     bias, the last row of a panel stays as it is.
     """
@@ -37,6 +38,7 @@ class Weight(NamedTuple):
     at: Any
     rows: int
     columns: int
+    groups: int
     bias: Any
     has_bias: bool
     order: Any
@@ -58,24 +60,40 @@ class Blocks(NamedTuple):
 
 
 @cpu_inlined
-def weight_of(weight, bias, panels):
-    """Return what packing takes of a weight (rows, columns) and its bias (columns,)."""
+def weight_of(weight, bias, groups, panels):
+    """Return what packing takes of a weight (rows, columns) and its bias."""
     rows, columns = weight.shape
     none = pointer(ALL_ROWS, 0)
-    return Weight(pointer(weight, 0), rows, columns, pointer(bias, 0), True, none, 0, panels)
+    return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels)
+
+
+@cpu_inlined
+def part_of_weight(weight, bias, first, groups, size, panels):
+    """Return what packing takes of some groups of rows of a weight, each of a size, and its bias."""
+    none, columns = pointer(ALL_ROWS, 0), weight.shape[1]
+    at = pointer(weight, first * columns)
+    return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels)
+
+
+@cpu_inlined
+def weight_without_bias(weight, panels):
+    """Return what packing takes of a weight (rows, columns) alone."""
+    rows, columns = weight.shape
+    at = pointer(weight, 0)
+    return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels)
 
 
 @cpu_inlined
 def no_weight(panels):
     """Return what packing takes where there is no weight."""
-    return Weight(panels, 0, 0, panels, False, pointer(ALL_ROWS, 0), 0, panels)
+    return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels)
 
 
 @cpu_inlined
 def _pack_rows(weight, first, end):
     """Pack columns of the weight as they stand; zeros fill the last panel."""
     panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
-    for p in range(first, end if weight.rows + weight.columns else first):
+    for p in range(first, least(end, (weight.columns + width - 1) // width)):
         valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
         for k in range(depth):
             row = weight.order[k] if k < weight.num_ordered else k
@@ -88,14 +106,16 @@ def _pack_rows(weight, first, end):
 
 
 @cpu_inlined
-def _pack_columns(weight, num_groups, first, end):
+def _pack_columns(weight, first, end):
     """Pack rows of the weight as columns: blocks of whole vectors at once, the rest one by one."""
     panels = weight.panels
     depth, width, lanes = weight.columns, width_of(panels), lanes_of(panels)
-    size = weight.rows // num_groups
-    for p in range(first, end if weight.rows + weight.columns else first):
-        unit, panel = p // num_groups * width, offset(panels, p * (depth + 1) * width)
-        valid, row = least(width, size - unit), p % num_groups * size + unit
+    if weight.rows == 0:
+        return
+    groups, size = weight.groups, weight.rows // weight.groups
+    for p in range(first * groups, end * groups):
+        unit, panel = p // groups * width, offset(panels, p * (depth + 1) * width)
+        valid, row = least(width, size - unit), p % groups * size + unit
         for j in range(width):
             panel[depth * width + j] = weight.bias[row + j] if j < valid and weight.has_bias else 0
         for k in range(0, depth, lanes):
@@ -111,17 +131,17 @@ def _pack_columns(weight, num_groups, first, end):
 
 def _arguments(scalar):
     number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
-    weight = types.NamedTuple((address, number, number, address, types.boolean, numbers, number, address), Weight)
+    fields = address, number, number, number, address, types.boolean, numbers, number, address
+    weight = types.NamedTuple(fields, Weight)
     blocks = types.NamedTuple((number, number, types.boolean, numbers, numbers), Blocks)
-    return types.UniTuple(weight, 2), types.boolean, number, blocks
+    return types.UniTuple(weight, 2), types.boolean, blocks
 
 
-def _pack(weights, transposed, num_groups, blocks):
-    """Pack blocks of `num_groups` panels of two weights, or of their transposes; return when all blocks are packed.
+def _pack(weights, transposed, blocks):
+    """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
-    The rows of a weight that is transposed are `num_groups` groups of equal size.  Neighbouring panels hold the same
-    rows of each group, and end in zeros where the group does: panel `i * num_groups + g` begins at row `i * width` of
-    group g.
+    A block has one panel for each group of rows of a weight that is transposed.  Neighbouring panels hold the same rows
+    of each group, and end in zeros where the group does: panel `i * groups + g` begins at row `i * width` of group g.
     """
     optimise_for_size()
     block = blocks.first
@@ -132,9 +152,9 @@ def _pack(weights, transposed, num_groups, blocks):
             return
         for weight in weights:
             if transposed:
-                _pack_columns(weight, num_groups, block * num_groups, (block + 1) * num_groups)
+                _pack_columns(weight, block, block + 1)
             else:
-                _pack_rows(weight, block * num_groups, (block + 1) * num_groups)
+                _pack_rows(weight, block, block + 1)
         if blocks.shared:
             arrive(blocks.packed)
         block += 1

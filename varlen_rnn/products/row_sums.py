@@ -296,18 +296,26 @@ def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, c):
         c[targets[m] if targets.shape[0] else m, j] = total
 
 
-def row_products(a, one, two):
+def row_products(a, one, two, num_columns=0):
     """Return three sums over the rows of `a` (rows, a_columns), C-contiguous: its products with two factors, its own.
+
+    Parameters
+    ----------
+    a : (rows, a_columns)
+    one, two : Factor
+    num_columns : int
+        How many of the first columns are summed, whether a factor sees them or not.
 
     Returns
     -------
     of_one, of_two : (end - first, columns) of each factor
-    of_all : (a_columns,); columns that neither factor sees may be missing from the sum
+    of_all : (a_columns,); other columns that neither factor sees may be missing from the sum
     """
     if on_device(a):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
-    lowest, highest = min((f.first for f in windows), default=0), max((f.end for f in windows), default=0)
+    lowest = 0 if num_columns else min((f.first for f in windows), default=0)
+    highest = max([num_columns, *(f.end for f in windows)])
     sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
     wide = tuple(allocate((rows, -(-f.columns // width) * width), a) for f in (one, two))

@@ -1,7 +1,8 @@
 """The backward loop of the shrinking batch on the CPU, for any cell.
 
-A step runs the equations over all its sequences, which overwrites their slots with the gradients of the gates, and then
-adds the products of those with the weights to the gradients of the states of the step before.
+A step runs, phase by phase from the last one, the equations over all its sequences, which overwrites their slots with
+the gradients of the gates, and then adds the products of those with the weights to the gradients of what the phase's
+product read: the outputs of the step before, or what the phase before gave.
 
 The equations run on blocks of a few rows and several panels of units: what they read comes from main memory, which
 gives neighbours of a row sooner than other rows.
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.memory import CACHE_LINE
+from varlen_rnn.products.gemm import Code
 from varlen_rnn.products.packing import Weight, no_weight, pack
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -30,7 +32,8 @@ from varlen_rnn.products.vectors import (
     prefetch_to_write,
     width_of,
 )
-from varlen_rnn.recurrence.equations import BACKWARD_ROWS, Code, Sizes, step_backward
+from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
+from varlen_rnn.recurrence.phases import Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -41,13 +44,14 @@ from varlen_rnn.recurrence.sharing import (
     share_of,
     units_of,
 )
-from varlen_rnn.recurrence.task import Task
+from varlen_rnn.recurrence.task import Direction, Task
 
 
 class _Layer(NamedTuple):
     """What a thread reads and writes: addresses of arrays, and elements from row to row."""
 
     hidden: int
+    outputs: int
     kept: Any
     kept_stride: int
     y: Any
@@ -55,12 +59,17 @@ class _Layer(NamedTuple):
     initial: Any
     state_size: int
     d_y: Any
+    d_others: Any
+    others: int
     d_last: Any
     d_initial: Any
 
 
 class _Units(NamedTuple):
-    """The units that a thread owns, their blocks and panels; the units of a run, a panel, and a row of a carry."""
+    """The units that a thread owns, and their blocks; the units of a run, a panel, and a row of a carry.
+
+    All panels, and the vectors of a cell, `vector_step` numbers apart.
+    """
 
     first_block: int
     end_block: int
@@ -71,11 +80,12 @@ class _Units(NamedTuple):
     width: int
     row: int
     panels: Any
-    depth: int
+    vectors: Any
+    vector_step: int
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: what a row keeps, previous states, gradients of states; and offsets, one per sequence.
+    """A thread's planes: what a row keeps, previous states, gradients that are carried; and offsets, one per sequence.
 
     `rows` are those of a step, `gates` where they begin in what is kept, `carried` in what a group carries, and `later`
     what is prefetched for coming steps.
@@ -83,7 +93,7 @@ class _Scratch(NamedTuple):
 
     planes: Any
     previous: int
-    d_states: int
+    carry: int
     plane: int
     rows: Any
     gates: Any
@@ -107,27 +117,28 @@ class _Block(NamedTuple):
 
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs whose groups have so many sequences."""
-    planes, panels_of_run = sizes.kept + 2 * sizes.states, RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
+    planes, panels_of_run = sizes.kept + sizes.states + sizes.carried, RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
     return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
 
 
 @cpu_inlined
-def _layer_of(task, d_y, d_last, d_initial):
+def _layer_of(task, d_y, d_others, d_last, d_initial):
     hidden = task.initial.shape[2]
     return _Layer(
-        hidden, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
-        pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_last, 0),
-        pointer(d_initial, 0),
+        hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
+        pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
+        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
     )  # fmt: skip
 
 
 @cpu_inlined
-def _units_of(share, layer, depth):
+def _units_of(share, layer, vectors):
     width, run = width_of(share.panels), lanes_of(share.panels) * RUN_BYTES // VECTOR_BYTES
     num_blocks = (layer.hidden + width - 1) // width
     first, end = units_of(share, num_blocks)
     count = least(end * width, layer.hidden) - first * width
-    return _Units(first, end, num_blocks, first * width, count, run, width, num_blocks * width, share.panels, depth)
+    row, at = num_blocks * width, pointer(vectors, 0)
+    return _Units(first, end, num_blocks, first * width, count, run, width, row, share.panels, at, vectors.shape[1])
 
 
 @cpu_inlined
@@ -137,9 +148,9 @@ def _scratch_of(share, sizes, units):
     carried = offset(rows, 2 * count)
     for r in range(count):
         carried[r] = r * units.row + units.first
-    d_states = (sizes.kept + sizes.states) * plane
+    carry = (sizes.kept + sizes.states) * plane
     return _Scratch(
-        share.numbers, sizes.kept * plane, d_states, plane, rows, offset(rows, count), carried, offset(rows, 3 * count)
+        share.numbers, sizes.kept * plane, carry, plane, rows, offset(rows, count), carried, offset(rows, 3 * count)
     )
 
 
@@ -191,16 +202,24 @@ def _prefetch_next(share, sizes, layer, units, scratch, block, alive):
 
 
 @cpu_inlined
-def _load_rows(share, sizes, layer, units, scratch, group, block):
-    """Copy to the scratch what the equations read of a block of rows."""
+def _load_rows(share, sizes, layer, units, scratch, group, phase, block):
+    """Copy to the scratch what a phase's equations read of a block of rows."""
     unit, plane = units.first + block.unit, group.count * units.row
+    end = phase.first_slot + phase.slots
     for r in range(block.first, block.first + block.count):
         target = offset(scratch.planes, (r - block.first) * block.span)
-        kept = offset(layer.kept, scratch.gates[r] + unit)
-        copy_runs(sizes.kept, kept, layer.hidden, target, scratch.plane, block.units)
-        carried, d_states = offset(group.carry, scratch.carried[r] + block.unit), offset(target, scratch.d_states)
-        copy_runs(sizes.states, carried, plane, d_states, scratch.plane, block.units)
-        add_run(offset(layer.d_y, scratch.rows[r] * layer.y_stride + unit), d_states, block.units)
+        kept, after = offset(layer.kept, scratch.gates[r] + unit), offset(target, sizes.slots * scratch.plane)
+        copy_runs(end, kept, layer.hidden, target, scratch.plane, block.units)
+        kept = offset(kept, sizes.slots * layer.hidden)
+        copy_runs(sizes.kept - sizes.slots, kept, layer.hidden, after, scratch.plane, block.units)
+        carried, here = offset(group.carry, scratch.carried[r] + block.unit), offset(target, scratch.carry)
+        copy_runs(sizes.carried, carried, plane, here, scratch.plane, block.units)
+        row = scratch.rows[r]
+        if phase.of_outputs:
+            add_run(offset(layer.d_y, row * layer.y_stride + unit), here, block.units)
+        for s in range(layer.others if phase.of_states else 0):
+            d_state = offset(layer.d_others, (row * layer.others + s) * layer.hidden + unit)
+            add_run(d_state, offset(here, (1 + s) * scratch.plane), block.units)
         # Of the step before, the output stands in `y`, the other states in what is kept; or all are initial ones.
         if block.t > 0:
             before = row_of_step(share, group.first + r, block.t - 1)
@@ -215,24 +234,26 @@ def _load_rows(share, sizes, layer, units, scratch, group, block):
 
 
 @cpu_inlined
-def _store_rows(sizes, layer, units, scratch, group, block):
-    """Copy the gradients of a block of rows: those of the gates to their slots, those of the states to the carry."""
+def _store_rows(sizes, layer, units, scratch, group, phase, block):
+    """Copy the gradients of a block of rows: those of the gates to their slots, those that are carried to the carry."""
     for r in range(block.first, block.first + block.count):
         source = offset(scratch.planes, (r - block.first) * block.span)
-        slots = offset(layer.kept, scratch.gates[r] + units.first + block.unit)
-        copy_runs(sizes.slots, source, scratch.plane, slots, layer.hidden, block.units)
-        d_states, carried = offset(source, scratch.d_states), offset(group.carry, scratch.carried[r] + block.unit)
-        copy_runs(sizes.states, d_states, scratch.plane, carried, group.count * units.row, block.units)
+        column = phase.first_slot * layer.hidden + units.first + block.unit
+        slots = offset(source, phase.first_slot * scratch.plane)
+        kept = offset(layer.kept, scratch.gates[r] + column)
+        copy_runs(phase.slots, slots, scratch.plane, kept, layer.hidden, block.units)
+        leaving, carried = offset(source, scratch.carry), offset(group.carry, scratch.carried[r] + block.unit)
+        copy_runs(sizes.carried, leaving, scratch.plane, carried, group.count * units.row, block.units)
 
 
 @cpu_inlined
-def _later_rows(share, layer, units, scratch, alive, asked):
+def _later_rows(share, layer, units, scratch, phase, alive, asked):
     """Write where tiles prefetch: the slots of two steps to come, neighbours from the lower row on.
 
     Those of half of the sequences at each step, after the `asked` ones; none where L2 does not hold the panels, for
     they are what tiles prefetch then.  Return how many.
     """
-    if (units.end_block - units.first_block) * (units.depth + 1) * units.width > L2_ELEMENTS:
+    if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0
     count, back = (alive + 1) // 2, 1 if share.reverse else -1
     for i in range(count):
@@ -241,36 +262,84 @@ def _later_rows(share, layer, units, scratch, alive, asked):
 
 
 @cpu_inlined
-def _add_products(code, layer, units, scratch, group, alive, t, num_later):
-    """Add the products of a step's gates with the weights to the gradients of the outputs of the step before.
+def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
+    """Add the products of a step's gates with the weights to the gradients of what they were the products of.
 
     Panels pass up one step and down the next: the caches hold the last ones.
     """
-    step = (units.depth + 1) * units.width
-    way, nearest = (-1, units.end_block - 1) if t % 2 else (1, units.first_block)
-    panels = Panels(offset(units.panels, nearest * step), way * step, units.depth)
-    at = offset(group.carry, (nearest - units.first_block) * units.width)
+    step, end = (phase.depth + 1) * units.width, least(units.end_block, (phase.units + units.width - 1) // units.width)
+    way, nearest = (-1, end - 1) if t % 2 else (1, units.first_block)
+    panels = Panels(offset(units.panels, phase.panels + nearest * step), way * step, phase.depth)
+    plane = phase.target * group.count * units.row
+    at = offset(group.carry, plane + (nearest - units.first_block) * units.width)
     sums = Sums(at, scratch.carried, way * units.width)
-    gates, later = Rows(layer.kept, scratch.gates), Prefetch(layer.kept, scratch.later, num_later)
-    multiply(code.multiply, (alive, units.end_block - units.first_block, gates, panels, sums, sums, later))
+    gates = Rows(offset(layer.kept, phase.h_slot * layer.hidden), scratch.gates)
+    later = Prefetch(layer.kept, scratch.later, num_later)
+    multiply(code.multiply, (alive, end - units.first_block, gates, panels, sums, sums, later))
+
+
+@cpu_inlined
+def _differentiate_projection(layer, units, scratch, group, phase, alive):
+    """Keep the gradients of a step's outputs, which become those of what was projected: sums that begin at zero."""
+    for r in range(alive):
+        carried, kept = offset(group.carry, scratch.carried[r]), offset(layer.kept, scratch.gates[r])
+        d_output = offset(kept, phase.h_slot * layer.hidden)
+        d_y = offset(layer.d_y, scratch.rows[r] * layer.y_stride)
+        for j in range(layer.outputs):
+            d_output[j] = carried[j] + d_y[j]
+        for j in range(units.row):
+            carried[j] = 0
+
+
+@cpu_inlined
+def _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t):
+    """Run a phase's equations over all sequences of a step."""
+    for first in range(0, alive, BACKWARD_ROWS):
+        count = least(BACKWARD_ROWS, alive - first)
+        for unit in range(0, units.count, units.run):
+            num_units = least(units.run, units.count - unit)
+            span = (num_units + units.width - 1) // units.width * units.width
+            block = _Block(t, first, count, unit, num_units, span)
+            if phase.of_states:
+                _prefetch_next(share, sizes, layer, units, scratch, block, alive)
+            _load_rows(share, sizes, layer, units, scratch, group, phase, block)
+            vectors = offset(units.vectors, units.first + unit)
+            step_backward(phase.equations, (scratch.planes, vectors, units.vector_step, count, span))
+            _store_rows(sizes, layer, units, scratch, group, phase, block)
+
+
+@cpu_inlined
+def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
+    """Pack the weights of all phases; what is row k of a panel of a phase is row `weight_rows[k]` of its weight."""
+    weights, order = Direction(*task.weights), pointer(weight_rows, 0)
+    for number in range(sizes.phases):
+        phase = backward_phase(phases, number)
+        count = (phase.units + units.width - 1) // units.width
+        panels, blocks = offset(units.panels, phase.panels), blocks_to_pack(share, count, number)
+        at = pointer(weights.weight_hh, phase.first_row * layer.outputs)
+        if phase.equations == 0:
+            at = pointer(weights.weight_hr, 0)
+        num_ordered = phase.depth if len(weight_rows) and phase.equations else 0
+        of_phase = offset(order, phase.first_row)
+        weight = Weight(at, phase.depth, phase.units, 1, at, False, of_phase, num_ordered, panels)
+        pack(code.pack, ((weight, no_weight(panels)), False, blocks))
 
 
 @engine_kernel
-def backward(shard, num_shards, work, batch, code, sizes, task, weight_rows, d_y, d_last, d_initial):
+def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial):
     """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
 
-    Column k of the slots has row `weight_rows[k]` of `weight_hh`.
+    The gradients of the products of a phase stand side by side in the slots: column k of all of them, phase by phase,
+    has row `weight_rows[k]` of its phase's part of `weight_hh`.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
-    layer = _layer_of(task, d_y, d_last, d_initial)
-    units = _units_of(share, layer, task.weights[1].shape[0])
+    layer = _layer_of(task, d_y, d_others, d_last, d_initial)
+    units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
-    at, rows = pointer(task.weights[1], 0), pointer(weight_rows, 0)
-    weight = Weight(at, units.depth, layer.hidden, at, False, rows, len(weight_rows), units.panels)
-    pack(code.pack, ((weight, no_weight(at)), False, 1, blocks_to_pack(share, units.num_blocks)))
-    number, rows_done, done, steps = -1, 0, 0, 0
+    _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows)
+    number, rows_done, done, steps, meetings = -1, 0, 0, 0, 0
     while True:
         number, done = next_group(share, number, rows_done, done, steps)
         if number < 0:
@@ -285,21 +354,20 @@ def backward(shard, num_shards, work, batch, code, sizes, task, weight_rows, d_y
             while alive < group.count and share.seq_lens[group.first + alive] > t:
                 alive += 1
             _find_rows(share, layer, scratch, group, alive, t)
-            for first in range(0, alive, BACKWARD_ROWS):
-                count = least(BACKWARD_ROWS, alive - first)
-                for unit in range(0, units.count, units.run):
-                    num_units = least(units.run, units.count - unit)
-                    span = (num_units + units.width - 1) // units.width * units.width
-                    block = _Block(t, first, count, unit, num_units, span)
-                    _prefetch_next(share, sizes, layer, units, scratch, block, alive)
-                    _load_rows(share, sizes, layer, units, scratch, group, block)
-                    step_backward(code.equations, (scratch.planes, count * span))
-                    _store_rows(sizes, layer, units, scratch, group, block)
-            if share.parts > 1:
-                wait(group.line, done * share.parts)
-            num_later = _later_rows(share, layer, units, scratch, alive, asked)
-            asked = (asked + num_later) % alive
-            _add_products(code, layer, units, scratch, group, alive, t, num_later)
+            for i in range(sizes.phases):
+                phase = backward_phase(phases, sizes.phases - 1 - i)
+                if phase.equations:
+                    _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t)
+                else:
+                    _differentiate_projection(layer, units, scratch, group, phase, alive)
+                if phase.depth == 0:
+                    continue
+                if share.parts > 1:  # a product needs all its gates
+                    meetings += 1
+                    wait(group.line, meetings * share.parts)
+                num_later = _later_rows(share, layer, units, scratch, phase, alive, asked)
+                asked = (asked + num_later) % alive
+                _add_products(code, layer, units, scratch, group, phase, alive, t, num_later)
             rows_done += alive
         if done == steps:
             _leave_first_gradients(share, sizes, layer, units, scratch, group)

@@ -5,24 +5,28 @@ Rows stay where they are: products read inputs, and the gradients of gates, thro
 
 import functools
 
+import numpy as np
+
 from varlen_rnn.device import empty
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.products.packing import address_of_pack
-from varlen_rnn.products.tile import address_of_multiply
+from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
-from varlen_rnn.recurrence.equations import Code, backward_equations, forward_equations, sizes_of
+from varlen_rnn.recurrence.equations import backward_equations, forward_equations
+from varlen_rnn.recurrence.phases import backward_table, forward_table, shape_of, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 
 _NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
 _LONG = 16  # cache lines of a row of slots that are worth one more
+_SHAPES = 256  # of layers, whose tables are remembered
 
 
-@functools.cache
-def _compiled(cell, dtype, equations):
-    """Return the Code of a loop, as the plain tuple that kernels take, and the Sizes of its cell."""
-    code = Code(address_of_multiply(dtype), address_of_pack(dtype), equations(cell, dtype))
-    return tuple(code), sizes_of(cell)
+@functools.lru_cache(maxsize=_SHAPES)
+def _compiled(cell, dtype, shape, equations, table_of):
+    """Return the Code of a loop, as the tuple that kernels take, its Sizes, its table, and the rows of its panels."""
+    addresses = [equations(cell, number, dtype) for number in range(len(cell.phases))]
+    table, panel_rows = table_of(cell, shape, panel_width(dtype), addresses)
+    return tuple(code_of(dtype)), sizes_of(cell, shape.projects), table, panel_rows
 
 
 def kept_of_rows(x, columns):
@@ -43,34 +47,49 @@ def _past_caches(kept, whole_panels):
     return kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 
-def _plain(task):
-    return task.x, tuple(task.weights), *task[2:]
+@functools.cache
+def _none(dtype):
+    """Return what stands for a weight that a layer has not."""
+    return np.empty((0, 0), dtype)
+
+
+def _plain(task, row):
+    """Return a task as the plain tuple that kernels take, its vectors as long as a `row` of whole panels."""
+    *weights, weight_hr, vectors = task.weights
+    none = _none(task.y.dtype)
+    if vectors is not None:
+        vectors = np.pad(vectors, ((0, 0), (0, row - vectors.shape[1])))
+    weights = *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
+    return task.x, weights, *task[2:]
 
 
 def forward(cell, task, last, plan, reverse, keep):
     """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
-    code, sizes = _compiled(cell, task.y.dtype, forward_equations)
-    width, (gates, hidden) = panel_width(task.y.dtype), task.weights.weight_hh.shape
-    depths, unit_blocks = task.x.shape[1] + hidden, -(-hidden // width)
+    shape, width = shape_of(task.x, task.weights), panel_width(task.y.dtype)
+    code, sizes, table, panel_rows = _compiled(cell, task.y.dtype, shape, forward_equations, forward_table)
+    unit_blocks = -(-shape.hidden // width)
     memory_of = functools.partial(forward_loop.memory_of, sizes)
-    carry_rows = 2 * forward_loop.output_blocks(unit_blocks) + (len(cell.states) - 1) * unit_blocks
-    panel_rows = unit_blocks * len(cell.gates) * (depths + 2)
+    carry_rows = (1 + len(table)) * forward_loop.output_blocks(unit_blocks) + (len(cell.states) - 1) * unit_blocks
     run(
-        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows), plan, reverse,
-        len(task.x) * gates * depths, unit_blocks, task.y,
-        code, tuple(sizes), _plain(task), last, keep, keep and _past_caches(task.kept, hidden % width == 0),
+        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows, not shape.projects), plan, reverse,
+        len(task.x) * sum(w.size for w in task.weights[:2]), unit_blocks, task.y,
+        code, tuple(sizes), table, _plain(task, unit_blocks * width), last, keep,
+        keep and _past_caches(task.kept, shape.hidden % width == 0),
     )  # fmt: skip
 
 
-def backward(cell, task, weight_rows, d_y, d_last, d_initial, plan, reverse):
-    """Overwrite the slots of a task with gradients of gates; column k has row `weight_rows[k]` of `weight_hh`."""
-    code, sizes = _compiled(cell, task.y.dtype, backward_equations)
-    width, weight = panel_width(task.y.dtype), task.weights.weight_hh
-    depth, hidden = weight.shape
-    unit_blocks = -(-hidden // width)
+def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, reverse):
+    """Overwrite the slots of a task with gradients of gates.
+
+    Column k of those of products has row `weight_rows[k]` of its phase's part of `weight_hh`.
+    """
+    shape, width = shape_of(task.x, task.weights), panel_width(task.y.dtype)
+    code, sizes, table, panel_rows = _compiled(cell, task.y.dtype, shape, backward_equations, backward_table)
+    unit_blocks = -(-shape.hidden // width)
     memory_of = functools.partial(backward_loop.memory_of, sizes)
+    d_others = _none(task.y.dtype) if d_others is None else d_others
     run(
-        Loop(backward_loop.backward, memory_of, width, len(cell.states) * unit_blocks, unit_blocks * (depth + 1)),
-        plan, reverse, len(task.y) * weight.size, unit_blocks, task.y,
-        code, tuple(sizes), _plain(task), weight_rows, d_y, d_last, d_initial,
+        Loop(backward_loop.backward, memory_of, width, sizes.carried * unit_blocks, panel_rows, not shape.projects),
+        plan, reverse, len(task.y) * task.weights.weight_hh.size, unit_blocks, task.y,
+        code, tuple(sizes), table, _plain(task, unit_blocks * width), weight_rows, d_y, d_others, d_last, d_initial,
     )  # fmt: skip

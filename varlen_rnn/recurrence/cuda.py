@@ -1,4 +1,4 @@
-"""The shrinking batch on CUDA, written once for any cell: plain kernels, two launches per step.
+"""The shrinking batch on CUDA, written once for any cell: plain kernels, two launches per phase of a step.
 
 The same equations as on the CPU, over the same rows; one thread per sequence and unit.  The host walks the steps with
 the plan's `batch_sizes`.
@@ -6,16 +6,25 @@ the plan's `batch_sizes`.
 
 import functools
 
+import numpy as np
 from numba import cuda
 
 from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.products.gemm import product
+from varlen_rnn.recurrence.phases import (
+    BackwardPhase,
+    ForwardPhase,
+    backward_table,
+    carried_by,
+    forward_table,
+    shape_of,
+)
 from varlen_rnn.recurrence.tuples import put, take
 
 
 @cuda_kernel
-def load_states(initial, order, y, y_column, slots, num_slots, rows, first, out):
+def load_states(initial, order, y, y_column, outputs, kept, num_slots, rows, first, out):
     """`out[s, r]` = state `s` of rank `r` after row `rows[r]`, or its initial state when `first`."""
     i = cuda.grid(1)
     hidden = out.shape[2]
@@ -24,36 +33,60 @@ def load_states(initial, order, y, y_column, slots, num_slots, rows, first, out)
         for s in range(out.shape[0]):
             if first:
                 out[s, r, unit] = initial[s, order[r], unit]
-            elif s == 0:
+            elif s:
+                out[s, r, unit] = kept[rows[r], (num_slots + s - 1) * hidden + unit]
+            elif unit < outputs:
                 out[s, r, unit] = y[rows[r], y_column + unit]
-            else:
-                out[s, r, unit] = slots[rows[r], (num_slots + s - 1) * hidden + unit]
 
 
 @cuda_kernel
-def recurrent_product(state, weight, bias, alive, out):
-    """`out[r] = state[0, r] @ weight^T + bias` for the first `alive` ranks; one thread per element."""
+def recurrent_product(operand, weight, first_row, bias, alive, out):
+    """`out[r] = operand[r] @ weight[first_row:]^T + bias` for the first `alive` ranks; one thread per element."""
     i = cuda.grid(1)
-    columns = weight.shape[0]
+    columns = out.shape[1]
     if i < alive * columns:
         r, j = i // columns, i % columns
-        total = bias[j]
+        total = bias[first_row + j]
         for k in range(weight.shape[1]):
-            total += state[0, r, k] * weight[j, k]
+            total += operand[r, k] * weight[first_row + j, k]
         out[r, j] = total
 
 
 @cuda_kernel
-def transposed_product(slots, rows, weight, weight_rows, d_state):
-    """`d_state[0, r] += slots[rows[r], :gates] @ weight[weight_rows]`; one thread per rank of `rows` and unit."""
+def transposed_product(kept, column, rows, weight, weight_rows, first_row, depth, d_operand):
+    """`d_operand[r] += kept[rows[r], column:] @ weight[first_row:][weight_rows]`; one thread per rank and unit."""
     i = cuda.grid(1)
-    hidden = weight.shape[1]
+    columns = weight.shape[1]
+    if i < rows.shape[0] * columns:
+        r, j = i // columns, i % columns
+        total = d_operand[r, j]
+        for k in range(depth):
+            row = weight_rows[first_row + k] if weight_rows.shape[0] else k
+            total += kept[rows[r], column + k] * weight[first_row + row, j]
+        d_operand[r, j] = total
+
+
+@cuda_kernel
+def store_projection(products, rows, state, y, y_column):
+    """Write the products of a projection as outputs, and as the first state; one thread per rank and output."""
+    i = cuda.grid(1)
+    outputs = products.shape[1]
+    if i < rows.shape[0] * outputs:
+        r, j = i // outputs, i % outputs
+        state[r, j] = products[r, j]
+        y[rows[r], y_column + j] = products[r, j]
+
+
+@cuda_kernel
+def keep_projection_grad(kept, column, rows, d_y, y_column, outputs, d_state):
+    """Keep the gradient of outputs, and clear that of the first state; one thread per rank and unit."""
+    i = cuda.grid(1)
+    hidden = d_state.shape[1]
     if i < rows.shape[0] * hidden:
         r, j = i // hidden, i % hidden
-        total = d_state[0, r, j]
-        for k in range(weight.shape[0]):
-            total += slots[rows[r], k] * weight[weight_rows[k] if weight_rows.shape[0] else k, j]
-        d_state[0, r, j] = total
+        if j < outputs:
+            kept[rows[r], column + j] = d_state[r, j] + d_y[rows[r], y_column + j]
+        d_state[r, j] = 0
 
 
 @cuda_kernel
@@ -70,51 +103,80 @@ def permute_states(source, order, to_caller, out):
 
 
 @functools.cache
-def step_kernels(cell):
-    """Return the two kernels of one step of `cell`, forward and backward; one thread per rank of `rows` and unit."""
-    num_gates, num_states, num_slots = len(cell.gates), len(cell.states), len(cell.slots)
-    x_slot, step, step_grad = cell.x_slot, cell.step, cell.step_grad
-    take_gates, take_states, take_slots = take(num_gates), take(num_states), take(num_slots)
-    put_states, put_slots = put(num_states), put(num_slots)
+def forward_step_of(cell, number):
+    """Return the kernel of a phase of a step of `cell`; one thread per rank of `rows` and unit."""
+    phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
+    before, step = sum(earlier.passes for earlier in cell.phases[:number]), phase.step
+    take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
+    take_passed, take_vectors = take(before), take(len(cell.vectors))
+    first_slot, end = phase.slots
+    put_slots, put_passes = put(end - first_slot), put(phase.passes)
+    put_others = put(num_states - 1 if number == len(cell.phases) - 1 else 0)
 
     @cuda_kernel
-    def forward_step(slots, rows, products, state, y, y_column):
+    def forward_step(projected, rows, products, state, passed, vectors, kept, into, to_rows, column):
+        """What the phase gives stands in `into[r]`, and in `to_rows[rows[r], column:]`."""
         i = cuda.grid(1)
         hidden = state.shape[2]
         if i < rows.shape[0] * hidden:
             r, unit = i // hidden, i % hidden
             row = rows[r]
-            x = take_gates(slots[row], x_slot * hidden + unit, hidden)
-            h = take_gates(products[r], unit, hidden)
-            new, kept = step(x, h, take_states(state[:, r, unit], 0, 1))
-            put_states(state[:, r, unit], 0, 1, new)
-            put_slots(slots[row], unit, hidden, kept)
-            y[row, y_column + unit] = new[0]
-            for s in range(1, num_states):
-                slots[row, (num_slots + s - 1) * hidden + unit] = state[s, r, unit]
+            x, h = take_x(projected[row], unit, hidden), take_products(products[r], unit, hidden)
+            prev, earlier = take_states(state[:, r, unit], 0, 1), take_passed(passed[:, r, unit], 0, 1)
+            first, new, slots, later = step(x, h, prev, earlier, take_vectors(vectors[:, unit], 0, 1))
+            put_others(state[:, r, unit], 1, 1, new)
+            put_others(kept[row], num_slots * hidden + unit, hidden, new)
+            put_slots(kept[row], first_slot * hidden + unit, hidden, slots)
+            put_passes(passed[:, r, unit], before, 1, later)
+            into[r, unit] = first
+            to_rows[row, column + unit] = first
+
+    return forward_step
+
+
+@functools.cache
+def backward_step_of(cell, number):
+    """Return the kernel of the gradient of a phase of a step; one thread per rank of `rows` and unit."""
+    phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
+    num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, len(cell.phases) - 1
+    take_slots, take_states, take_others = take(num_slots), take(num_states), take(num_states - 1)
+    take_operands, take_carried, take_vectors = take(num_operands), take(num_carried), take(len(cell.vectors))
+    first_slot, end = phase.slots
+    put_slots, put_carried = put(end - first_slot), put(num_carried)
 
     @cuda_kernel
-    def backward_step(slots, rows, previous, new, d_y, y_column, d_state):
+    def backward_step(kept, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried):
         i = cuda.grid(1)
-        hidden = d_state.shape[2]
+        hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
             r, unit = i // hidden, i % hidden
             row = rows[r]
-            d_state[0, r, unit] += d_y[row, y_column + unit]
-            kept = take_slots(slots[row], unit, hidden)
-            prev = take_states(previous[:, r, unit], 0, 1)
-            states = take_states(new[:, r, unit], 0, 1)
-            d_slots, d_prev = step_grad(kept, prev, states, take_states(d_state[:, r, unit], 0, 1))
-            put_slots(slots[row], unit, hidden, d_slots)
-            put_states(d_state[:, r, unit], 0, 1, d_prev)
+            if of_outputs:
+                carried[0, r, unit] += d_y[row, y_column + unit]
+            if of_states:
+                for s in range(1, num_states if d_others.shape[0] else 0):
+                    carried[s, r, unit] += d_others[row, (s - 1) * hidden + unit]
+            slots = take_slots(kept[row], unit, hidden)
+            states = slots[:1] + take_others(kept[row], num_slots * hidden + unit, hidden)
+            operands = take_operands(kept[row], (num_slots + num_states - 1) * hidden + unit, hidden)
+            prev, arriving = take_states(previous[:, r, unit], 0, 1), take_carried(carried[:, r, unit], 0, 1)
+            d_slots, leaving = step_grad(slots, prev, states, operands, arriving, take_vectors(vectors[:, unit], 0, 1))
+            put_slots(kept[row], first_slot * hidden + unit, hidden, d_slots)
+            put_carried(carried[:, r, unit], 0, 1, leaving)
 
-    return forward_step, backward_step
+    return backward_step
 
 
 def _rows_of_step(plan, t, reverse):
     alive = plan.batch_sizes[t]
     starts, steps = plan.starts[:alive], plan.seq_lens[:alive] - 1 - t if reverse else t
     return to_device(starts + steps)
+
+
+def _phases(cell, shape, table_of, kind):
+    """Return what the loops on the CPU know of each phase, the projection last."""
+    table, _ = table_of(cell, shape, 1, range(1, 1 + len(cell.phases)))  # numbers from 1 in place of addresses
+    return [kind(*map(int, row)) for row in table]
 
 
 def kept_of_rows(x, columns):
@@ -124,35 +186,65 @@ def kept_of_rows(x, columns):
 
 def forward(cell, task, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
-    x, direction, initial, _, y, y_column, slots = task
-    weight = direction.weight_hh
-    column = cell.x_slot * weight.shape[1]
-    product(x, direction.weight_ih, slots, transposed=True, bias=direction.bias_ih, c_column=column)
-    hidden, order = weight.shape[1], to_device(plan.sorted_indices)
-    state, products = zeros(initial.shape, y), zeros((plan.num_sequences, weight.shape[0]), y)
-    launch(permute_states, state.size, initial, order, False, state)
-    forward_step, _ = step_kernels(cell)
+    x, weights, y, kept = task.x, task.weights, task.y, task.kept
+    shape, count, order = shape_of(x, weights), plan.num_sequences, to_device(plan.sorted_indices)
+    hidden, vectors = shape.hidden, zeros((0, shape.hidden), y) if weights.vectors is None else weights.vectors
+    projected = empty((x.shape[0], weights.weight_ih.shape[0]), y)
+    product(x, weights.weight_ih, projected, transposed=True, bias=weights.bias_ih)
+    phases = _phases(cell, shape, forward_table, ForwardPhase)
+    products = [zeros((count, phase.gates * phase.units), y) for phase in phases]
+    operands = [zeros((count, hidden), y) for _ in phases]
+    state, passed = zeros(task.initial.shape, y), zeros((sum(p.passes for p in cell.phases), count, hidden), y)
+    launch(permute_states, state.size, task.initial, order, False, state)
     for t, alive in enumerate(plan.batch_sizes):
-        rows = _rows_of_step(plan, t, reverse)
-        launch(recurrent_product, alive * weight.shape[0], state, weight, direction.bias_hh, alive, products)
-        launch(forward_step, alive * hidden, slots, rows, products, state, y, y_column)
+        rows, operand = _rows_of_step(plan, t, reverse), state[0]
+        for number, (phase, of_phase) in enumerate(zip(phases, products, strict=True)):
+            weight, bias = weights.weight_hh, weights.bias_hh
+            if not phase.equations:
+                weight, bias = weights.weight_hr, zeros(shape.outputs, y)
+            given = operands[number] if phase.keeps >= 0 else state[0]
+            arguments = operand, weight, phase.first_row, bias, alive, of_phase
+            launch(recurrent_product, alive * of_phase.shape[1], *arguments)
+            if phase.equations:
+                there = (kept, phase.keeps * hidden) if phase.keeps >= 0 else (y, task.column)
+                arguments = projected, rows, of_phase, state, passed, vectors, kept, given, *there
+                launch(forward_step_of(cell, number), alive * hidden, *arguments)
+            else:
+                launch(store_projection, alive * shape.outputs, of_phase, rows, state[0], y, task.column)
+            operand = given
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, task, weight_rows, d_y, d_last, d_initial, plan, reverse):
+def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
-    initial, y, y_column, slots, weight = task.initial, task.y, task.column, task.kept, task.weights.weight_hh
-    hidden, order, weight_rows = weight.shape[1], to_device(plan.sorted_indices), to_device(weight_rows)
-    d_state, previous, new = zeros(initial.shape, y), zeros(initial.shape, y), zeros(initial.shape, y)
-    launch(permute_states, d_state.size, d_last, order, False, d_state)
-    _, backward_step = step_kernels(cell)
+    y, weights, kept = task.y, task.weights, task.kept
+    shape, order = shape_of(task.x, weights), to_device(plan.sorted_indices)
+    hidden, vectors = shape.hidden, zeros((0, shape.hidden), y) if weights.vectors is None else weights.vectors
+    weight_rows, none = to_device(weight_rows), to_device(np.empty(0, np.int64))
+    d_others = zeros((0, 0), y) if d_others is None else d_others
+    carried = zeros((carried_by(cell), plan.num_sequences, hidden), y)
+    previous, num_states = zeros(task.initial.shape, y), len(cell.states)
+    launch(permute_states, previous.size, d_last, order, False, previous)
+    carried[:num_states].copy_to_device(previous)
+    phases = _phases(cell, shape, backward_table, BackwardPhase)
     for t in reversed(range(plan.max_seq_len)):
         alive = plan.batch_sizes[t]
         rows = _rows_of_step(plan, t, reverse)
-        before = _rows_of_step(plan, t - 1, reverse) if t else rows
-        states = initial, order, y, y_column, slots, len(cell.slots)
-        launch(load_states, alive * hidden, *states, before[:alive], t == 0, previous)
-        launch(load_states, alive * hidden, *states, rows, False, new)
-        launch(backward_step, alive * hidden, slots, rows, previous, new, d_y, y_column, d_state)
-        launch(transposed_product, alive * hidden, slots, rows, weight, weight_rows, d_state)
-    launch(permute_states, d_state.size, d_state, order, True, d_initial)
+        before = _rows_of_step(plan, t - 1, reverse)[:alive] if t else rows
+        states = task.initial, order, y, task.column, shape.outputs, kept, len(cell.slots)
+        launch(load_states, alive * hidden, *states, before, t == 0, previous)
+        for number, phase in reversed(list(enumerate(phases))):
+            column, weight, perm = phase.h_slot * hidden, weights.weight_hh, weight_rows
+            if phase.equations:
+                ends = d_y, task.column, bool(phase.of_outputs), d_others, bool(phase.of_states)
+                launch(backward_step_of(cell, number), alive * hidden, kept, rows, previous, vectors, *ends, carried)
+            else:
+                weight, perm = weights.weight_hr, none
+                arguments = kept, column, rows, d_y, task.column, shape.outputs, carried[0]
+                launch(keep_projection_grad, alive * hidden, *arguments)
+            target = carried[phase.target]
+            operands = kept, column, rows, weight, perm, phase.first_row, phase.depth
+            launch(transposed_product, alive * weight.shape[1], *operands, target)
+    d_states = zeros(d_initial.shape, y)
+    d_states.copy_to_device(carried[:num_states])
+    launch(permute_states, d_initial.size, d_states, order, True, d_initial)

@@ -5,13 +5,13 @@ are one loop over rows and units, and vectorise.
 """
 
 import functools
-from typing import NamedTuple
 
 from numba import types
 from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import address_of, caller
+from varlen_rnn.jit import address_of, body, caller
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
+from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
@@ -20,87 +20,112 @@ PROJECTED_ROWS = 2 * MOST_ROWS  # rows whose inputs are projected at once, of as
 BACKWARD_ROWS = 6  # of a block of the backward loop, which is several panels wide
 
 
-class Code(NamedTuple):
-    """The addresses of the compiled functions that both loops call: products, packing, and a cell's equations."""
-
-    multiply: int
-    pack: int
-    equations: int
-
-
-class Sizes(NamedTuple):
-    """What the loops know of a cell: its gates, states and slots, the numbers that a row keeps, what equations read."""
-
-    gates: int
-    states: int
-    slots: int
-    kept: int
-    reads_output: bool
-
-
-def sizes_of(cell):
-    """Return the Sizes of a cell."""
-    return Sizes(len(cell.gates), len(cell.states), len(cell.slots), cell.num_kept, cell.reads_output)
-
-
 def _forward_arguments(scalar):
     address = types.CPointer(scalar)
-    return address, address, types.intp
+    return address, address, address, address, types.intp, types.intp
 
 
 step_forward = caller(_forward_arguments)
 
 
 @functools.cache
-def forward_equations(cell, dtype):
-    """Return the address of a cell's step, for `step_forward(address, (projected, scratch, count))`.
+def forward_equations(cell, number, dtype):
+    """Return the address of a phase of a cell's step, for `step_forward(address, arguments)`.
 
-    Projected inputs are planes of `PROJECTED_ROWS` rows, one per gate.  The planes of the scratch, of `MOST_ROWS` rows,
-    are the recurrent products, the previous states, then the output and what a row keeps, which the step writes.
+    The arguments are `(projected, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
+    `PROJECTED_ROWS` rows, one per gate.  The planes of the scratch, of `MOST_ROWS` rows, are the recurrent products,
+    the previous states, then what the phase gives: its first result, slots, and states.  What phases pass on are planes
+    of their own, of as many rows.  Vectors are `vector_step` numbers apart.
     """
-    num_gates, num_states, num_kept, step = len(cell.gates), len(cell.states), cell.num_kept, cell.step
-    take_gates, take_states, put_results = take(num_gates), take(num_states), put(1 + num_kept)
-    plane, x_plane = MOST_ROWS * panel_width(dtype), PROJECTED_ROWS * panel_width(dtype)
-    previous, results = num_gates * plane, (num_gates + num_states) * plane
+    phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
+    before = sum(earlier.passes for earlier in cell.phases[:number])
+    take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
+    take_passed, take_vectors = take(before), take(num_vectors)
+    put_results, put_passes = put(1 + phase.slots[1] - phase.slots[0]), put(phase.passes)
+    last = number == len(cell.phases) - 1
+    put_states = put(num_states - 1 if last else 0)
+    width = panel_width(dtype)
+    plane, x_plane = MOST_ROWS * width, PROJECTED_ROWS * width
+    previous = most_gates(cell) * plane
+    results, step = previous + num_states * plane, phase.step
+    states, passes = results + (1 + phase.slots[1] - phase.slots[0]) * plane, before * plane
 
-    def forward_step(projected, scratch, count):
-        vectorise_widely()
-        for j in range(count):
-            x, h = take_gates(projected, j, x_plane), take_gates(scratch, j, plane)
-            states, slots = step(x, h, take_states(scratch, j + previous, plane))
-            put_results(scratch, j + results, plane, (states[0],) + slots + states[1:])  # noqa: RUF005
+    @body
+    def run(projected, scratch, passed, vectors, j):
+        x, h = take_x(projected, j, x_plane), take_products(scratch, j, plane)
+        prev, earlier = take_states(scratch, j + previous, plane), take_passed(passed, j, plane)
+        first, new, slots, later = step(x, h, prev, earlier, vectors)
+        put_results(scratch, j + results, plane, (first,) + slots)  # noqa: RUF005 - Numba joins tuples by + alone
+        put_states(scratch, j + states, plane, new)
+        put_passes(passed, j + passes, plane, later)
+
+    if num_vectors:
+
+        def forward_step(projected, scratch, passed, vectors, vector_step, rows):
+            vectorise_widely()
+            for r in range(rows):
+                for u in range(width):
+                    run(projected, scratch, passed, take_vectors(vectors, u, vector_step), r * width + u)
+
+    else:
+
+        def forward_step(projected, scratch, passed, vectors, vector_step, rows):
+            vectorise_widely()
+            for j in range(rows * width):
+                run(projected, scratch, passed, (), j)
 
     return address_of(forward_step, _forward_arguments(from_dtype(dtype)))
 
 
 def _backward_arguments(scalar):
-    return types.CPointer(scalar), types.intp
+    address = types.CPointer(scalar)
+    return address, address, types.intp, types.intp, types.intp
 
 
 step_backward = caller(_backward_arguments)
 
 
 @functools.cache
-def backward_equations(cell, dtype):
-    """Return the address of the gradient of a cell's step, for `step_backward(address, (scratch, count))`.
+def backward_equations(cell, number, dtype):
+    """Return the address of the gradient of a phase, for `step_backward(address, arguments)`.
 
-    The planes of the scratch, of `BACKWARD_ROWS` rows of `RUN_BYTES`, are what a row keeps, the previous states, and
-    the gradients of the states.  The gradients of the slots, and those of the previous states, replace them.
+    The arguments are `(scratch, vectors, vector_step, rows, span)`.  The planes of the scratch, of `BACKWARD_ROWS` rows
+    of `RUN_BYTES`, are what a row keeps (slots, states but the first, operands), the previous states, and what
+    gradients are carried: those of the states first.  The gradients of the phase's slots, and what it carries, replace
+    them.
     """
-    num_states, num_slots, step_grad = len(cell.states), len(cell.slots), cell.step_grad
-    take_states, take_slots, take_others = take(num_states), take(num_slots), take(num_states - 1)
-    put_states, put_slots = put(num_states), put(num_slots)
+    phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
+    num_operands, num_vectors = len(cell.phases) - 1, len(cell.vectors)
+    take_slots, take_previous, take_others = take(num_slots), take(num_states), take(num_states - 1)
+    take_operands, take_carried, take_vectors = take(num_operands), take(carried_by(cell)), take(num_vectors)
+    first, end = phase.slots
+    put_slots, put_carried, step_grad = put(end - first), put(carried_by(cell)), phase.step_grad
     plane = BACKWARD_ROWS * (RUN_BYTES // dtype.itemsize)
-    others, previous = num_slots * plane, cell.num_kept * plane
-    d_states = previous + num_states * plane
+    others, operands, previous = (n * plane for n in (num_slots, num_slots + num_states - 1, cell.num_kept))
+    carried, own = previous + num_states * plane, first * plane
 
-    def backward_step(scratch, count):
-        vectorise_widely()
-        for j in range(count):
-            slots, prev = take_slots(scratch, j, plane), take_states(scratch, j + previous, plane)
-            states = slots[:1] + take_others(scratch, j + others, plane)  # the output, which is not read, and the rest
-            d_slots, d_prev = step_grad(slots, prev, states, take_states(scratch, j + d_states, plane))
-            put_slots(scratch, j, plane, d_slots)
-            put_states(scratch, j + d_states, plane, d_prev)
+    @body
+    def run(scratch, vectors, j):
+        slots, prev = take_slots(scratch, j, plane), take_previous(scratch, j + previous, plane)
+        states = slots[:1] + take_others(scratch, j + others, plane)  # the output, which is not read, and the rest
+        given, arriving = take_operands(scratch, j + operands, plane), take_carried(scratch, j + carried, plane)
+        d_slots, leaving = step_grad(slots, prev, states, given, arriving, vectors)
+        put_slots(scratch, j + own, plane, d_slots)
+        put_carried(scratch, j + carried, plane, leaving)
+
+    if num_vectors:
+
+        def backward_step(scratch, vectors, vector_step, rows, span):
+            vectorise_widely()
+            for r in range(rows):
+                for u in range(span):
+                    run(scratch, take_vectors(vectors, u, vector_step), r * span + u)
+
+    else:
+
+        def backward_step(scratch, vectors, vector_step, rows, span):
+            vectorise_widely()
+            for j in range(rows * span):
+                run(scratch, (), j)
 
     return address_of(backward_step, _backward_arguments(from_dtype(dtype)))

@@ -1,15 +1,17 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
 A block is up to `block_rows` sequences at one step, or, where no more are alive, rows of several steps.  Its rows are
-projected at once, so that the weights of the inputs pass once per block.  Then, for each step and panel of units, the
-recurrent products are summed into the scratch, and the cell's equations run on it (`equations`).  Projected inputs are
-planes, too, one per panel of units and gate, where the rows of a step are neighbours.
+projected at once, so that the weights of the inputs pass once per block.  Then, for each step, phase of the cell and
+panel of units, the recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).
+Projected inputs are planes, too, one per panel of units and gate, where the rows of a step are neighbours; so is what a
+phase passes on.
 """
 
 from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined, engine_kernel
-from varlen_rnn.products.packing import pack, weight_of
+from varlen_rnn.products.gemm import Code
+from varlen_rnn.products.packing import no_weight, pack, part_of_weight, weight_of, weight_without_bias
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
@@ -21,7 +23,8 @@ from varlen_rnn.products.vectors import (
     store_units_non_temporal,
     width_of,
 )
-from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, Code, Sizes, step_forward
+from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
+from varlen_rnn.recurrence.phases import Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -39,6 +42,7 @@ class _Layer(NamedTuple):
     """What a thread reads and writes: addresses of the task's arrays, and elements from row to row."""
 
     hidden: int
+    outputs: int
     x: Any
     x_depth: int
     initial: Any
@@ -54,19 +58,23 @@ class _Layer(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """The blocks of units that a thread owns, the panels of both weights for all of them, and an output's numbers."""
+    """The blocks of units that a thread owns, an output's numbers, all panels, and the vectors of a cell.
+
+    Vectors are `vector_step` numbers apart.
+    """
 
     first: int
     end: int
     count: int
     width: int
     output_step: int
-    x_panels: Any
-    h_panels: Any
+    panels: Any
+    vectors: Any
+    vector_step: int
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: products, previous states, results; projected inputs; and offsets of rows.
+    """A thread's planes: products, previous states, results; projected inputs, what phases pass on; offsets of rows.
 
     `rows` are those whose inputs are projected, `x_rows` where they begin in `x`.
     """
@@ -76,6 +84,7 @@ class _Scratch(NamedTuple):
     results: int
     plane: int
     projected: Any
+    passed: Any
     rows: Any
     x_rows: Any
     sums: Any
@@ -87,24 +96,26 @@ class _Carry(NamedTuple):
     """What a group carries from step to step.
 
     The outputs of the step before and of this one, in turns: [steps behind them % 2][rank][unit].  Rows of `y` are
-    apart by what the caller's lengths make it, at worst all in one set of a cache.  Then the states but the first:
-    [state][unit block][rank][unit].
+    apart by what the caller's lengths make it, at worst all in one set of a cache.  Then, likewise, what each phase but
+    the last gives to the next one's product; then the states but the first: [state][unit block][rank][unit].
     """
 
     outputs: Any
     output_step: int
     output_plane: int
+    operands: Any
     states: Any
     state_plane: int
 
 
 class _Block(NamedTuple):
-    """Sequences at one step: how many, their rows, and where their outputs begin before and after it."""
+    """Sequences at one step: how many, their rows, where their outputs begin, before and after it, and operands."""
 
     count: int
     rows: Any
     before: Any
     now: Any
+    operands: Any
 
 
 class _Panel(NamedTuple):
@@ -123,29 +134,29 @@ def output_blocks(unit_blocks):
 
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs that owns so many blocks of units."""
-    planes = sizes.gates + sizes.states + 1 + sizes.kept
-    return planes * MOST_ROWS + PROJECTED_ROWS * own_unit_blocks * sizes.gates, 4 * PROJECTED_ROWS + MOST_ROWS
+    planes = sizes.gates + 2 * sizes.states + sizes.phase_slots
+    of_unit_block = PROJECTED_ROWS * sizes.x_gates + MOST_ROWS * sizes.passes
+    return planes * MOST_ROWS + own_unit_blocks * of_unit_block, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
 @cpu_inlined
 def _layer_of(task, last, keep, non_temporal):
     hidden = task.initial.shape[2]
     return _Layer(
-        hidden, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
+        hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
         task.initial.shape[1] * hidden, task.given, pointer(task.y, task.column), task.y.shape[1],
         pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal,
     )  # fmt: skip
 
 
 @cpu_inlined
-def _units_of(share, sizes, layer):
-    """Return the units of a thread, and the panels of `weight_ih`, and those of `weight_hh` after them."""
+def _units_of(share, layer, vectors):
+    """Return the units of a thread."""
     width = width_of(share.panels)
     count = (layer.hidden + width - 1) // width
     first, end = units_of(share, count)
-    h_panels = offset(share.panels, count * sizes.gates * (layer.x_depth + 1) * width)
     output_step = (count | 1) * width  # as many blocks as `output_blocks` says
-    return _Units(first, end, count, width, output_step, share.panels, h_panels)
+    return _Units(first, end, count, width, output_step, share.panels, pointer(vectors, 0), vectors.shape[1])
 
 
 @cpu_inlined
@@ -159,17 +170,19 @@ def _scratch_of(share, sizes, units):
     for r in range(MOST_ROWS):
         h_rows[r] = r * units.output_step
     results = (sizes.gates + sizes.states) * plane
-    projected = offset(share.numbers, results + (1 + sizes.kept) * plane)
+    projected = offset(share.numbers, results + (sizes.states + sizes.phase_slots) * plane)
+    passed = offset(projected, (units.end - units.first) * sizes.x_gates * PROJECTED_ROWS * units.width)
     return _Scratch(
-        share.numbers, sizes.gates * plane, results, plane, projected, rows, x_rows, sums, no_offsets, h_rows
+        share.numbers, sizes.gates * plane, results, plane, projected, passed, rows, x_rows, sums, no_offsets, h_rows
     )
 
 
 @cpu_inlined
-def _carry_of(group, units):
+def _carry_of(group, sizes, units):
     plane = group.count * units.output_step
-    states = offset(group.carry, 2 * plane)
-    return _Carry(group.carry, units.output_step, plane, states, units.count * group.count * units.width)
+    operands = offset(group.carry, 2 * plane)
+    states = offset(operands, (sizes.phases - 1) * plane)
+    return _Carry(group.carry, units.output_step, plane, operands, states, units.count * group.count * units.width)
 
 
 @cpu_inlined
@@ -195,7 +208,8 @@ def _leave_last_states(share, sizes, layer, units, group, carry):
             unit = unit_block * units.width
             valid = least(units.width, layer.hidden - unit)
             target = offset(layer.last, share.order[group.first + rank] * layer.hidden + unit)
-            copy_units(1, offset(carry.outputs, output + unit), 0, target, 0, valid)
+            of_output = least(units.width, layer.outputs - unit)
+            copy_units(of_output > 0, offset(carry.outputs, output + unit), 0, target, 0, of_output)
             state = offset(carry.states, (unit_block * group.count + rank) * units.width)
             others = offset(target, layer.state_size)
             copy_units(sizes.states - 1, state, carry.state_plane, others, layer.state_size, valid)
@@ -226,21 +240,21 @@ def _find_rows(share, layer, scratch, group, first, count, alive, t):
 def _project_rows(code, sizes, layer, units, scratch, num_rows):
     """Project the inputs of the listed rows, for the thread's units."""
     step = (layer.x_depth + 1) * units.width
-    panels = offset(units.x_panels, units.first * sizes.gates * step)
+    panels = offset(units.panels, units.first * sizes.x_gates * step)
     biases = Sums(offset(panels, layer.x_depth * units.width), scratch.no_offsets, step)
     multiply(code.multiply, (
-        num_rows, (units.end - units.first) * sizes.gates, Rows(layer.x, scratch.x_rows),
+        num_rows, (units.end - units.first) * sizes.x_gates, Rows(layer.x, scratch.x_rows),
         Panels(panels, step, layer.x_depth), biases,
         Sums(scratch.projected, scratch.sums, PROJECTED_ROWS * units.width), Prefetch(layer.x, scratch.no_offsets, 0),
     ))  # fmt: skip
 
 
 @cpu_inlined
-def _panel_of(layer, units, carry, group, number, first):
-    """Return a block of units, for the sequences from a rank on."""
+def _panel_of(units, carry, group, phase, number, first):
+    """Return a block of a phase's units, for the sequences from a rank on."""
     unit = number * units.width
     states = offset(carry.states, (number * group.count + first) * units.width)
-    return _Panel(number, unit, least(units.width, layer.hidden - unit), states)
+    return _Panel(number, unit, least(units.width, phase.units - unit), states)
 
 
 @cpu_inlined
@@ -255,52 +269,122 @@ def _load_states(sizes, units, scratch, carry, block, panel):
 
 
 @cpu_inlined
-def _multiply_panel(code, sizes, layer, units, scratch, block, panel, depth, way):
+def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way):
     """Sum the recurrent products of a block of units, one panel per gate, in the order in which panels pass."""
-    step, nearest = (layer.hidden + 1) * units.width, 0 if way > 0 else sizes.gates - 1
-    panels = offset(units.h_panels, (panel.number * sizes.gates + nearest) * step)
-    biases = Sums(offset(panels, layer.hidden * units.width), scratch.no_offsets, way * step)
+    step, nearest = (phase.depth + 1) * units.width, 0 if way > 0 else phase.gates - 1
+    panels = offset(units.panels, phase.panels + (panel.number * phase.gates + nearest) * step)
+    biases = Sums(offset(panels, phase.depth * units.width), scratch.no_offsets, way * step)
     products = Sums(offset(scratch.planes, nearest * scratch.plane), scratch.sums, way * scratch.plane)
     multiply(code.multiply, (
-        block.count, sizes.gates, Rows(block.before, scratch.h_rows), Panels(panels, way * step, depth), biases,
+        block.count, phase.gates, Rows(operand, scratch.h_rows), Panels(panels, way * step, depth), biases,
         products, Prefetch(panels, scratch.no_offsets, 0),
     ))  # fmt: skip
 
 
 @cpu_inlined
-def _store_states(sizes, layer, units, scratch, carry, block, panel):
-    """Copy the results of a block of units: outputs to `y` and for the next step, states for the next step."""
-    for r in range(block.count):
-        source = offset(scratch.planes, scratch.results + r * units.width)
-        copy_units(1, source, 0, offset(layer.y, block.rows[r] * layer.y_stride + panel.unit), 0, panel.valid)
-        output = offset(block.now, r * carry.output_step + panel.unit)
-        copy_units(1, source, 0, output, 0, units.width)
-        others, there = offset(source, (1 + sizes.slots) * scratch.plane), offset(panel.states, r * units.width)
-        copy_units(sizes.states - 1, others, scratch.plane, there, carry.state_plane, units.width)
+def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
+    """Run a phase's equations on a block of units, whose projected inputs begin at a row."""
+    number = panel.number - units.first
+    projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
+    passed = offset(scratch.passed, number * sizes.passes * scratch.plane)
+    vectors = offset(units.vectors, panel.unit)
+    step_forward(phase.equations, (projected, scratch.planes, passed, vectors, units.vector_step, block.count))
 
 
 @cpu_inlined
-def _keep_rows(sizes, layer, units, scratch, block, panel):
+def _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given):
+    """Copy the results of a block of units: outputs to `y`, states for the next step, both to what is `given` on.
+
+    What a phase gives to the next one's product is kept, too.
+    """
+    results = scratch.results if phase.equations else 0  # a projection's are its products
+    rows, step = layer.y, layer.y_stride
+    if phase.keeps >= 0:
+        rows, step = offset(layer.kept, phase.keeps * layer.hidden), layer.kept_stride
+    stores = phase.keeps < 0 or layer.keep
+    for r in range(block.count):
+        source = offset(scratch.planes, results + r * units.width)
+        copy_units(stores, source, 0, offset(rows, block.rows[r] * step + panel.unit), 0, panel.valid)
+        copy_units(1, source, 0, offset(given, r * carry.output_step + panel.unit), 0, units.width)
+        others, there = offset(source, (1 + phase.slots) * scratch.plane), offset(panel.states, r * units.width)
+        copy_units(phase.states, others, scratch.plane, there, carry.state_plane, units.width)
+
+
+@cpu_inlined
+def _keep_rows(layer, units, scratch, block, panel, phase):
     """Copy what the gradient needs of a block of units, past the caches where they could not hold it until then."""
+    count, first = phase.slots + phase.states, phase.first_slot * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
-        target = offset(layer.kept, block.rows[r] * layer.kept_stride + panel.unit)
+        target = offset(layer.kept, block.rows[r] * layer.kept_stride + first)
         if layer.non_temporal:
-            store_units_non_temporal(sizes.kept, source, scratch.plane, target, layer.hidden, panel.valid)
+            store_units_non_temporal(count, source, scratch.plane, target, layer.hidden, panel.valid)
         else:
-            copy_units(sizes.kept, source, scratch.plane, target, layer.hidden, panel.valid)
+            copy_units(count, source, scratch.plane, target, layer.hidden, panel.valid)
 
 
 @cpu_inlined
 def _clear_pads(sizes, layer, block):
-    """Clear what makes rows longer than what is kept, for a user may fetch them."""
+    """Clear what makes rows longer than what is kept, for a user may fetch them; of a projection, its gradient too."""
+    written = sizes.kept + (layer.outputs < layer.hidden)
     for r in range(block.count):
-        for j in range(sizes.kept * layer.hidden, layer.kept_stride):
+        for j in range(written * layer.hidden, layer.kept_stride):
             layer.kept[block.rows[r] * layer.kept_stride + j] = 0
 
 
+@cpu_inlined
+def _pack_weights(code, share, sizes, phases, task, layer, units):
+    """Pack the weights of the inputs and of all phases."""
+    weights = Direction(*task.weights)
+    blocks, first = blocks_to_pack(share, units.count, 0), forward_phase(phases, 0)
+    of_x = weight_of(weights.weight_ih, weights.bias_ih, sizes.x_gates, units.panels)
+    of_h = part_of_weight(
+        weights.weight_hh, weights.bias_hh, 0, first.gates, layer.hidden, offset(units.panels, first.panels)
+    )
+    pack(code.pack, ((of_x, of_h), True, blocks))
+    for number in range(1, sizes.phases):
+        phase = forward_phase(phases, number)
+        panels = offset(units.panels, phase.panels)
+        of_phase = part_of_weight(
+            weights.weight_hh, weights.bias_hh, phase.first_row, phase.gates, layer.hidden, panels
+        )
+        if phase.equations == 0:
+            of_phase = weight_without_bias(weights.weight_hr, panels)
+        count = (phase.units + units.width - 1) // units.width
+        pack(code.pack, ((of_phase, no_weight(panels)), True, blocks_to_pack(share, count, number)))
+
+
+@cpu_inlined
+def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings):
+    """Run all phases of a step for a block of sequences; return how often the thread has met its team."""
+    way = 1 if t % 2 else -1
+    operand, given = block.before, block.before
+    for number in range(sizes.phases):
+        phase = forward_phase(phases, number)
+        depth = phase.depth if number > 0 or layer.given or t > 0 else 0
+        given = offset(block.operands, number * carry.output_plane) if phase.keeps >= 0 else block.now
+        if number > 0 and share.parts > 1:  # a product needs all units of its operand
+            meetings += 1
+            wait(group.line, meetings * share.parts)
+        # Panels pass up one step and down the next: the caches hold the last ones.
+        end = least(units.end, (phase.units + units.width - 1) // units.width)
+        for i in range(end - units.first):
+            panel_number = units.first + i if way > 0 else end - 1 - i
+            panel = _panel_of(units, carry, group, phase, panel_number, first)
+            _load_states(sizes, units, scratch, carry, block, panel)
+            if phase.gates:
+                _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way)
+            if phase.equations:
+                _run_equations(sizes, units, scratch, block, panel, phase, at_x)
+            _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given)
+            if layer.keep:
+                _keep_rows(layer, units, scratch, block, panel, phase)
+        operand = given
+    return meetings
+
+
 @engine_kernel
-def forward(shard, num_shards, work, batch, code, sizes, task, last, keep, non_temporal):
+def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, keep, non_temporal):
     """Run the steps of the groups that a thread takes: write the outputs of a task, and what its rows keep.
 
     `last` gets the last states; `keep` says whether to keep what the gradient needs, `non_temporal` whether past the
@@ -310,28 +394,25 @@ def forward(shard, num_shards, work, batch, code, sizes, task, last, keep, non_t
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
     layer = _layer_of(task, last, keep, non_temporal)
-    units = _units_of(share, sizes, layer)
+    units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
-    weights = Direction(*task.weights)
-    of_x = weight_of(weights.weight_ih, weights.bias_ih, units.x_panels)
-    of_h = weight_of(weights.weight_hh, weights.bias_hh, units.h_panels)
-    pack(code.pack, ((of_x, of_h), True, sizes.gates, blocks_to_pack(share, units.count)))
-    number, rows, t, steps = -1, 0, 0, 0
+    _pack_weights(code, share, sizes, phases, task, layer, units)
+    number, rows, t, steps, meetings = -1, 0, 0, 0, 0
     while True:
         number, t = next_group(share, number, rows, t, steps)
         if number < 0:
             return
         group = group_of(share, number)
-        carry, steps = _carry_of(group, units), group.steps
+        carry, steps = _carry_of(group, sizes, units), group.steps
         if t == 0:
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
             if share.parts > 1 and (layer.given or t > 0):  # a step needs all units of the one before
-                wait(group.line, (t + layer.given) * share.parts)
+                meetings += 1
+                wait(group.line, meetings * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:
                 alive -= 1
-            depth, way = layer.hidden if layer.given or t > 0 else 0, 1 if t % 2 else -1
             before, now = t % 2 * carry.output_plane, (t + 1) % 2 * carry.output_plane
             for first in range(0, alive, share.block_rows):
                 count = least(share.block_rows, alive - first)
@@ -339,20 +420,14 @@ def forward(shard, num_shards, work, batch, code, sizes, task, last, keep, non_t
                     num_rows, until = _find_rows(share, layer, scratch, group, first, count, alive, t)
                     _project_rows(code, sizes, layer, units, scratch, num_rows)
                     projected_until, at_x = until if count == alive else projected_until, 0
-                at = offset(carry.outputs, first * carry.output_step)
-                block = _Block(count, offset(scratch.rows, at_x), offset(at, before), offset(at, now))
-                # Panels pass up one step and down the next: the caches hold the last ones.
-                for i in range(units.end - units.first):
-                    number_of_panel = units.first + i if way > 0 else units.end - 1 - i
-                    panel = _panel_of(layer, units, carry, group, number_of_panel, first)
-                    _load_states(sizes, units, scratch, carry, block, panel)
-                    _multiply_panel(code, sizes, layer, units, scratch, block, panel, depth, way)
-                    plane = (panel.number - units.first) * sizes.gates * PROJECTED_ROWS
-                    projected = offset(scratch.projected, (plane + at_x) * units.width)
-                    step_forward(code.equations, (projected, scratch.planes, count * units.width))
-                    _store_states(sizes, layer, units, scratch, carry, block, panel)
-                    if layer.keep:
-                        _keep_rows(sizes, layer, units, scratch, block, panel)
+                at, operands = first * carry.output_step, offset(carry.operands, first * carry.output_step)
+                outputs = offset(carry.outputs, at)
+                block = _Block(
+                    count, offset(scratch.rows, at_x), offset(outputs, before), offset(outputs, now), operands
+                )
+                meetings = _run_block(
+                    code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings
+                )
                 if layer.keep and units.end == units.count:
                     _clear_pads(sizes, layer, block)
                 at_x += count

@@ -12,10 +12,13 @@ from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
+from varlen_rnn.recurrence.phases import kept_by, shape_of
 from varlen_rnn.recurrence.task import Direction, Task
 
+_REVERSE = False, True
 
-def forward(cell, x, directions, initial, plan, keep=True):
+
+def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     """Return the outputs and last states of one layer, and what it keeps for its gradient.
 
     Parameters
@@ -23,47 +26,56 @@ def forward(cell, x, directions, initial, plan, keep=True):
     cell : Cell
     x : (rows, input) C-contiguous, float32 or float64
     directions : list of Direction
-        One, or two: the second runs each sequence from its last row to its first.
+        One, or two.
     initial : (states, directions, sequences, hidden), or None for zeros; in the caller's order
+        The first state may have fewer units, those of a projection; the others are zeros.
     plan : SortedSeqs
     keep : bool
         Whether to keep what the gradient needs; without, inference keeps nothing but its outputs.
+    reverse : tuple of bool, optional
+        Whether a direction runs each sequence from its last row to its first; the second one, unless given.
 
     Returns
     -------
-    y : (rows, directions * hidden)
-    last : (states, directions, sequences, hidden), in the caller's order; of an empty sequence, its initial states
-    kept : list of (rows, cell.num_kept * hidden or more), one per direction; empty unless `keep`
+    y : (rows, directions * outputs)
+    last : as `initial`; of an empty sequence, its initial states
+    kept : list of (rows, columns of the cell * hidden or more), one per direction; empty unless `keep`
     """
-    hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
-    shape = (num_states, plan.num_sequences, hidden)
-    y = empty((x.shape[0], len(directions) * hidden), x)
+    shape = shape_of(x, directions[0])
+    hidden, outputs, num_states = shape.hidden, shape.outputs, len(cell.states)
+    sizes, columns = (num_states, plan.num_sequences, hidden), kept_by(cell, shape.projects) * hidden
+    y = empty((x.shape[0], len(directions) * outputs), x)
     last, kept = [], []
     engine = _engine_of(x)
-    for number, direction in enumerate(directions):
+    for number, (direction, backwards) in enumerate(zip(directions, reverse or _REVERSE, strict=False)):
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
-        end = zeros(shape, x) if initial is None else empty(shape, x)
+        end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
         start = end if initial is None else _of_direction(initial, number)
-        kept_rows = engine.kept_of_rows(x, cell.num_kept * hidden) if keep or engine is cuda else y[:0]
-        task = Task(x, direction, start, initial is not None, y, number * hidden, kept_rows)
-        engine.forward(cell, task, end, plan, number == 1, keep)
+        kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
+        task = Task(x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows)
+        engine.forward(cell, task, end, plan, backwards, keep)
         last.append(end)
         if keep:
             kept.append(kept_rows)
     return y, _stack_directions(last), kept
 
 
-def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True, need_weights=True):
+def backward(
+    cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True, need_weights=True, reverse=None,
+    d_others=None,
+):  # fmt: skip
     """Return the gradients of one layer's inputs, weights and initial states; overwrites what was `kept`.
 
     Parameters
     ----------
-    d_y : (rows, directions * hidden)
+    d_y : (rows, directions * outputs)
     d_last : (states, directions, sequences, hidden)
     need_x : bool
         Whether the gradient of `x` is wanted.
     need_weights : bool
         Whether those of the weights are.
+    d_others : list of (rows, (states - 1) * hidden), one per direction, optional
+        The gradients of the states but the first, of every row.
 
     Returns
     -------
@@ -72,29 +84,74 @@ def backward(cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=Tr
         The gradients of both biases may be views of one memory; empty unless `need_weights`.
     d_initial : (states, directions, sequences, hidden)
     """
-    hidden, num_states = directions[0].weight_hh.shape[1], len(cell.states)
-    num_gates = len(cell.gates) * hidden
-    shape = (num_states, plan.num_sequences, hidden)
+    shape = shape_of(x, directions[0])
+    sizes = len(cell.states), plan.num_sequences, shape.hidden
+    x_rows, x_column = _weight_rows(cell.x_order, shape.hidden), cell.x_slot * shape.hidden
+    weight_rows, of_all = _rows_of_phases(cell, shape.hidden)
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
     engine = _engine_of(x)
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
-        start = zeros(shape, x) if initial is None else _of_direction(initial, number)
-        d_start, column, reverse = empty(shape, x), number * hidden, number == 1
-        task, weight_rows = Task(x, direction, start, True, y, column, slots), _weight_rows(cell.h_gates, hidden)
-        engine.backward(cell, task, weight_rows, d_y, _of_direction(d_last, number), d_start, plan, reverse)
-        x_column = cell.x_slot * hidden
+        start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
+        d_start, column, backwards = empty(sizes, x), number * shape.outputs, (reverse or _REVERSE)[number]
+        task = Task(x, direction, start, True, shape.outputs, y, column, slots)
+        of_others = None if d_others is None else d_others[number]
+        d_end = _of_direction(d_last, number)
+        engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, plan, backwards)
         if need_x:
-            product(slots, direction.weight_ih, d_x, a_column=x_column, accumulate=number > 0)
+            weight = direction.weight_ih
+            if len(x_rows):
+                weight = _like(to_host(weight)[x_rows], weight)
+            product(slots, weight, d_x, a_column=x_column, accumulate=number > 0)
         d_initial.append(d_start)
-        if not need_weights:
-            continue
-        of_x = Factor(x_column, x_column + num_gates, x, 0, x.shape[1], x[:0], ALL_ROWS)
-        of_h = Factor(0, num_gates, y, column, hidden, start[0], plan.previous_rows(reverse), weight_rows)
-        d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h)
-        d_bias_ih, d_bias_hh = sums[x_column : x_column + num_gates], _scatter(sums[:num_gates], weight_rows)
-        d_directions.append(Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh))
+        if need_weights:
+            before = y, column, start[0], plan.previous_rows(backwards)
+            d_directions.append(_weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direction))
     return d_x, d_directions, _stack_directions(d_initial)
+
+
+def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direction):
+    """Return the gradients of the weights of a direction, from the slots that hold those of gates.
+
+    What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
+    """
+    (y, column, first, previous), hidden = before, shape.hidden
+    start, end = cell.x_slot * hidden, (cell.x_slot + len(cell.x_gates)) * hidden
+    of_x = Factor(start, end, x, 0, x.shape[1], x[:0], ALL_ROWS, x_rows)
+    windows = [(p.h_slot * hidden, (p.h_slot + p.gates) * hidden) for p in cell.phases]
+    if shape.projects:
+        first = _like(np.ascontiguousarray(to_host(first)[:, : shape.outputs]), first)
+    of_h = Factor(*windows[0], y, column, shape.outputs, first, previous, weight_rows[0])
+    d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, len(cell.slots) * hidden)
+    parts, operand = [d_weight_hh], (len(cell.slots) + len(cell.states) - 1) * hidden
+    for window, rows in zip(windows[1:], weight_rows[1:], strict=True):
+        parts.append(_product_of_columns(slots, *window, operand, hidden, rows))
+        operand += hidden
+    d_bias_ih = _scatter(sums[of_x.first : of_x.end], x_rows)
+    d_bias_hh = [_scatter(sums[slice(*window)], rows) for window, rows in zip(windows, weight_rows, strict=True)]
+    d_weight_hr = d_vectors = None
+    if shape.projects:
+        d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
+    if cell.vectors:
+        of_vectors = [to_host(sums)[slot * hidden : (slot + 1) * hidden] for slot in cell.vector_slots]
+        d_vectors = _like(np.stack(of_vectors), sums)
+    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, d_vectors)
+
+
+def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
+    """Return the sums over rows of the products of some of their columns with others of them."""
+    none = Factor(0, 0, kept[:0], 0, 0, kept[:0], ALL_ROWS)
+    return row_products(kept, Factor(first, end, kept, column, columns, kept[:0], ALL_ROWS, targets), none)[0]
+
+
+def _joined(parts):
+    """Return arrays one after another; itself, if it is one."""
+    return parts[0] if len(parts) == 1 else _like(np.concatenate([to_host(part) for part in parts]), parts[0])
+
+
+def _like(array, other):
+    """Return an array of the host where another one is."""
+    return to_device(array) if on_device(other) else array
 
 
 def _engine_of(x):
@@ -117,11 +174,23 @@ def _stack_directions(states):
 
 
 @functools.lru_cache
-def _weight_rows(h_gates, hidden):
-    """Return the row of `weight_hh` that each column of the slots belongs to; none, where it is that of its number."""
-    rows = np.add.outer(np.multiply(h_gates, hidden), np.arange(hidden)).ravel()
+def _weight_rows(order, hidden):
+    """Return the row of a weight that each column of gradients belongs to; none, where it is that of its number."""
+    rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
     rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
+
+
+@functools.lru_cache
+def _rows_of_phases(cell, hidden):
+    """Return for each phase the row of its weight that each column belongs to, and all of these in one array."""
+    rows = [_weight_rows(phase.order, hidden) for phase in cell.phases]
+    if not any(map(len, rows)):
+        return rows, ALL_ROWS
+    counted = (np.arange(phase.gates * hidden) for phase in cell.phases)
+    of_all = np.concatenate([part if len(part) else all_rows for part, all_rows in zip(rows, counted, strict=True)])
+    of_all.flags.writeable = False
+    return rows, of_all
 
 
 def _scatter(values, places):
@@ -131,4 +200,4 @@ def _scatter(values, places):
     host = to_host(values)
     scattered = np.empty_like(host)
     scattered[places] = host
-    return to_device(scattered) if on_device(values) else scattered
+    return _like(scattered, values)

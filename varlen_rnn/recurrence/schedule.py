@@ -43,7 +43,7 @@ class Loop(NamedTuple):
 
     `memory_of(own_unit_blocks, sequences)`: how many rows of `width` numbers a thread needs that owns so many blocks of
     units, and how many offsets where its groups have so many sequences.  A sequence carries `carry_rows`, the packed
-    weights take `panel_rows`.
+    weights take `panel_rows`.  Whether threads may share its units says `may_meet`.
     """
 
     kernel: Callable
@@ -51,6 +51,7 @@ class Loop(NamedTuple):
     width: int
     carry_rows: int
     panel_rows: int
+    may_meet: bool = True
 
 
 def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
@@ -72,7 +73,7 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
         Of the kernel, after the batch.
     """
     batch, bounds = ranks_of(plan), (0, plan.num_sequences)
-    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=True)
+    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)

@@ -18,7 +18,7 @@ from varlen_rnn.products.packing import Blocks
 from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
 
-PACKING = 2  # lines of `integers`, after those of the groups
+PACKING = 8  # lines of `integers`, after those of the groups: two for each phase, of at most four
 FIRST, END, LEFT = 1, 2, 3  # places in the line of a group, after its counter
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 
@@ -37,9 +37,9 @@ class Work(NamedTuple):
 
     `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
     then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
-    it has behind it; and its first and end among the sequences, and its rows left.  Then there are two lines for
-    packing, how many unit blocks are taken and how many are packed, and the offsets of each shard, followed by an empty
-    line: what a thread writes at each step shares no line with what another reads.
+    it has behind it; and its first and end among the sequences, and its rows left.  Then there are two lines for the
+    packing of each phase, how many unit blocks are taken and how many are packed, and the offsets of each shard,
+    followed by an empty line: what a thread writes at each step shares no line with what another reads.
     """
 
     groups: int
@@ -106,12 +106,13 @@ def units_of(share, unit_blocks):
 
 
 @cpu_inlined
-def blocks_to_pack(share, unit_blocks):
-    """Return which blocks of units a thread packs.
+def blocks_to_pack(share, unit_blocks, phase):
+    """Return which blocks of units a thread packs for a phase.
 
     Where there is one group, its members pack what they own, each into its own caches.  Groups share the panels.
     """
-    taken, packed = offset(share.lines, share.groups * COUNTER), offset(share.lines, (share.groups + 1) * COUNTER)
+    taken = offset(share.lines, (share.groups + 2 * phase) * COUNTER)
+    packed = offset(taken, COUNTER)
     if share.groups == 1:
         first, end = units_of(share, unit_blocks)
         return Blocks(first, end, False, taken, packed)

@@ -8,13 +8,29 @@ import numpy as np
 class Direction(NamedTuple):
     """The weights of one direction of a layer, in PyTorch's shapes: gates stand one below the other.
 
-    `weight_ih` (gates * hidden, input), `weight_hh` (gates * hidden, hidden), both biases (gates * hidden,).
+    Attributes
+    ----------
+    weight_ih : (x_gates * hidden, input)
+    weight_hh : (h_gates * hidden, outputs)
+    bias_ih : (x_gates * hidden,)
+    bias_hh : (h_gates * hidden,)
+    weight_hr : (outputs, hidden), or None
+        The projection of the outputs; without it, they are the hidden units.
+    vectors : (number of vectors, hidden), or None
+        The vectors of a cell, where it has some.
     """
 
     weight_ih: np.ndarray
     weight_hh: np.ndarray
     bias_ih: np.ndarray
     bias_hh: np.ndarray
+    weight_hr: np.ndarray | None = None
+    vectors: np.ndarray | None = None
+
+    @property
+    def hidden(self):
+        """The hidden units."""
+        return (self.weight_hh if self.weight_hr is None else self.weight_hr).shape[1]
 
 
 class Task(NamedTuple):
@@ -27,10 +43,12 @@ class Task(NamedTuple):
     initial : (states, sequences, hidden), in the caller's order
     given : bool
         Whether `initial` was given; otherwise it is zeros.
+    outputs : int
+        The units of an output; those hidden, unless they are projected.
     y : (rows, columns)
         Outputs; those of this direction begin at `column`.
     column : int
-    kept : (rows, cell.num_kept * hidden or more)
+    kept : (rows, columns of the cell * hidden or more)
         What the gradient needs of each row; the backward loop overwrites its slots.  Of no rows, in inference.
     """
 
@@ -38,6 +56,7 @@ class Task(NamedTuple):
     weights: Direction
     initial: Any
     given: bool
+    outputs: int
     y: Any
     column: int
     kept: Any

@@ -16,10 +16,12 @@ import functools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from varlen_rnn.cells.derive import OF_INPUTS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
+from varlen_rnn.cells.registry import find_cell, register
+from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.jit import body
 
@@ -27,6 +29,46 @@ _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
+
+
+class Phase(NamedTuple):
+    """One recurrent product of a step, and the equations that follow it, for one unit of one sequence.
+
+    The product of the first phase reads the output before, that of each other one what the phase before gave.
+
+    Attributes
+    ----------
+    step : function
+        `step(x, h, prev, passed, v) -> (first, states, slots, passes)`, of tuples of scalars: the projected inputs of
+        all gates that have one; the phase's own products; the states before; what earlier phases passed on; vectors.
+        `first` is the output, or of a phase that is not the last what the next product reads; `states` are those but
+        the first, of the last phase; `slots` are its columns of what a row keeps; `passes` is passed on.
+    step_grad : function
+        `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried)`; phases run from the last to the
+        first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases but
+        the first read; and what is carried: the gradients of the states, then, of several phases, that of what this
+        phase gave, then others.  Returns the gradients of the phase's slots, and what is carried on: of the first phase
+        the gradients of the states before.
+    gates : int
+        How many products it has: of all gates that have one, phase by phase.
+    h_slot : int
+        The first of the columns that get the gradients of its products.
+    order : tuple of int
+        To which of its gates each of these columns belongs.
+    slots : tuple of int
+        Its first column, and where they end.
+    passes, carries : int
+        How many values `step` passes on, and `step_grad` carries on beyond gradients of states and operands.
+    """
+
+    step: Callable
+    step_grad: Callable
+    gates: int
+    h_slot: int
+    order: tuple[int, ...]
+    slots: tuple[int, int]
+    passes: int
+    carries: int
 
 
 class Cell(Frozen):
@@ -77,19 +119,24 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "gates", "h_gates", "name", "num_kept", "reads_output", "slots", "states", "step", "step_grad",
-        "x_slot",
+        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "slots", "source",
+        "states", "vector_slots", "vectors", "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
     gates: tuple[str, ...]
-    h_gates: tuple[int, ...]
+    h_gates: tuple[str, ...]
     name: str
     num_kept: int
+    origin: tuple[str, str]
+    phases: tuple[Phase, ...]
     reads_output: bool
     slots: tuple[str, ...]
+    source: str | None
     states: tuple[str, ...]
-    step: Callable
-    step_grad: Callable
+    vector_slots: tuple[int, ...]
+    vectors: tuple[str, ...]
+    x_gates: tuple[str, ...]
+    x_order: tuple[int, ...]
     x_slot: int
 
     def __init__(
@@ -103,24 +150,67 @@ class Cell(Frozen):
         step_grad: Callable,
         product_slots: Mapping[str, str] | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name.isprintable() or not name.strip():
-            raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
+        self._put("name", check_name(name))
         for what, function in (("step", step), ("step_grad", step_grad)):
             if not callable(function):
                 raise DTypeError(f"cell {name!r}, {what}", expected="a function", got=type(function).__name__)
         step, step_grad = (getattr(function, "py_func", function) for function in (step, step_grad))
-        self._put("name", name)
         for what, given in (("gates", gates), ("states", states), ("slots", slots)):
             self._put(what, _names(f"cell {name!r}, {what}", given))
-        self._put("num_kept", len(self.slots) + len(self.states) - 1)
-        self._put_windows({} if product_slots is None else product_slots)
-        self._put("reads_output", _check_equations(self, step, step_grad))
-        self._put("step", body(step))
-        self._put("step_grad", body(step_grad))
-        _register(self)
+        order = self._put_windows({} if product_slots is None else product_slots)
+        self._put("reads_output", _check_equations(self, order, step, step_grad))
+        count = len(self.gates)
+        phase = Phase(*_adapted(step, step_grad), count, 0, order, (0, len(self.slots)), 0, 0)
+        self._put_rest(self.gates, self.gates, (), (), tuple(range(count)), (phase,), None, step)
+        register(self)
 
-    def _put_windows(self, product_slots: Mapping[str, str]) -> None:
-        """Find where the gradients of projected inputs and of recurrent products stand among the slots."""
+    def _put_rest(
+        self,
+        x_gates: tuple[str, ...],
+        h_gates: tuple[str, ...],
+        vectors: tuple[str, ...],
+        vector_slots: tuple[int, ...],
+        x_order: tuple[int, ...],
+        phases: tuple[Phase, ...],
+        source: str | None,
+        function: Callable,
+    ) -> None:
+        for name, value in (("x_gates", x_gates), ("h_gates", h_gates), ("vectors", vectors), ("phases", phases)):
+            self._put(name, value)
+        self._put("vector_slots", vector_slots)
+        self._put("x_order", x_order)
+        self._put("num_kept", len(self.slots) + len(self.states) - 1 + len(phases) - 1)
+        self._put("source", source)
+        self._put("origin", (function.__module__, function.__qualname__))
+
+    @classmethod
+    def of_phases(
+        cls,
+        step: Step,
+        derived: Derived,
+        phases: tuple[Phase, ...],
+        x_gates: tuple[str, ...],
+        name: str,
+        origin: Callable,
+    ) -> Cell:
+        """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
+        self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
+        of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
+        places = {column.name: place for place, column in enumerate(columns) if column.kind == "vector"}
+        given = {
+            "name": name, "gates": step.gates, "states": step.states, "slots": derived.slots,
+            "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
+        }  # fmt: skip
+        for what, value in given.items():
+            self._put(what, value)
+        h_gates, vector_slots = sum(derived.gates, ()), tuple(places[vector] for vector in step.vectors)
+        x_order = tuple(x_gates.index(gate) for _, gate in of_x)
+        self._put_rest(x_gates, h_gates, step.vectors, vector_slots, x_order, phases, derived.source, origin)
+        register(self)
+        return self
+
+    def _put_windows(self, product_slots: Mapping[str, str]) -> tuple[int, ...]:
+        """Find where the gradients of projected inputs stand among the slots; return the gates of the products'."""
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
         if not isinstance(product_slots, Mapping) or not all(
             isinstance(name, str) for pair in product_slots.items() for name in pair
@@ -141,7 +231,7 @@ class Cell(Frozen):
         if set(first) != set(of_products) or len(of_products) != len(gates):
             raise ShapeError(what, expected=f"{tuple(of_products)} first, in any order", got=slots, hint=hint)
         self._put("x_slot", x_slot)
-        self._put("h_gates", tuple(of_products[slot] for slot in first))
+        return tuple(of_products[slot] for slot in first)
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
         return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again
@@ -157,7 +247,30 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
     return names
 
 
-def _check_equations(cell: Cell, step: Callable, step_grad: Callable) -> bool:
+def check_name(name: object) -> str:
+    """Return the name of a cell, after checking that it is a printable text."""
+    if not isinstance(name, str) or not name.isprintable() or not name.strip():
+        raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
+    return name
+
+
+def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
+    """Return equations written by hand as those of a phase."""
+    step, step_grad = body(step), body(step_grad)
+
+    @body
+    def of_phase(x, h, prev, passed, v):
+        states, slots = step(x, h, prev)
+        return states[0], states[1:], slots, ()
+
+    @body
+    def grad_of_phase(slots, prev, states, operands, carried, v):
+        return step_grad(slots, prev, states, carried)
+
+    return of_phase, grad_of_phase
+
+
+def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_grad: Callable) -> bool:
     """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
         hint = "keep what it needs of the output in a slot; take states by constant numbers, do not unpack them"
@@ -171,7 +284,7 @@ def _check_equations(cell: Cell, step: Callable, step_grad: Callable) -> bool:
         states, slots = _run(cell, "step", step, (x, h, prev), ("states", "slots"))
         given = slots, prev, (math.nan, *states[1:]), d_states
         d_slots, d_prev = _run(cell, "step_grad", step_grad, given, ("slots", "states"))
-        _check_gradient(cell, functools.partial(_loss, step, d_states), (x, h, prev), d_slots, d_prev)
+        _check_gradient(cell, order, functools.partial(_loss, step, d_states), (x, h, prev), d_slots, d_prev)
     return _may_read_first(cell, "step", step, 2) or _may_read_first(cell, "step_grad", step_grad, 1)
 
 
@@ -202,10 +315,15 @@ def _loss(step: Callable, d_states: _Floats, arguments: _Tuples) -> float:
 
 
 def _check_gradient(
-    cell: Cell, loss: Callable[[_Tuples], float], arguments: _Tuples, d_slots: _Floats, d_prev: _Floats
+    cell: Cell,
+    order: tuple[int, ...],
+    loss: Callable[[_Tuples], float],
+    arguments: _Tuples,
+    d_slots: _Floats,
+    d_prev: _Floats,
 ) -> None:
     """Raise unless gradients are central differences of the loss."""
-    of_products = {gate: d_slots[slot] for slot, gate in enumerate(cell.h_gates)}
+    of_products = {gate: d_slots[slot] for slot, gate in enumerate(order)}
     gradients = (
         d_slots[cell.x_slot : cell.x_slot + len(cell.gates)],
         tuple(of_products[gate] for gate in range(len(cell.gates))),
@@ -227,39 +345,3 @@ def _difference(loss: Callable[[_Tuples], float], arguments: _Tuples, place: int
         return loss((*arguments[:place], tuple(moved), *arguments[place + 1 :]))
 
     return (at(_STEP) - at(-_STEP)) / (2 * _STEP)
-
-
-_CELLS: dict[str, Cell] = {}
-
-
-def _register(cell: Cell) -> None:
-    """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
-    former = _CELLS.get(cell.name)
-    if former is not None and _origin(former) != _origin(cell):
-        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has")
-    _CELLS[cell.name] = cell
-
-
-def _origin(cell: Cell) -> tuple[str, str]:
-    function = getattr(cell.step, "py_func", cell.step)
-    return function.__module__, function.__qualname__
-
-
-def find_cell(name: str) -> Cell:
-    """Return the cell of a name.
-
-    Raises
-    ------
-    ProgramError
-        No cell of this name was made in this process.
-
-    Examples
-    --------
-    >>> from varlen_rnn.cells import LSTM
-    >>> find_cell("lstm") is LSTM
-    True
-    """
-    if name not in _CELLS:
-        hint = "import the module that makes it"
-        raise ProgramError("cell", expected=f"one of {sorted(_CELLS)}", got=repr(name), hint=hint)
-    return _CELLS[name]

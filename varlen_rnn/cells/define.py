@@ -1,0 +1,149 @@
+"""A cell from its equations alone: they run once, on scalars that are not known yet, and are differentiated."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable
+from typing import Any, overload
+
+from varlen_rnn.cells.check import check_derived
+from varlen_rnn.cells.contract import Cell, Phase, check_name
+from varlen_rnn.cells.derive import OF_PRODUCTS, Derived, Step, derive
+from varlen_rnn.cells.trace import EquationError, Gate, Trace
+from varlen_rnn.errors import DTypeError, InputError
+from varlen_rnn.jit import body
+from varlen_rnn.kernels import activations
+
+_CALLED = ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
+_SIGNATURE = "def lstm(i, f, g, o, /, c): gates, a slash, states; then a star and vectors, if there are any"
+
+
+@overload
+def cell(function: Callable[..., Any], *, name: str | None = None) -> Cell: ...
+@overload
+def cell(function: None = None, *, name: str | None = None) -> Callable[[Callable[..., Any]], Cell]: ...
+def cell(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Make a cell of its equations: their gradient, and what a row keeps for it, are derived from them.
+
+    Parameters
+    ----------
+    function : function of scalars
+        Its signature is *gates* `/` *states* `*` *vectors*: one argument for each gate; one for each state but the
+        first, before the step; one for each parameter that is a number of its own for each unit.  It returns the
+        output, or a tuple of the output and the other states, in the order of the signature.
+
+        A gate `n` stands for the sum of its projected input and its recurrent product; `n.x` and `n.h` are these two,
+        and `n.of(value)` is its product with a value of this step in place of the output before.  A state named `h`
+        is the output before.
+    name : str, optional
+        What programs call it; the function's name, unless given.
+
+    Returns
+    -------
+    Cell
+        Its attribute `source` shows what was derived.
+
+    Raises
+    ------
+    EquationError
+        Equations that do something else than arithmetic, comparisons in `where`, and the functions of
+        `varlen_rnn.cells`; says the line.
+
+    Notes
+    -----
+    Equations are traced: the function is called once, and what it does to its arguments is the cell.  A choice between
+    two numbers is `where(condition, a, b)`.  Gradients: of `maximum`, `minimum` and `relu` at a tie, the first
+    operand's, or 0; through `constant(x)`, none.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import sigmoid, tanh
+    >>> @cell
+    ... def leaky(a, /, h, *, rate):
+    ...     return h + sigmoid(rate) * (tanh(a) - h)
+    >>> leaky.states, leaky.vectors, leaky.num_kept
+    (('h',), ('rate',), 2)
+
+    Source: reverse mode of automatic differentiation (Griewank and Walther, 2008), once, when a cell is made.
+    """
+    if function is None:
+        return lambda function: cell(function, name=name)
+    if not inspect.isfunction(function):
+        raise DTypeError("cell", expected="a function of scalars", got=type(function).__name__)
+    return _define(function, check_name(function.__name__ if name is None else name))
+
+
+def _define(function: Callable[..., Any], name: str) -> Cell:
+    try:
+        step = _trace(function, name)
+        derived = derive(step)
+    except InputError as error:
+        raise _located(error, function, name) from error
+    except Exception as error:
+        raise _located(error, function, name) from error
+    phases = _phases(step, derived, name)
+    check_derived(name, step, derived, phases)
+    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, function)
+
+
+def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
+    """Return an error that says which line of the equations is wrong."""
+    code = function.__code__
+    line, at = code.co_firstlineno, error.__traceback__
+    while at is not None:
+        line = at.tb_lineno if at.tb_frame.f_code is code else line
+        at = at.tb_next
+    text = linecache.getline(code.co_filename, line).strip()
+    message = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return EquationError(f"cell {name!r}, {code.co_filename}:{line}: {text}\n{message}")
+
+
+def _trace(function: Callable[..., Any], name: str) -> Step:
+    """Run the equations once."""
+    kinds = [(p.kind, p.name) for p in inspect.signature(function).parameters.values()]
+    gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
+    arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    vectors = tuple(n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY)
+    if not gates or len(gates) + len(arguments) + len(vectors) != len(kinds):
+        raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))
+    trace, states = Trace(), ("h", *(n for n in arguments if n != "h"))
+    results = function(
+        *(Gate(trace, gate) for gate in gates),
+        *(trace.node("prev", what=states.index(n)) for n in arguments),
+        **{vector: trace.node("vector", what=vector) for vector in vectors},
+    )
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(states):
+        raise EquationError("result", expected=f"{len(states)}: {', '.join(states)}", got=len(results))
+    step = Step(trace, gates, states, vectors, tuple(trace.number_of(result) for result in results))
+    reached = {trace.nodes[k] for k in trace.reach(step.results)}
+    used = {node.what for node in reached if node.op in ("x", "h", "of", "vector")}
+    if unused := [n for n in (*gates, *vectors) if n not in used]:
+        raise EquationError("gates and vectors", expected="each to be read", got=f"no use of {', '.join(unused)}")
+    return step
+
+
+def _gates(step: Step, part: str) -> tuple[str, ...]:
+    nodes = step.trace.nodes
+    found = {nodes[k].what for k in step.trace.reach(step.results) if nodes[k].op == part}
+    return tuple(gate for gate in step.gates if gate in found)
+
+
+def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
+    """Return the phases, their functions compiled when they are first used."""
+    file = f"<cell {name}>"
+    linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
+    space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}
+    exec(compile(derived.source, file, "exec"), space)
+    phases, begin, several = [], 0, len(derived.columns) > 1
+    for number, columns in enumerate(derived.columns):
+        gates, ending = derived.gates[number], f"_{number}" * several
+        of_gates = [(place, column.name) for place, column in enumerate(columns, begin) if column.kind in OF_PRODUCTS]
+        h_slot = of_gates[0][0] if of_gates else begin
+        order, slots = tuple(gates.index(gate) for _, gate in of_gates), (begin, begin + len(columns))
+        functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
+        more = derived.passes[number], derived.carries[number]
+        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *more))
+        begin += len(columns)
+    return tuple(phases)

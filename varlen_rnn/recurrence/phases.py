@@ -1,0 +1,178 @@
+"""What the two loops know of a cell: how many there are of each, and a table with one row for each phase.
+
+A phase is a recurrent product and the equations after it.  Where a layer projects its outputs, that is the last phase,
+one product without equations, whose result is the output.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.products.vectors import pointer
+
+
+class Sizes(NamedTuple):
+    """How many there are of each thing of a cell, and whether its equations read the output before.
+
+    `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
+    gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
+    """
+
+    x_gates: int
+    gates: int
+    states: int
+    slots: int
+    phase_slots: int
+    passes: int
+    carried: int
+    kept: int
+    phases: int
+    reads_output: bool
+
+
+class ForwardPhase(NamedTuple):
+    """A phase in the forward loop.
+
+    The address of its equations, 0 of a projection; its gates; its slots, the first and how many; how many states it
+    gives; the column that keeps its result as an operand, -1 of the last phase, whose result is the output; the depth
+    of its product, and its units; where its panels begin; and the first row of its weight.
+    """
+
+    equations: int
+    gates: int
+    first_slot: int
+    slots: int
+    states: int
+    keeps: int
+    depth: int
+    units: int
+    panels: int
+    first_row: int
+
+
+class BackwardPhase(NamedTuple):
+    """A phase in the backward loop.
+
+    The address of its equations, 0 of a projection; its slots, the first and how many; the column where the gradients
+    of its products begin; how many rows its weight has, and columns, whose gradients are `target` of what is carried;
+    where its panels begin; the first row of its weight; and whether the gradients of outputs and of other states, of
+    every row, reach it.
+    """
+
+    equations: int
+    first_slot: int
+    slots: int
+    h_slot: int
+    depth: int
+    units: int
+    target: int
+    panels: int
+    first_row: int
+    of_outputs: int
+    of_states: int
+
+
+@cpu_inlined
+def forward_phase(phases, number):
+    """Return a phase of a table."""
+    at = pointer(phases, number * 10)
+    return ForwardPhase(at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9])
+
+
+@cpu_inlined
+def backward_phase(phases, number):
+    """Return a phase of a table."""
+    at = pointer(phases, number * 11)
+    return BackwardPhase(at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10])
+
+
+def most_gates(cell):
+    """Return the most recurrent products of a phase; a projection is one."""
+    return max([1, *(phase.gates for phase in cell.phases)])
+
+
+def passed_by(cell):
+    """Return how many values the phases of a cell pass on."""
+    return sum(phase.passes for phase in cell.phases)
+
+
+def carried_by(cell):
+    """Return how many gradients go from phase to phase: of the states; of several phases, an operand's and others'."""
+    several = len(cell.phases) > 1
+    return len(cell.states) + several * (1 + max(phase.carries for phase in cell.phases))
+
+
+def kept_by(cell, projects):
+    """Return how many columns a row keeps: of a projection, its operand, and its gradient."""
+    return cell.num_kept + 2 * projects
+
+
+def sizes_of(cell, projects):
+    """Return the Sizes of a cell, whose output a layer may project."""
+    phase_slots = max(phase.slots[1] - phase.slots[0] for phase in cell.phases)
+    return Sizes(
+        len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
+        carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output,
+    )  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """The sizes of a layer: features of a row, hidden units, and units of its output."""
+
+    features: int
+    hidden: int
+    outputs: int
+
+    @property
+    def projects(self):
+        """Whether the outputs are not the hidden units themselves."""
+        return self.outputs != self.hidden
+
+
+def shape_of(x, weights):
+    """Return the Shape of a layer that gets rows `x`, from the weights of a Direction."""
+    hidden = weights.hidden
+    return Shape(x.shape[1], hidden, hidden if weights.weight_hr is None else weights.weight_hr.shape[0])
+
+
+def _table(rows):
+    table = np.array(rows, np.int64)
+    table.flags.writeable = False
+    return table
+
+
+def forward_table(cell, shape, width, addresses):
+    """Return the table of ForwardPhases, and how many rows of `width` all panels take: of the inputs first."""
+    blocks = -(-shape.hidden // width)
+    panels, first_row, rows, last = blocks * len(cell.x_gates) * (shape.features + 1), 0, [], len(cell.phases) - 1
+    others = len(cell.slots) + len(cell.states) - 1  # the columns before operands
+    for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
+        (first, end), depth = phase.slots, shape.hidden if number else shape.outputs
+        keeps = -1 if number == last and not shape.projects else others + number
+        states = len(cell.states) - 1 if number == last else 0
+        row = address, phase.gates, first, end - first, states, keeps, depth, shape.hidden, panels * width, first_row
+        rows.append(row)
+        panels += blocks * phase.gates * (depth + 1)
+        first_row += phase.gates * shape.hidden
+    if shape.projects:
+        rows.append((0, 1, cell.num_kept + 1, 0, 0, -1, shape.hidden, shape.outputs, panels * width, 0))
+        panels += -(-shape.outputs // width) * (shape.hidden + 1)
+    return _table(rows), panels
+
+
+def backward_table(cell, shape, width, addresses):
+    """Return the table of BackwardPhases, and how many rows of `width` all panels take."""
+    panels, first_row, rows, operand, last = 0, 0, [], len(cell.states), len(cell.phases) - 1
+    for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
+        (first, end), units = phase.slots, shape.hidden if number else shape.outputs
+        depth, target = phase.gates * shape.hidden, operand if number else 0
+        ends = number == last and not shape.projects, number == last
+        rows.append((address, first, end - first, phase.h_slot, depth, units, target, panels * width, first_row, *ends))
+        panels += -(-units // width) * (depth + 1)
+        first_row += depth
+    if shape.projects:
+        column = cell.num_kept + 1
+        rows.append((0, column, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False))
+        panels += -(-shape.hidden // width) * (shape.outputs + 1)
+    return _table(rows), panels
