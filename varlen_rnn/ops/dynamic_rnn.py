@@ -16,8 +16,11 @@ from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops import fused
 from varlen_rnn.ops.cost import costs_of_block
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.lowering import Block as StepBlock
+from varlen_rnn.ops.lowering import Lowered, lower
 from varlen_rnn.ops.sequence.movement import check_moved, flat
 from varlen_rnn.ops.stages import arrange, of_rows, of_value
 from varlen_rnn.ops.steps import Loop, OverSteps, rows_by_step, run_once
@@ -149,6 +152,8 @@ def _forward(*inputs, block, keep, names):
     nested = block.nested
     xs, boots, others = names.split(inputs)
     plan = _check_batch("dynamic_rnn", xs, boots)
+    if isinstance(lowered_step(nested, names), Lowered):
+        return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
     states = [_to_ranks(boot.data, plan) for boot in boots]
     if plan.total_len:
         y, last, variables = _run_steps(nested, names, xs, states, others, plan, keep)
@@ -160,6 +165,70 @@ def _forward(*inputs, block, keep, names):
     scopes = Scopes(variables if keep else {})
     scopes.plan = plan
     return [xs[0].like(y), *ends, plan] + [scopes] * keep
+
+
+# By a step's description: in eager mode each call makes the same one again, and need not make it ready again.
+_lowered: dict[Any, Any] = {}
+_MOST_LOWERED = 64
+
+
+def lowered_step(nested, names):
+    """Return a step as a cell, or a text that says why it is none."""
+    if nested.lowered is None:
+        key = nested.block, names
+        if (found := _lowered.get(key)) is None:
+            found = _lower(nested, names)
+            if len(_lowered) >= _MOST_LOWERED:
+                _lowered.clear()
+            _lowered[key] = found
+        nested.lowered = found
+    return nested.lowered
+
+
+def explain(block, **names):
+    """Return a text that says how a step runs, and why."""
+    lowered = lowered_step(block.nested, Names(**names))
+    if not isinstance(lowered, Lowered):
+        return f"runs operator by operator: {lowered}"
+    cell = lowered.cell
+    parts = [
+        f"{gate} ({' + '.join(['input'] * (gate in cell.x_gates) + ['product'] * (gate in cell.h_gates))})"
+        for gate in cell.gates
+    ]
+    states = f"{len(cell.states)} state{'s' * (len(cell.states) > 1)}"
+    vectors = f", {len(cell.vectors)} vectors" if cell.vectors else ""
+    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
+
+
+def _lower(nested, names):
+    instructions = nested.instructions
+    place = instructions.place
+    given = (tuple(_places_of(place, group)) for group in (names.step_inputs, names.memories, names.captured))
+    specs = {place[name]: nested.spec(name) for name in names.taken()}
+    after = tuple(_places_of(place, names.next_memories))
+    return lower(StepBlock(instructions.all, *given, place[names.output], after, instructions.size - 1, specs))
+
+
+def _forward_fused(nested, names, x, boots, others, plan, keep):
+    captured, states = [as_operand(other.data) for other in others], [boot.data for boot in boots]
+    y, last, made = fused.forward(nested.lowered, as_operand(x.data), states, captured, plan, keep)
+    scopes = Scopes()
+    scopes.plan, scopes.fused = plan, made
+    return [x.like(y), *map(LoDTensor.wrap, last), plan] + [scopes] * keep
+
+
+def _backward_fused(inputs, scopes, y, d_y, d_last, names, need_x):
+    """Return the gradients of all inputs."""
+    (x,), boots, others = names.split(inputs)
+    d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
+    d_last = [np.zeros(boot.shape, boot.dtype) if d is None else d.data for boot, d in zip(boots, d_last, strict=True)]
+    d_x, d_boots, totals = fused.backward(
+        scopes.fused, as_operand(x.data), as_operand(y.data), scopes.plan, d_y, d_last,
+        [other.data for other in others], need_x,
+    )  # fmt: skip
+    d_others = [other.like(d) for other, d in zip(others, totals, strict=True)]
+    d_boots = [boot.like(d) for boot, d in zip(boots, d_boots, strict=True)]
+    return [x.like(d_x) if need_x else x, *d_boots, *d_others]
 
 
 def _run_steps(nested, names, xs, states, others, plan, keep):
@@ -215,8 +284,16 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def _grad(inputs, outputs, d_outputs, block, keep, **names):
-    """Describe the gradient of the step as a block beside it, and apply the operator that runs it."""
+    """Describe the gradient of the step as a block beside it, and apply the operator that runs it.
+
+    A step that ran as a cell needs no description of its gradient, unless it is to be recorded.
+    """
     of_step, into = Names(**names), block.recorder
+    if recorder() is None and outputs[-1].value.fused is not None:
+        values = [variable.value for variable in inputs]
+        d_y, *d_last = (None if d is None else d.value for d in d_outputs[: 1 + len(of_step.memories)])
+        given = values, outputs[-1].value, outputs[0].value, d_y, d_last, of_step, inputs[0].requires_grad
+        return [Variable(value) for value in _backward_fused(*given)]
     roots = [block.variables[name] for name in (of_step.output, *of_step.next_memories)]
     with recording(into), into.block(differentiates=block) as grad_block:
         gradients = [Variable(grad_block.declare(into.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
@@ -260,11 +337,14 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
     xs, boots, others = names.split(inputs[:count])
     of_x = _check_batch("dynamic_rnn_grad", xs, boots)
-    is_kept = np.array_equal(scopes.plan.offsets, plan.offsets) and (
-        not plan.total_len or scopes.keys() >= set(names.taken())
-    )
-    if not (np.array_equal(of_x.offsets, plan.offsets) and is_kept):
+    is_kept = not plan.total_len or scopes.keys() >= set(names.taken())
+    if scopes.fused is not None:
+        is_kept = scopes.fused.lowered == lowered_step(block.nested, names)
+    if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
+    if scopes.fused is not None:
+        given = inputs[:count], scopes, y, d_y, d_last
+        return _backward_fused(*given, names, need_x=d_inputs[0] != "")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
     # By rank: what reaches the memories from the ends of sequences.
     d_states = [

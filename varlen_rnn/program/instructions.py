@@ -113,6 +113,7 @@ class Nested:
         self._tables = {} if tables is None else tables
         # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
         self._arguments = self._instructions = None
+        self.lowered = None  # what its operator made of it: a cell, or why it is none
         self.stages = None  # what its operator made of it for the specs that it was given last: (specs, stages)
 
     def _table(self, index):

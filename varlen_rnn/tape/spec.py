@@ -140,6 +140,7 @@ class Scopes(dict[str, Any]):
     """The variables that the steps of a recurrence keep for its gradient, by name: each over all steps of a plan."""
 
     plan: SortedSeqs
+    fused: Any = None  # of steps that ran as a cell: what that kept
 
 
 Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes
