@@ -87,7 +87,8 @@ def _weight(products, captured, hidden, depth, dtype):
     whole = captured[parts[0].number]
     if parts == [parts[0]._replace(block=block) for block in range(len(whole) // hidden)] and parts[0].transposed:
         return as_operand(whole)
-    return np.concatenate([_rows_of(captured, part, hidden) for part in parts])
+    # Of weights that are transposed here, `concatenate` alone would make columns contiguous.
+    return np.ascontiguousarray(np.concatenate([_rows_of(captured, part, hidden) for part in parts]))
 
 
 def _bias(products, captured, hidden, dtype):

@@ -253,7 +253,8 @@ class _Lowering:
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
-            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}: a vector of units is expected")
+            expected = "one number per unit; what is computed of weights alone, compute outside of the step"
+            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}, not {expected}")
         self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
         return self.values[place]
 
