@@ -5,7 +5,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import dynamic_rnn
+from varlen_rnn.ops import dynamic_rnn, lowering
 from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 4
@@ -74,7 +74,30 @@ def no_input(w, x, h):
     return h, h
 
 
-FUSED = {f.__name__: f for f in (lstm_states, gru, two_products, vectors, one_weight_twice, no_input)}
+def side_by_side(w, x, h):
+    gates = apply(
+        "matmul",
+        apply("concat", h, x, axis=1),
+        w("w", HIDDEN + FEATURES, 2 * HIDDEN),
+        w("b", 2 * HIDDEN),
+        transposed=False,
+    )
+    h = h + F.sigmoid(part(gates, 0)) * F.tanh(part(gates, 1))
+    return h, h
+
+
+def of_both_states(w, x, c, h):  # the other state's product is a phase of its own
+    both = apply("concat", h, c, axis=-1)
+    c = F.tanh(of_input(w, x) + apply("matmul", both, w("w_h", HIDDEN, 2 * HIDDEN), None, transposed=True))
+    h = c * h
+    return h, c, h
+
+
+TWO_STATES = lstm_states, of_both_states
+FUSED = {
+    f.__name__: f
+    for f in (side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input)
+}
 
 
 def rows(lengths, dtype):
@@ -83,7 +106,7 @@ def rows(lengths, dtype):
 
 
 def states_of(cell, lengths, dtype):
-    count = 2 if cell is lstm_states else 1
+    count = 2 if cell in TWO_STATES else 1
     return [np.random.default_rng(2 + n).standard_normal((len(lengths), HIDDEN)).astype(dtype) for n in range(count)]
 
 
@@ -162,9 +185,6 @@ REFUSED = {
     "operator 0, dropout, may mix rows or units": lambda w, x, h: (F.dropout(h, 0.5) + of_input(w, x),) * 2,
     "operator 0, reduce_sum, may mix rows": lambda w, x, h: (h + h.sum() + of_input(w, x),) * 2,
     "operator 1, add, reads the step's input itself": lambda w, x, h: (((x + 1.0) @ w("w", FEATURES, HIDDEN)) + h,) * 2,
-    "operator 0, concat, reads the step's input itself": lambda w, x, h: (
-        (apply("concat", x, h, axis=1) @ w("w", FEATURES + HIDDEN, HIDDEN),) * 2
-    ),
     "operator 1, mul, reads what is captured, of shape (3, 4)": lambda w, x, h: (
         (h + x @ (w("w", FEATURES, HIDDEN) * 2.0),) * 2
     ),
@@ -173,7 +193,6 @@ REFUSED = {
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
     "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
-    "is of several values": lambda w, x, h: (h + of_input(w, x, 2) @ w("u", 2 * HIDDEN, HIDDEN),) * 2,
 }
 
 
@@ -209,6 +228,32 @@ def test_steps_of_other_forms_say_why():
     assert "is an input, or captured" in explained(lambda x, h, c: (h, h, x), x, [np.zeros((2, 3))] * 2)
     assert vr.nn.DynamicRNN(lambda x, h: (h, h)).explain() == "has not run yet: call it once"
     del w
+
+
+def test_a_number_that_changes_from_call_to_call_is_not_compiled_each_time(monkeypatch):
+    w, made, texts = Weights(np.float64), [], []
+    monkeypatch.setattr(lowering, "_MOST_NUMBERS", 2)
+    monkeypatch.setattr(lowering, "cell_of_step", lambda *given, of=lowering.cell_of_step: made.append(1) or of(*given))
+    for number in range(5):
+        layer = vr.nn.DynamicRNN(lambda x, h, by=number + 0.125: (F.tanh(of_input(w, x) + h * by * by),) * 2)
+        layer(rows([0], np.float64), [np.zeros((1, HIDDEN))])
+        texts.append(layer.explain())
+    assert len(made) == 2
+    assert ["its numbers change from call to call" in text for text in texts] == [False] * 2 + [True] * 3
+
+
+def test_a_step_of_too_many_operations_is_not_derived():
+    w = Weights(np.float64)
+
+    def cell(x, h):
+        h = h + of_input(w, x)
+        for _ in range(lowering._MOST_NODES):
+            h = F.tanh(h)
+        return h, h
+
+    layer = vr.nn.DynamicRNN(cell)
+    layer(rows([2], np.float64), [np.zeros((1, HIDDEN))])
+    assert "it has more than 400 operations" in layer.explain()
 
 
 def test_inference_keeps_nothing():

@@ -6,6 +6,7 @@ import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.device import as_operand
+from varlen_rnn.ops.lowering import Part
 
 
 class Run(NamedTuple):
@@ -72,7 +73,7 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
 def _rows_of(captured, part, hidden):
     """Return a view of the units of a weight, one row per unit."""
     weight = captured[part.number] if part.transposed else captured[part.number].T
-    return weight[part.block * hidden : (part.block + 1) * hidden]
+    return weight[part.block * hidden : (part.block + 1) * hidden, part.begin : part.end]
 
 
 def _part(captured, part, hidden):
@@ -85,8 +86,9 @@ def _weight(products, captured, hidden, depth, dtype):
     if not parts:
         return np.empty((0, depth), dtype)
     whole = captured[parts[0].number]
-    if parts == [parts[0]._replace(block=block) for block in range(len(whole) // hidden)] and parts[0].transposed:
-        return as_operand(whole)
+    if parts == [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]:
+        if whole.shape[1] == depth:
+            return as_operand(whole)
     # Of weights that are transposed here, `concatenate` alone would make columns contiguous.
     return np.ascontiguousarray(np.concatenate([_rows_of(captured, part, hidden) for part in parts]))
 

@@ -5,6 +5,7 @@ mixes rows or units in any other way than a product with a captured weight canno
 """
 
 import hashlib
+import itertools
 from typing import NamedTuple
 
 from varlen_rnn.cells.contract import Cell
@@ -16,7 +17,8 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _OPERATIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
 _OPERATIONS |= {name: name for name in ("sigmoid", "tanh", "relu", "exp", "log")}
-_INPUT, _SPLIT_HINT = "x", "multiply the step's input and its state by weights of their own, and add the products"
+_INPUT = "x"  # stands for the columns of the step's input, whatever their number
+_MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
 
 class Refused(Exception):
@@ -24,11 +26,13 @@ class Refused(Exception):
 
 
 class Part(NamedTuple):
-    """`hidden` units of what is captured: of a weight, from unit `block * hidden` on, or of a vector or bias."""
+    """`hidden` units of what is captured, a weight or a vector, from unit `block * hidden` on."""
 
     number: int  # among what is captured
     block: int
     transposed: bool = True
+    begin: int = 0  # of a weight, the first column that it takes
+    end: int | None = None
 
 
 class Product(NamedTuple):
@@ -80,6 +84,7 @@ def lower(block):
         if len(_known) >= _MOST:
             _known.clear()
         try:
+            _count_numbers(block)
             _known[key] = _Lowering(block).lowered()
         except Refused as reason:
             _known[key] = str(reason)
@@ -90,12 +95,24 @@ def lower(block):
 
 _MOST = 256
 _known = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_MOST_NUMBERS = 8
+_numbers_of = {}  # by what a step is but for its numbers: how many cells there are with others
+
+
+def _count_numbers(block):
+    """Refuse a step whose numbers are others at each call: to compile a cell for each takes longer than to run it."""
+    operators = [(one.op.type, one.inputs, one.outputs) for one in block.instructions]
+    key = repr((block[1:-1], operators))
+    if _numbers_of.get(key, 0) >= _MOST_NUMBERS:
+        raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+    _numbers_of[key] = _numbers_of.get(key, 0) + 1
 
 
 class _Lowering:
     def __init__(self, block):
         self.block, self.specs = block, block.specs
         self.hidden, self.order = self._checked()
+        self.features = block.specs[block.inputs[0]].shape[1]
         self.numbers = {place: number for number, place in enumerate(block.captured)}
 
     def _checked(self):
@@ -163,15 +180,17 @@ class _Lowering:
 
     def _interpret(self, names):
         """Return a trace of the step, and the numbers of its next states, the output first."""
-        self.trace, self.names, self.vectors, self.values = Trace(), names, [], {self.block.inputs[0]: _INPUT}
+        self.trace, self.names, self.vectors, self.values = Trace(), names, [], {self.block.inputs[0]: [_INPUT]}
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
+            if len(self.trace.nodes) > _MOST_NODES:
+                raise Refused(f"it has more than {_MOST_NODES} operations of one unit")
             self._interpret_one(number, *instruction[:4])
         results = []
         for memory in self.order:
             value = self.values.get(self.block.next_memories[memory])
-            if not isinstance(value, list) or len(value) != 1:
+            if value is None or len(value) != 1 or value[0] is _INPUT:
                 raise Refused(f"its next state {memory} is an input, or captured")
             results.append(self.trace.number_of(value[0]))
         return self.trace, tuple(results)
@@ -183,7 +202,7 @@ class _Lowering:
         elif op.type == "getitem":
             value = self._columns(where, attrs["index"], inputs[0])
         elif op.type == "concat" and attrs["axis"] in (1, -1):
-            value = sum((self._scalars(where, place) for place in inputs), [])
+            value = [block for place in inputs for block in self._blocks(where, place)]
         elif op.type == "fill_constant" and attrs["shape"] == ():
             value = [float(attrs["value"])]
         elif op.type == "assign":
@@ -195,40 +214,45 @@ class _Lowering:
         self.values[outputs[0]] = value
 
     def _product(self, where, transposed, left, weight, bias):
-        value, spec = self.values.get(left), self.specs.get(weight)
+        """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""
+        values = self._blocks(where, left)
         if weight not in self.numbers:
             raise Refused(f"{where}: its weight is computed in the step; compute it outside")
-        is_of_one = value == _INPUT if isinstance(value, str) else isinstance(value, list) and len(value) == 1
-        if not is_of_one or not (value == _INPUT or isinstance(value[0], Scalar)):
-            raise Refused(f"{where}, is of several values: {_SPLIT_HINT}")
+        spec = self.specs[weight]
         columns, depth = spec.shape if transposed else spec.shape[::-1]
         if spec.shape[0] < 0 or columns % self.hidden or not columns or spec.lod_level:
             raise Refused(f"{where}: its weight gives {columns} columns, which are no multiple of {self.hidden} units")
-        if depth != (self.specs[left].shape[1] if value == _INPUT else self.hidden):
-            raise Refused(f"{where}: its weight takes {depth} columns")
         of_bias = self.specs[bias] if bias in self.numbers else None
         if of_bias is None and bias != self.block.missing:
             raise Refused(f"{where}: its bias is computed in the step; compute it outside")
-        if of_bias is not None and of_bias.shape != (columns,):
-            raise Refused(f"{where}: its bias is of shape {of_bias.shape}")
-        kind, operand = "of", ()
-        if value == _INPUT:
-            kind = _INPUT
-        elif self.trace.nodes[value[0].number] == self.trace.nodes[self.trace.node("prev", what=0).number]:
-            kind = "h"
-        else:
-            operand = (self.trace.number_of(value[0]),)
-        return [
-            self._leaf(
-                Product(
-                    kind, Part(self.numbers[weight], block, transposed), of_bias and Part(self.numbers[bias], block)
-                ),
-                operand,
-            )
-            for block in range(columns // self.hidden)
-        ]
+        ends = list(itertools.accumulate(self.features if value is _INPUT else self.hidden for value in values))
+        if ends[-1] != depth or (of_bias is not None and of_bias.shape != (columns,)):
+            raise Refused(f"{where}: its weight takes {depth} columns")
+        results = []
+        for block in range(columns // self.hidden):
+            biases, total = of_bias and Part(self.numbers[bias], block), None
+            for begin, end, value in zip([0, *ends], ends, values, strict=False):
+                part = Part(self.numbers[weight], block, transposed, begin, end)
+                leaf = self._leaf(Product(self._kind(where, value), part, biases), value)
+                biases, total = None, leaf if total is None else self.trace.apply("add", total, leaf)
+            results.append(total)
+        return results
 
-    def _leaf(self, key, operand):
+    def _kind(self, where, value):
+        """Return whose product a block of columns is read by: the input's, the output's before, or another value's."""
+        if value is _INPUT:
+            return "x"
+        if not isinstance(value, Scalar):
+            raise Refused(f"{where}, is a product of a number")
+        return "h" if value.number == self.trace.node("prev", what=0).number else "of"
+
+    def _blocks(self, where, place):
+        """Return the blocks of columns of a variable, which may be the step's input."""
+        value = self.values.get(place)
+        return self._scalars(where, place) if value is None else value
+
+    def _leaf(self, key, value):
+        operand = [value.number] if key.kind == "of" else []
         return self.trace.node(key.kind, *operand, what=self.names.get(key, key))
 
     def _columns(self, where, index, place):
@@ -246,10 +270,10 @@ class _Lowering:
     def _scalars(self, where, place):
         """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
         value = self.values.get(place)
-        if isinstance(value, list):
+        if value is not None:
+            if any(block is _INPUT for block in value):
+                raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
             return value
-        if value == _INPUT:
-            raise Refused(f"{where}, reads the step's input itself: multiply it by a weight, or {_SPLIT_HINT}")
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
