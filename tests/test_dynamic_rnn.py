@@ -3,12 +3,16 @@
 import gc
 import tracemalloc
 import weakref
+from collections import Counter
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
+from varlen_rnn.ops import stages
+from varlen_rnn.program.recorder import Block
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import apply
 
 
@@ -215,3 +219,74 @@ def test_what_a_step_reads_from_outside_is_freed_with_the_result():
         assert use()() is None
     finally:
         gc.enable()
+
+
+def test_recording_a_layer_describes_its_own_blocks_only(monkeypatch):
+    made = []
+    monkeypatch.setattr(Block, "desc", lambda *given, desc=Block.desc: made.append(given[0].idx) or desc(*given))
+
+    def described(layers):
+        made.clear()
+        weight = vr.nn.Parameter(np.ones((3, 3)))
+        with vr.program_guard():
+            x = vr.data("x", [-1, 3], "float64", lod_level=1)
+            for _ in range(layers):
+                x, _ = vr.nn.DynamicRNN(lambda row, h: (h, row @ weight + h))(x, [(3,)])
+            x.sum().backward()
+        return len(made)
+
+    assert described(20) == 5 * described(4)
+
+
+ORDINARY = {
+    "what reads no state is before the loop": lambda x, h, w, b: (h, F.tanh((x @ w) * 2.0 + b + h)),
+    "what only the output reads is after it": lambda x, h, w, b: (F.log_softmax(F.relu(h @ w + b)), h + x * x),
+    "a weight read twice": lambda x, h, w, b: (h @ w, F.tanh((x @ w) @ w + h @ w)),
+    "a part of a weight": lambda x, h, w, b: (h, F.sigmoid(h @ w[:, :] + x * b[:3] * (w * 2.0).sum())),
+    "rows that are no rows of a step": lambda x, h, w, b: (h.reshape(-1, 3) + x.sum(), h * x.mean() + b),
+    "the sum of the rows alive": lambda x, h, w, b: (
+        h + (x @ w).sum(axis=0),
+        F.tanh(h @ w) + h.sum(axis=0, keepdims=True),
+    ),
+    "an output that is the input": lambda x, h, w, b: (x, h * b + w[0]),
+    "an output that is the state": lambda x, h, w, b: (h, x),
+    "products of gates": lambda x, h, w, b: (h, apply("concat", (x @ w)[:, :1] * h[:, 1:2], h[:, 1:], axis=1) - b),
+}
+
+
+@pytest.mark.parametrize("cell", ORDINARY.values(), ids=ORDINARY)
+@pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 3, 2, 5], [4, 4, 4]], ids=str)
+def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
+    def gradients():
+        rng = np.random.default_rng(3)
+        x = vr.Variable(batch(lengths), requires_grad=True)
+        rest = [vr.Variable(rng.standard_normal(s), requires_grad=True) for s in ((len(lengths), 3), (3, 3), (3,))]
+        y, last = vr.nn.DynamicRNN(lambda row, h: cell(row, h, *rest[1:]))(x, rest[:1])
+        ((y * y).sum() + (last * 2.0).sum()).backward()
+        return [np.asarray(y), np.asarray(last), *(None if v.grad is None else np.asarray(v.grad) for v in (x, *rest))]
+
+    staged = gradients()
+    monkeypatch.setattr(stages, "_TRUSTED", set())  # nothing is known of any operator: all run at every step
+    for mine, other in zip(staged, gradients(), strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-13)
+
+
+def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):
+    weight, calls = vr.nn.Parameter(np.ones((3, 3))), Counter()
+    for name in ("matmul", "row_product"):
+        op = find(name)
+        monkeypatch.setattr(op, "forward", lambda *a, f=op.forward, n=name, **k: calls.update([n]) or f(*a, **k))
+    y, _ = vr.nn.DynamicRNN(lambda x, h: (h, F.tanh(x @ weight + h)))(batch([7, 5]), [(3,)])
+    assert calls == {"matmul": 1}
+    y.sum().backward()
+    assert calls == {"matmul": 1, "row_product": 1}
+
+
+def test_a_size_that_fits_some_steps_only_is_checked_at_every_step():
+    outside = vr.Variable(np.ones((2, 3)))
+    with pytest.raises(vr.ShapeError, match="add: expected shapes that broadcast"):
+        vr.nn.DynamicRNN(lambda x, h: (h, h + outside))(batch([4, 4, 1]), [(3,)])
+    with pytest.raises(vr.ShapeError, match="add: expected shapes that broadcast"):
+        vr.nn.DynamicRNN(lambda x, h: (h, x + outside))(batch([1, 4, 4, 4]), [(3,)])

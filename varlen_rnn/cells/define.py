@@ -83,9 +83,18 @@ def _define(function: Callable[..., Any], name: str) -> Cell:
         raise _located(error, function, name) from error
     except Exception as error:
         raise _located(error, function, name) from error
+    return _made(step, derived, name, function)
+
+
+def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
+    """Return the cell of a step that was traced elsewhere; cells of one name have one `origin`."""
+    return _made(step, derive(step), name, origin)
+
+
+def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any]) -> Cell:
     phases = _phases(step, derived, name)
     check_derived(name, step, derived, phases)
-    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, function)
+    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin)
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:

@@ -16,9 +16,14 @@ from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops import fused
 from varlen_rnn.ops.cost import costs_of_block
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.lowering import Block as StepBlock
+from varlen_rnn.ops.lowering import Lowered, lower
 from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.stages import arrange, of_rows, of_value
+from varlen_rnn.ops.steps import Loop, OverSteps, rows_by_step, run_once
 from varlen_rnn.ops.sums import sum_values
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.program.recorder import Recorder
@@ -28,7 +33,7 @@ from varlen_rnn.tape.constants import Block, Strs
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES
 from varlen_rnn.tape.modes import recorder, recording
-from varlen_rnn.tape.spec import PLAN, SCOPES, Scopes, sizes_fit
+from varlen_rnn.tape.spec import PLAN, SCOPES, Scopes, describe, sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, apply_list, propagate, required
 
 
@@ -111,13 +116,6 @@ def _rows_of(value, count, what, like):
     return as_operand(value.data)
 
 
-def _step_of(rows, plan, t):
-    """Return the rows of a step; of rows that are no operand of kernels, each call copies all."""
-    out = np.empty((plan.batch_sizes[t], *rows.shape[1:]), rows.dtype)
-    segment.segment_inputs(flat(rows), plan.starts, t, flat(out))
-    return out
-
-
 def _to_ranks(rows, plan):
     out = np.empty(rows.shape, rows.dtype)
     segment.init_memories(flat(rows), plan.sorted_indices, flat(out))
@@ -141,37 +139,161 @@ def _check_batch(op, xs, boots):
     return plan
 
 
+def _stages_of(nested, given, late, carried, summed=frozenset()):
+    """Return the stages of a block: those of its last run, if the same is known of what it is given."""
+    key, ready = (given, carried, summed), nested.stages
+    if ready is None or ready[0] != key:
+        missing = {nested.instructions.size - 1: of_value(None)}
+        nested.stages = ready = key, arrange(nested.instructions.all, given | missing, late, carried, summed)
+    return ready[1]
+
+
 def _forward(*inputs, block, keep, names):
     nested = block.nested
     xs, boots, others = names.split(inputs)
     plan = _check_batch("dynamic_rnn", xs, boots)
+    if isinstance(lowered_step(nested, names), Lowered):
+        return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
     states = [_to_ranks(boot.data, plan) for boot in boots]
-    last = [state.copy() for state in states]
-    spec = nested.spec(names.output)
-    # Of an output whose sizes only the steps tell, a batch without steps has none of them.
-    y = np.empty((plan.total_len, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
-    fixed, scopes = dict(zip(names.captured, others, strict=True)), Scopes()
-    sequences = [as_operand(x.data) for x in xs]
-    for t, alive in enumerate(plan.batch_sizes):
-        steps = (LoDTensor.wrap(_step_of(rows, plan, t)) for rows in sequences)
-        given = dict(zip(names.step_inputs, steps, strict=True))
-        given |= {name: LoDTensor.wrap(s[:alive]) for name, s in zip(names.memories, states, strict=True)}
-        values = nested.run(fixed | given)
-        out = _rows_of(values[names.output], alive, "output", y if t else None)
-        if not t:
-            y = np.empty((plan.total_len, *out.shape[1:]), out.dtype)
-        segment.concat_outputs(flat(out), plan.starts, t, flat(y))
-        states = [_rows_of(values[name], alive, name, end) for name, end in zip(names.next_memories, last, strict=True)]
-        for end, state in zip(last, states, strict=True):
-            end[:alive] = state
-        scopes += [values] * keep
+    if plan.total_len:
+        y, last, variables = _run_steps(nested, names, xs, states, others, plan, keep)
+    else:
+        spec, last, variables = nested.spec(names.output), states, {}
+        # Of an output whose sizes only the steps tell, a batch without steps has none of them.
+        y = np.empty((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
     ends = [LoDTensor.wrap(_to_callers_order(state, plan)) for state in last]
+    scopes = Scopes(variables if keep else {})
+    scopes.plan = plan
     return [xs[0].like(y), *ends, plan] + [scopes] * keep
 
 
+# By a step's description: in eager mode each call makes the same one again, and need not make it ready again.
+_lowered: dict[Any, Any] = {}
+_MOST_LOWERED = 64
+
+
+def lowered_step(nested, names):
+    """Return a step as a cell, or a text that says why it is none."""
+    if nested.lowered is None:
+        key = nested.block, names
+        if (found := _lowered.get(key)) is None:
+            found = _lower(nested, names)
+            if len(_lowered) >= _MOST_LOWERED:
+                _lowered.clear()
+            _lowered[key] = found
+        nested.lowered = found
+    return nested.lowered
+
+
+def explain(block, **names):
+    """Return a text that says how a step runs, and why."""
+    lowered = lowered_step(block.nested, Names(**names))
+    if not isinstance(lowered, Lowered):
+        return f"runs operator by operator: {lowered}"
+    cell = lowered.cell
+    parts = [
+        f"{gate} ({' + '.join(['input'] * (gate in cell.x_gates) + ['product'] * (gate in cell.h_gates))})"
+        for gate in cell.gates
+    ]
+    states = f"{len(cell.states)} state{'s' * (len(cell.states) > 1)}"
+    vectors = f", {len(cell.vectors)} vectors" if cell.vectors else ""
+    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
+
+
+def _lower(nested, names):
+    instructions = nested.instructions
+    place = instructions.place
+    given = (tuple(_places_of(place, group)) for group in (names.step_inputs, names.memories, names.captured))
+    specs = {place[name]: nested.spec(name) for name in names.taken()}
+    after = tuple(_places_of(place, names.next_memories))
+    return lower(StepBlock(instructions.all, *given, place[names.output], after, instructions.size - 1, specs))
+
+
+def _forward_fused(nested, names, x, boots, others, plan, keep):
+    captured, states = [as_operand(other.data) for other in others], [boot.data for boot in boots]
+    y, last, made = fused.forward(nested.lowered, as_operand(x.data), states, captured, plan, keep)
+    scopes = Scopes()
+    scopes.plan, scopes.fused = plan, made
+    return [x.like(y), *map(LoDTensor.wrap, last), plan] + [scopes] * keep
+
+
+def _backward_fused(inputs, scopes, y, d_y, d_last, names, need_x):
+    """Return the gradients of all inputs."""
+    (x,), boots, others = names.split(inputs)
+    d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
+    d_last = [np.zeros(boot.shape, boot.dtype) if d is None else d.data for boot, d in zip(boots, d_last, strict=True)]
+    d_x, d_boots, totals = fused.backward(
+        scopes.fused, as_operand(x.data), as_operand(y.data), scopes.plan, d_y, d_last,
+        [other.data for other in others], need_x,
+    )  # fmt: skip
+    d_others = [other.like(d) for other, d in zip(others, totals, strict=True)]
+    d_boots = [boot.like(d) for boot, d in zip(boots, d_boots, strict=True)]
+    return [x.like(d_x) if need_x else x, *d_boots, *d_others]
+
+
+def _run_steps(nested, names, xs, states, others, plan, keep):
+    """Return the outputs, the states after the last steps by rank, and the variables of the step by name."""
+    place, (order, ends) = nested.instructions.place, rows_by_step(plan)
+    memories, after, output = (
+        _places_of(place, names.memories),
+        _places_of(place, names.next_memories),
+        place[names.output],
+    )
+    variables = [None] * (nested.instructions.size - 1) + [OverSteps()]
+    for name, x in zip(names.step_inputs, xs, strict=True):
+        rows = LoDTensor.wrap(np.take(x.data, order, 0))
+        variables[place[name]] = OverSteps(of_rows(describe(rows)), whole=rows)
+    for name, other in zip(names.captured, others, strict=True):
+        variables[place[name]] = OverSteps(of_value(describe(other)), same=other)
+    given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
+    given |= {p: of_rows(describe(LoDTensor.wrap(state))) for p, state in zip(memories, states, strict=True)}
+    stages = _stages_of(nested, given, set(memories), set(after))
+    run_once(stages.before, variables, stages)
+    recorded = range(len(variables)) if keep else {output, *(p for one in stages.after for p in one.inputs)}
+    loop = Loop(stages, variables, ends, memories, {output, *after} - (stages.in_rows - {*after}), set(recorded))
+    outputs, last = _run_loop(stages, loop, plan.batch_sizes.tolist(), states, memories, after, output, names)
+    run_once(stages.after, variables, stages)
+    rows = variables[output].whole().data if output in stages.in_rows else np.concatenate(outputs)
+    y = np.empty(rows.shape, rows.dtype)
+    y[order] = rows
+    return y, last, {name: variables[p] for name, p in place.items() if variables[p] is not None}
+
+
+def _places_of(place, names):
+    return [place[name] for name in names]
+
+
+def _run_loop(stages, loop, sizes, states, memories, after, output, names):
+    """Return the outputs of each step, if they are to be checked, and the states after the last step of each rank."""
+    last = [np.empty_like(state) for state in states]
+    for end, state in zip(last, states, strict=True):
+        end[sizes[0] :] = state[sizes[0] :]  # of sequences without steps
+    is_known = [stages.known.get(p) == stages.known[memory] for p, memory in zip(after, memories, strict=True)]
+    given, outputs = [LoDTensor.wrap(state[: sizes[0]]) for state in states], []
+    for t, (alive, remain) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True)):
+        held = loop.run(t, given)
+        if output not in stages.in_rows:
+            outputs.append(_rows_of(held[output], alive, "output", outputs[0] if t else None))
+        for number, (p, end, name) in enumerate(zip(after, last, names.next_memories, strict=True)):
+            value = held[p]
+            rows = value.data if is_known[number] else _rows_of(value, alive, name, end)
+            if remain < alive:
+                end[remain:alive] = rows[remain:]
+            given[number] = value if is_known[number] and remain == alive else LoDTensor.wrap(rows[:remain])
+    return outputs, last
+
+
 def _grad(inputs, outputs, d_outputs, block, keep, **names):
-    """Describe the gradient of the step as a block beside it, and apply the operator that runs it."""
+    """Describe the gradient of the step as a block beside it, and apply the operator that runs it.
+
+    A step that ran as a cell needs no description of its gradient, unless it is to be recorded.
+    """
     of_step, into = Names(**names), block.recorder
+    if recorder() is None and outputs[-1].value.fused is not None:
+        values = [variable.value for variable in inputs]
+        d_y, *d_last = (None if d is None else d.value for d in d_outputs[: 1 + len(of_step.memories)])
+        given = values, outputs[-1].value, outputs[0].value, d_y, d_last, of_step, inputs[0].requires_grad
+        return [Variable(value) for value in _backward_fused(*given)]
     roots = [block.variables[name] for name in (of_step.output, *of_step.next_memories)]
     with recording(into), into.block(differentiates=block) as grad_block:
         gradients = [Variable(grad_block.declare(into.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
@@ -211,42 +333,92 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
 
 
 def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
-    of_step = names
     count = len(d_inputs)
     (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
-    xs, boots, others = of_step.split(inputs[:count])
+    xs, boots, others = names.split(inputs[:count])
     of_x = _check_batch("dynamic_rnn_grad", xs, boots)
-    if not np.array_equal(of_x.offsets, plan.offsets) or len(scopes) != plan.max_seq_len:
+    is_kept = not plan.total_len or scopes.keys() >= set(names.taken())
+    if scopes.fused is not None:
+        is_kept = scopes.fused.lowered == lowered_step(block.nested, names)
+    if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
+    if scopes.fused is not None:
+        given = inputs[:count], scopes, y, d_y, d_last
+        return _backward_fused(*given, names, need_x=d_inputs[0] != "")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
-    # By rank: what reaches the memories after step t, first from the end of the sequences that end there.
+    # By rank: what reaches the memories from the ends of sequences.
     d_states = [
         np.zeros(boot.shape, boot.dtype) if d is None else _to_ranks(d.data, plan)
         for boot, d in zip(boots, d_last, strict=True)
     ]
     d_xs = [np.zeros(x.shape, x.dtype) for x in xs]
-    of_xs, of_memories, of_others = of_step.split(d_inputs)
-    totals = [[] for _ in others]
-    for t in range(plan.max_seq_len - 1, -1, -1):
-        alive = plan.batch_sizes[t]
-        arriving = [_step_of(d_y, plan, t), *(d[:alive] for d in d_states)]
-        given = scopes[t] | {name: LoDTensor.wrap(d) for name, d in zip(d_outputs, arriving, strict=True)}
-        values = nested.run(given)
-        for name, d_x in zip(of_xs, d_xs, strict=True):
-            if name:
-                rows = _rows_of(values[name], alive, name, d_x)
-                segment.concat_outputs(flat(rows), plan.starts, t, flat(d_x))
-        for name, d_state in zip(of_memories, d_states, strict=True):
-            d_state[:alive] = _rows_of(values[name], alive, name, d_state) if name else 0
-        for name, total in zip(of_others, totals, strict=True):
-            if name:
-                _collect(total, values[name])
+    totals = [None] * len(others)
+    if plan.total_len:
+        d_states, totals = _run_steps_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_xs)
     d_boots = [boot.like(_to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
-        sum_values(total) if total else _nothing(other, nested.spec(name).kind if name else LOD_TENSOR)
-        for total, other, name in zip(totals, others, of_others, strict=True)
+        _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else total
+        for total, other, name in zip(totals, others, names.split(d_inputs)[2], strict=True)
     ]
     return [*(x.like(d) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+
+
+def _run_steps_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_xs):
+    """Fill the gradients of sequences; return those of the first states, by rank, and of the captured."""
+    place, (order, ends) = nested.instructions.place, rows_by_step(plan)
+    of_y, *of_states = _places_of(place, d_outputs)
+    to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
+    variables = [None] * (nested.instructions.size - 1) + [OverSteps()]
+    for name in place.keys() & scopes.keys():
+        variables[place[name]] = scopes[name]
+    rows = LoDTensor.wrap(np.take(d_y, order, 0))
+    variables[of_y] = OverSteps(of_rows(describe(rows)), whole=rows)
+    given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
+    given |= {p: of_rows(describe(LoDTensor.wrap(d))) for p, d in zip(of_states, d_states, strict=True)}
+    carried, summed = ({p for p in group if p is not None} for group in (to_states, to_others))
+    stages = _stages_of(nested, given, set(of_states), carried, summed)
+    run_once(stages.before, variables, stages)
+    by_step = {p for p in to_xs if p is not None and p not in stages.in_rows}
+    later = {p for one in stages.after for p in one.inputs} | {p for p in to_xs if p is not None}
+    added = summed - stages.totals
+    loop = Loop(stages, variables, ends, of_states, carried | by_step | added, later)
+    sums = {p: [] for p in added}
+    for held, alive in _states_back(loop, plan, d_states, to_states, names, d_inputs):
+        for p, total in sums.items():
+            _collect(total, held[p])
+        for p in by_step:
+            number = to_xs.index(p)
+            _rows_of(held[p], alive, d_inputs[number], d_xs[number])
+    run_once(stages.after, variables, stages)
+    for p, d_x in zip(to_xs, d_xs, strict=True):
+        if p is not None:
+            d_x[order] = variables[p].whole().data
+    totals = [
+        None if p is None else variables[p].same if p in stages.totals else sum_values(sums[p]) for p in to_others
+    ]
+    return d_states, totals
+
+
+def _states_back(loop, plan, d_states, to_states, names, d_inputs):
+    """Run the steps from the last to the first; yield each one's values, and how many were alive.
+
+    `d_states`, by rank, become the gradients of the states before the first steps.
+    """
+    sizes = plan.batch_sizes.tolist()
+    arriving, later = [d[:0] for d in d_states], 0
+    for t in range(len(sizes) - 1, -1, -1):
+        alive = sizes[t]
+        if alive > later:  # sequences that end here
+            arriving = [np.concatenate([d, end[later:alive]]) for d, end in zip(arriving, d_states, strict=True)]
+        held = loop.run(t, map(LoDTensor.wrap, arriving))
+        yield held, alive
+        arriving = [
+            np.zeros_like(d) if p is None else _rows_of(held[p], alive, name, d)
+            for p, d, name in zip(to_states, arriving, names.split(d_inputs)[1], strict=True)
+        ]
+        later = alive
+    for d_state, d in zip(d_states, arriving, strict=True):
+        d_state[:later] = d
 
 
 def _collect(total, value):

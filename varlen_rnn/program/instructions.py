@@ -43,7 +43,7 @@ class Instructions:
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
-        self._all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
+        self.all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
     def _instruction(self, nested, number, op, last, not_ours, kept):
         kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
@@ -63,7 +63,7 @@ class Instructions:
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
-        for op, attrs, inputs, outputs, overwritten, done in self._all:
+        for op, attrs, inputs, outputs, overwritten, done in self.all:
             given = [held[place] for place in inputs]
             for position in overwritten:
                 given[position] = given[position].copy()
@@ -113,6 +113,8 @@ class Nested:
         self._tables = {} if tables is None else tables
         # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
         self._arguments = self._instructions = None
+        self.lowered = None  # what its operator made of it: a cell, or why it is none
+        self.stages = None  # what its operator made of it for the specs that it was given last: (specs, stages)
 
     def _table(self, index):
         if index not in self._tables:
@@ -156,9 +158,3 @@ class Nested:
             names = [var.name for var in self.block.vars]
             self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
         return self._instructions
-
-    def run(self, values):
-        """Return all values of a run by name: those given, and those computed."""
-        place = self.instructions.place
-        held = self.instructions.run({name: value for name, value in values.items() if name in place})
-        return {name: held[place] for name, place in place.items()}

@@ -71,7 +71,10 @@ class Block:
     def nested(self):
         """The block as an operator runs it, once all of its operators are there."""
         if self._nested is None:
-            self._nested = Nested(self.recorder.desc(), self.idx)
+            described = _Described(self.recorder)
+            if self.differentiates is not None:
+                described[self.differentiates.idx]  # now: later, somebody may have renamed what it gave
+            self._nested = Nested(described, self.idx)
         return self._nested
 
     def desc(self, persistables):
@@ -82,6 +85,19 @@ class Block:
         return BlockDesc(
             self.idx, parent, variables, ops, -1 if self.differentiates is None else self.differentiates.idx
         )
+
+
+class _Described:
+    """The blocks of a program, each described when it is asked for: all of them for each step would be quadratic."""
+
+    def __init__(self, recorder):
+        self._blocks, self._persistables, self._made = recorder.blocks, recorder.persistables, {}
+        self.blocks = self
+
+    def __getitem__(self, index):
+        if index not in self._made:
+            self._made[index] = self._blocks[index].desc(self._persistables)
+        return self._made[index]
 
 
 def _describe_op(op, inputs, outputs, attrs):

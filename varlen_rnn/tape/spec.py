@@ -136,8 +136,11 @@ class Symbol:
         return f"{self.name}: {self.spec}"
 
 
-class Scopes(list[Any]):
-    """The variables that each step of a recurrence keeps: one dict per step."""
+class Scopes(dict[str, Any]):
+    """The variables that the steps of a recurrence keep for its gradient, by name: each over all steps of a plan."""
+
+    plan: SortedSeqs
+    fused: Any = None  # of steps that ran as a cell: what that kept
 
 
 Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes

@@ -1,0 +1,263 @@
+"""A step that runs fused computes what it computes operator by operator; what cannot be fused says why."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+from varlen_rnn.ops import dynamic_rnn, lowering
+from varlen_rnn.tape.variable import apply
+
+FEATURES, HIDDEN = 3, 4
+
+
+class Weights:
+    """Weights by name: each is made when a step first asks for it."""
+
+    def __init__(self, dtype):
+        self.rng, self.dtype, self.made = np.random.default_rng(5), dtype, {}
+
+    def __call__(self, name, *shape):
+        if name not in self.made:
+            self.made[name] = vr.nn.Parameter(self.rng.standard_normal(shape).astype(self.dtype) / 2)
+        return self.made[name]
+
+
+def of_input(w, x, k=1, name="w_x"):
+    return apply("matmul", x, w(name, k * HIDDEN, FEATURES), w(f"{name}_bias", k * HIDDEN), transposed=True)
+
+
+def part(value, number):
+    return value[:, number * HIDDEN : (number + 1) * HIDDEN]
+
+
+def lstm(w, x, h, c):
+    gates = of_input(w, x, 4) + apply("matmul", h, w("w_h", 4 * HIDDEN, HIDDEN), w("b", 4 * HIDDEN), transposed=True)
+    c = F.sigmoid(part(gates, 1)) * c + F.sigmoid(part(gates, 0)) * F.tanh(part(gates, 2))
+    h = F.sigmoid(part(gates, 3)) * F.tanh(c)
+    return h, c, h
+
+
+def lstm_states(w, x, c, h):  # the output is the second state
+    h, c, _ = lstm(w, x, h, c)
+    return h, c, h
+
+
+def gru(w, x, h):
+    of_x, of_h = of_input(w, x, 3), h @ w("w_h", HIDDEN, 3 * HIDDEN)
+    r, z = F.sigmoid(part(of_x, 0) + part(of_h, 0)), F.sigmoid(part(of_x, 1) + part(of_h, 1))
+    n = F.tanh(part(of_x, 2) + r * part(of_h, 2))
+    h = n + z * (h - n)
+    return h, h
+
+
+def two_products(w, x, h):
+    r = F.sigmoid(of_input(w, x) + h @ w("w_r", HIDDEN, HIDDEN))
+    n = F.tanh(of_input(w, x, name="w_n") + (r * h) @ w("u_n", HIDDEN, HIDDEN))
+    h = n - 0.5 * h
+    return h, h
+
+
+def vectors(w, x, h):
+    h = F.relu(x @ w("w_x", FEATURES, HIDDEN) + h * w("u", HIDDEN) - w("b", 2 * HIDDEN)[HIDDEN:] / 2.0)
+    return h, h
+
+
+def one_weight_twice(w, x, h):
+    u = w("u", HIDDEN, HIDDEN)
+    h = F.tanh(of_input(w, x) + h @ u + (-h) ** 2 * (h @ u))
+    return h, h
+
+
+def no_input(w, x, h):
+    h = F.tanh(h @ w("u", HIDDEN, HIDDEN) + w("b", 1, HIDDEN))
+    return h, h
+
+
+def side_by_side(w, x, h):
+    gates = apply(
+        "matmul",
+        apply("concat", h, x, axis=1),
+        w("w", HIDDEN + FEATURES, 2 * HIDDEN),
+        w("b", 2 * HIDDEN),
+        transposed=False,
+    )
+    h = h + F.sigmoid(part(gates, 0)) * F.tanh(part(gates, 1))
+    return h, h
+
+
+def of_both_states(w, x, c, h):  # the other state's product is a phase of its own
+    both = apply("concat", h, c, axis=-1)
+    c = F.tanh(of_input(w, x) + apply("matmul", both, w("w_h", HIDDEN, 2 * HIDDEN), None, transposed=True))
+    h = c * h
+    return h, c, h
+
+
+TWO_STATES = lstm_states, of_both_states
+FUSED = {
+    f.__name__: f
+    for f in (side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input)
+}
+
+
+def rows(lengths, dtype):
+    x = np.random.default_rng(1).standard_normal((sum(lengths), FEATURES)).astype(dtype)
+    return vr.create_lod_tensor(x, [lengths])
+
+
+def states_of(cell, lengths, dtype):
+    count = 2 if cell in TWO_STATES else 1
+    return [np.random.default_rng(2 + n).standard_normal((len(lengths), HIDDEN)).astype(dtype) for n in range(count)]
+
+
+def trained(cell, lengths, dtype):
+    """Return the layer's outputs, its last states, and the gradients of all that it takes; and how it ran."""
+    w = Weights(dtype)
+    layer = vr.nn.DynamicRNN(lambda *given: cell(w, *given))
+    x = vr.Variable(rows(lengths, dtype), requires_grad=True)
+    states = [vr.Variable(state, requires_grad=True) for state in states_of(cell, lengths, dtype)]
+    y, *last = layer(x, states)
+    loss = (y * y).sum() + sum((state * 2.0).sum() for state in last)
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in w.made.items()}
+    given = {"x": x.grad, **{f"state {n}": state.grad for n, state in enumerate(states)}}
+    assert cell is no_input or x.grad.lod() == x.lod()
+    return {"y": y, **{f"last {n}": state for n, state in enumerate(last)}, **gradients, **given}, layer.explain()
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Return a function that has steps run operator by operator from then on."""
+    return lambda: monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("lengths", [[], [0, 0], [1], [4, 4], [2, 0, 5, 1, 0]], ids=str)
+@pytest.mark.parametrize("cell", FUSED.values(), ids=FUSED)
+def test_fused_is_interpreted(cell, lengths, dtype, interpreted):
+    fused, text = trained(cell, lengths, dtype)
+    assert text.startswith("runs fused as a cell of gates g0")
+    interpreted()
+    wanted, text = trained(cell, lengths, dtype)
+    assert text == "runs operator by operator: the test says so"
+    assert fused.keys() == wanted.keys()
+    tolerance = {"rtol": 2e-4, "atol": 2e-5} if dtype is np.float32 else {"rtol": 1e-9, "atol": 1e-11}
+    for name, value in wanted.items():
+        assert (value is None) == (fused[name] is None), name
+        if value is not None:
+            np.testing.assert_allclose(np.asarray(fused[name]), np.asarray(value), err_msg=name, **tolerance)
+
+
+def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():
+    _, text = trained(lstm_states, [2, 3], np.float64)
+    gates = ", ".join(f"g{number} (input + product)" for number in range(4))
+    assert text == f"runs fused as a cell of gates {gates}; 2 states; a row keeps 5 per unit"
+
+
+def test_a_program_keeps_the_step_and_runs_it_fused(interpreted, monkeypatch):
+    w = Weights(np.float64)
+    with vr.program_guard() as program:
+        x, state = vr.data("x", [-1, FEATURES], "float64", lod_level=1), vr.data("h", [-1, HIDDEN], "float64")
+        y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(x, [state])
+        ((y * y).sum() + last.sum()).backward()
+        leaves = [own for _, own in program.recorder._stand_ins.values()]
+        fetches = [variable.name for variable in (y, last, *(leaf.grad for leaf in leaves))]
+    assert "dynamic_rnn_grad(" in str(program)
+    assert [block.parent_idx for block in program.desc.blocks] == [-1, 0, 0]
+    feed = {"x": rows([2, 0, 3], np.float64), "h": np.ones((3, HIDDEN))}
+    runs = []
+    forward = dynamic_rnn.fused.forward
+    monkeypatch.setattr(dynamic_rnn.fused, "forward", lambda *given: runs.append(1) or forward(*given))
+    loaded = vr.Program.from_bytes(program.to_bytes())
+    results = [vr.Executor().run(one, feed, fetches) for one in (program, program, loaded)]
+    assert len(runs) == 3
+    interpreted()
+    results.append(vr.Executor().run(vr.Program.from_bytes(program.to_bytes()), feed, fetches))
+    assert len(runs) == 3
+    for result in results[:-1]:
+        for mine, other in zip(result, results[-1], strict=True):
+            np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=1e-9, atol=1e-12)
+
+
+REFUSED = {
+    "its output is none of its next states": lambda w, x, h: (x @ w("w", FEATURES, HIDDEN), h),
+    "it has no product with a weight": lambda w, x, h: (h * 2.0,) * 2,
+    "operator 0, dropout, may mix rows or units": lambda w, x, h: (F.dropout(h, 0.5) + of_input(w, x),) * 2,
+    "operator 0, reduce_sum, may mix rows": lambda w, x, h: (h + h.sum() + of_input(w, x),) * 2,
+    "operator 1, add, reads the step's input itself": lambda w, x, h: (((x + 1.0) @ w("w", FEATURES, HIDDEN)) + h,) * 2,
+    "operator 1, mul, reads what is captured, of shape (3, 4)": lambda w, x, h: (
+        (h + x @ (w("w", FEATURES, HIDDEN) * 2.0),) * 2
+    ),
+    "no multiple of 4 units": lambda w, x, h: (h + (x @ w("w", FEATURES, 6))[:, :4],) * 2,
+    "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
+    "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
+    "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
+    "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_fused_says_why_and_runs(reason, interpreted):
+    results = []
+    for _ in range(2):
+        vr.manual_seed(0)
+        values, text = trained(REFUSED[reason], [2, 0, 3], np.float64)
+        results.append(values)
+        assert text.startswith("runs operator by operator: ")
+        assert reason in text or len(results) == 2
+        interpreted()
+    for name, value in results[0].items():
+        if value is not None:
+            np.testing.assert_array_equal(np.asarray(value), np.asarray(results[1][name]))
+
+
+def test_steps_of_other_forms_say_why():
+    w = Weights(np.float64)
+
+    def explained(cell, x, states):
+        layer = vr.nn.DynamicRNN(cell)
+        layer(x, states)
+        return layer.explain()
+
+    x, h = rows([2, 1], np.float64), np.zeros((2, HIDDEN))
+    assert "it has 2 inputs" in explained(lambda x, z, h: (h, h), (x, x), [h])
+    assert "it has no state" in explained(lambda x: x, x, [])
+    assert "not all of one number of units" in explained(lambda x, h, c: (h, h, c), x, [h, np.zeros((2, 3))])
+    mixed = explained(lambda x, h: (h, h), x, [h.astype(np.float32)])
+    assert "not of one floating data type" in mixed
+    assert "is an input, or captured" in explained(lambda x, h, c: (h, h, x), x, [np.zeros((2, 3))] * 2)
+    assert vr.nn.DynamicRNN(lambda x, h: (h, h)).explain() == "has not run yet: call it once"
+    del w
+
+
+def test_a_number_that_changes_from_call_to_call_is_not_compiled_each_time(monkeypatch):
+    w, made, texts = Weights(np.float64), [], []
+    monkeypatch.setattr(lowering, "_MOST_NUMBERS", 2)
+    monkeypatch.setattr(lowering, "cell_of_step", lambda *given, of=lowering.cell_of_step: made.append(1) or of(*given))
+    for number in range(5):
+        layer = vr.nn.DynamicRNN(lambda x, h, by=number + 0.125: (F.tanh(of_input(w, x) + h * by * by),) * 2)
+        layer(rows([0], np.float64), [np.zeros((1, HIDDEN))])
+        texts.append(layer.explain())
+    assert len(made) == 2
+    assert ["its numbers change from call to call" in text for text in texts] == [False] * 2 + [True] * 3
+
+
+def test_a_step_of_too_many_operations_is_not_derived():
+    w = Weights(np.float64)
+
+    def cell(x, h):
+        h = h + of_input(w, x)
+        for _ in range(lowering._MOST_NODES):
+            h = F.tanh(h)
+        return h, h
+
+    layer = vr.nn.DynamicRNN(cell)
+    layer(rows([2], np.float64), [np.zeros((1, HIDDEN))])
+    assert "it has more than 400 operations" in layer.explain()
+
+
+def test_inference_keeps_nothing():
+    w = Weights(np.float64)
+    with vr.no_grad():
+        y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(rows([2, 3], np.float64), [np.zeros((2, HIDDEN))])
+    assert y.record is last.record is None

@@ -1,0 +1,304 @@
+"""A step of ordinary operators, lowered to a cell: its products with weights are gates, and the rest is equations.
+
+The block is interpreted once on scalars of one unit: a variable of `k * hidden` columns is a list of `k` of them.  What
+mixes rows or units in any other way than a product with a captured weight cannot be said in scalars, and is refused.
+"""
+
+import hashlib
+import itertools
+from typing import NamedTuple
+
+from varlen_rnn.cells.contract import Cell
+from varlen_rnn.cells.define import cell_of_step
+from varlen_rnn.cells.derive import Step
+from varlen_rnn.cells.trace import EquationError, Scalar, Trace
+from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.kinds import LOD_TENSOR
+
+_OPERATIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
+_OPERATIONS |= {name: name for name in ("sigmoid", "tanh", "relu", "exp", "log")}
+_INPUT = "x"  # stands for the columns of the step's input, whatever their number
+_MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
+
+
+class Refused(Exception):
+    """Why a step cannot be lowered."""
+
+
+class Part(NamedTuple):
+    """`hidden` units of what is captured, a weight or a vector, from unit `block * hidden` on."""
+
+    number: int  # among what is captured
+    block: int
+    transposed: bool = True
+    begin: int = 0  # of a weight, the first column that it takes
+    end: int | None = None
+
+
+class Product(NamedTuple):
+    """A product of `hidden` units: of which kind ("x", "h" or "of"), its weight, and its bias, if it has one."""
+
+    kind: str
+    weight: Part
+    bias: Part | None
+
+
+class Lowered(NamedTuple):
+    """A step as a cell, and where its weights are among what the step captures.
+
+    Attributes
+    ----------
+    cell : Cell
+    states : tuple of int
+        For each state of the cell, the output first, its position among the memories.
+    of_x, of_h : tuples of Product
+        In the order of the cell's gates.
+    vectors : tuple of Part
+    """
+
+    cell: Cell
+    states: tuple[int, ...]
+    of_x: tuple[Product, ...]
+    of_h: tuple[Product, ...]
+    vectors: tuple[Part, ...]
+
+
+class Block(NamedTuple):
+    """A step: its operators, the places of its variables, and what is known of those that it is given."""
+
+    instructions: list
+    inputs: tuple[int, ...]
+    memories: tuple[int, ...]
+    captured: tuple[int, ...]
+    output: int
+    next_memories: tuple[int, ...]
+    missing: int  # the place of what is missing
+    specs: dict
+
+
+def lower(block):
+    """Return a step as a cell, or a text that says why it is none."""
+    operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
+    key = repr((block[1:-1], sorted(block.specs.items()), operators))
+    if key not in _known:
+        if len(_known) >= _MOST:
+            _known.clear()
+        try:
+            _count_numbers(block)
+            _known[key] = _Lowering(block).lowered()
+        except Refused as reason:
+            _known[key] = str(reason)
+        except EquationError as error:
+            _known[key] = f"its equations are no cell: {error}"
+    return _known[key]
+
+
+_MOST = 256
+_known = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_MOST_NUMBERS = 8
+_numbers_of = {}  # by what a step is but for its numbers: how many cells there are with others
+
+
+def _count_numbers(block):
+    """Refuse a step whose numbers are others at each call: to compile a cell for each takes longer than to run it."""
+    operators = [(one.op.type, one.inputs, one.outputs) for one in block.instructions]
+    key = repr((block[1:-1], operators))
+    if _numbers_of.get(key, 0) >= _MOST_NUMBERS:
+        raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+    _numbers_of[key] = _numbers_of.get(key, 0) + 1
+
+
+class _Lowering:
+    def __init__(self, block):
+        self.block, self.specs = block, block.specs
+        self.hidden, self.order = self._checked()
+        self.features = block.specs[block.inputs[0]].shape[1]
+        self.numbers = {place: number for number, place in enumerate(block.captured)}
+
+    def _checked(self):
+        """Return the units of a state, and the memories in the order of the cell's states, the output first."""
+        block, specs = self.block, self.specs
+        if len(block.inputs) != 1:
+            raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: put them side by side with concat")
+        if not block.memories:
+            raise Refused("it has no state")
+        if block.output not in block.next_memories:
+            raise Refused("its output is none of its next states: return it as a state, too")
+        if len({spec.dtype for spec in specs.values()}) > 1 or specs[block.inputs[0]].dtype not in FLOATS:
+            raise Refused("its inputs, states and weights are not of one floating data type")
+        if len({specs[p].shape[1:] for p in block.memories}) > 1 or len(specs[block.memories[0]].shape) != 2:
+            raise Refused("its states are not all of one number of units")
+        if any(spec.kind is not LOD_TENSOR or -1 in spec.shape[1:] for spec in specs.values()):
+            raise Refused("its sizes are known only when it runs")
+        hidden = specs[block.memories[0]].shape[1]
+        if hidden < 1 or len(specs[block.inputs[0]].shape) != 2:
+            raise Refused("its input and states are not of rows of numbers")
+        first = block.next_memories.index(block.output)
+        return hidden, (first, *(n for n in range(len(block.memories)) if n != first))
+
+    def lowered(self):
+        """Return the step as a cell."""
+        # First with a name for each product, to see which are only read as a sum with one: these two are one gate.
+        pairs = self._pairs(*self._interpret({}))
+        names = {key: f"g{number}" for number, pair in enumerate(pairs) for key in pair if key is not None}
+        trace, results = self._interpret(names)
+        gates = tuple(f"g{number}" for number in range(len(pairs)))
+        states = tuple(f"s{number}" for number in range(len(self.order)))
+        vectors = tuple(f"v{number}" for number in range(len(self.vectors)))
+        if not gates:
+            raise Refused("it has no product with a weight")
+        digest = hashlib.sha256(repr((trace.nodes, results, gates)).encode()).hexdigest()[:12]
+        step = Step(trace, gates, ("h", *states[1:]), vectors, results)
+        cell = cell_of_step(step, f"step {digest}", lower)
+        of = {names[key]: {} for key in names}
+        for key, gate in names.items():
+            of[gate][key.kind == _INPUT] = key
+        return Lowered(
+            cell, self.order, tuple(of[gate][True] for gate in cell.x_gates),
+            tuple(of[gate][False] for gate in cell.h_gates), tuple(self.vectors),
+        )  # fmt: skip
+
+    def _pairs(self, trace, results):
+        """Return pairs of products, of the input and of a state: one gate each; None where there is only one."""
+        reached = trace.reach(results)
+        used = [a for k in reached for a in trace.nodes[k].operands]
+        keys = {k: trace.nodes[k].what for k in reached if trace.nodes[k].op in ("x", "h", "of")}
+        pairs = []
+        for k in reached:
+            op, operands, _ = trace.nodes[k]
+            both = sorted((keys[a] for a in operands if a in keys), key=lambda key: key.kind != _INPUT)
+            is_pair = op == "add" and len(both) == 2 and both[0].kind == _INPUT != both[1].kind
+            if is_pair and all(used.count(a) == 1 and a not in results for a in operands):
+                pairs.append((both[0], both[1]))
+        paired = {key for pair in pairs for key in pair}
+        alone = [(key, None) for key in keys.values() if key not in paired]
+        levels, level_of = [], {}
+        for op, operands, what in trace.nodes:  # how many products stand before each, as derived cells count them
+            levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
+            level_of[what] = levels[-1]
+        return sorted(pairs + alone, key=lambda pair: level_of[pair[1] or pair[0]])
+
+    def _interpret(self, names):
+        """Return a trace of the step, and the numbers of its next states, the output first."""
+        self.trace, self.names, self.vectors, self.values = Trace(), names, [], {self.block.inputs[0]: [_INPUT]}
+        for state, memory in enumerate(self.order):
+            self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
+        for number, instruction in enumerate(self.block.instructions):
+            if len(self.trace.nodes) > _MOST_NODES:
+                raise Refused(f"it has more than {_MOST_NODES} operations of one unit")
+            self._interpret_one(number, *instruction[:4])
+        results = []
+        for memory in self.order:
+            value = self.values.get(self.block.next_memories[memory])
+            if value is None or len(value) != 1 or value[0] is _INPUT:
+                raise Refused(f"its next state {memory} is an input, or captured")
+            results.append(self.trace.number_of(value[0]))
+        return self.trace, tuple(results)
+
+    def _interpret_one(self, number, op, attrs, inputs, outputs):
+        where = f"operator {number}, {op.type}"
+        if op.type == "matmul":
+            value = self._product(where, attrs["transposed"], *inputs)
+        elif op.type == "getitem":
+            value = self._columns(where, attrs["index"], inputs[0])
+        elif op.type == "concat" and attrs["axis"] in (1, -1):
+            value = [block for place in inputs for block in self._blocks(where, place)]
+        elif op.type == "fill_constant" and attrs["shape"] == ():
+            value = [float(attrs["value"])]
+        elif op.type == "assign":
+            value = self._scalars(where, inputs[0])
+        elif op.type in _OPERATIONS or op.type == "pow":
+            value = self._elementwise(where, op.type, attrs, [self._scalars(where, place) for place in inputs])
+        else:
+            raise Refused(f"{where}, may mix rows or units: use products with weights and elementwise operators")
+        self.values[outputs[0]] = value
+
+    def _product(self, where, transposed, left, weight, bias):
+        """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""
+        values = self._blocks(where, left)
+        if weight not in self.numbers:
+            raise Refused(f"{where}: its weight is computed in the step; compute it outside")
+        spec = self.specs[weight]
+        columns, depth = spec.shape if transposed else spec.shape[::-1]
+        if spec.shape[0] < 0 or columns % self.hidden or not columns or spec.lod_level:
+            raise Refused(f"{where}: its weight gives {columns} columns, which are no multiple of {self.hidden} units")
+        of_bias = self.specs[bias] if bias in self.numbers else None
+        if of_bias is None and bias != self.block.missing:
+            raise Refused(f"{where}: its bias is computed in the step; compute it outside")
+        ends = list(itertools.accumulate(self.features if value is _INPUT else self.hidden for value in values))
+        if ends[-1] != depth or (of_bias is not None and of_bias.shape != (columns,)):
+            raise Refused(f"{where}: its weight takes {depth} columns")
+        results = []
+        for block in range(columns // self.hidden):
+            biases, total = of_bias and Part(self.numbers[bias], block), None
+            for begin, end, value in zip([0, *ends], ends, values, strict=False):
+                part = Part(self.numbers[weight], block, transposed, begin, end)
+                leaf = self._leaf(Product(self._kind(where, value), part, biases), value)
+                biases, total = None, leaf if total is None else self.trace.apply("add", total, leaf)
+            results.append(total)
+        return results
+
+    def _kind(self, where, value):
+        """Return whose product a block of columns is read by: the input's, the output's before, or another value's."""
+        if value is _INPUT:
+            return "x"
+        if not isinstance(value, Scalar):
+            raise Refused(f"{where}, is a product of a number")
+        return "h" if value.number == self.trace.node("prev", what=0).number else "of"
+
+    def _blocks(self, where, place):
+        """Return the blocks of columns of a variable, which may be the step's input."""
+        value = self.values.get(place)
+        return self._scalars(where, place) if value is None else value
+
+    def _leaf(self, key, value):
+        operand = [value.number] if key.kind == "of" else []
+        return self.trace.node(key.kind, *operand, what=self.names.get(key, key))
+
+    def _columns(self, where, index, place):
+        index = index if isinstance(index, tuple) else (index,)
+        rank = len(self.specs[place].shape) if place in self.numbers else 2
+        if len(index) != rank or any(not isinstance(part, slice) or part.step not in (None, 1) for part in index):
+            raise Refused(f"{where}: only blocks of columns can be taken, as x[:, a:b]")
+        scalars = self._scalars(where, place)
+        columns, last = len(scalars) * self.hidden, index[-1]
+        begin, end, _ = last.indices(columns)
+        if any(part != slice(None) for part in index[:-1]) or begin % self.hidden or end % self.hidden or begin >= end:
+            raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
+        return scalars[begin // self.hidden : end // self.hidden]
+
+    def _scalars(self, where, place):
+        """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
+        value = self.values.get(place)
+        if value is not None:
+            if any(block is _INPUT for block in value):
+                raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
+            return value
+        spec = self.specs[place]
+        columns = spec.shape[-1] if spec.shape else 0
+        if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
+            expected = "one number per unit; what is computed of weights alone, compute outside of the step"
+            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}, not {expected}")
+        self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
+        return self.values[place]
+
+    def _vector(self, part):
+        if part not in self.vectors:
+            self.vectors.append(part)
+        return self.trace.node("vector", what=f"v{self.vectors.index(part)}")
+
+    def _elementwise(self, where, name, attrs, operands):
+        width = max(map(len, operands))
+        if any(
+            len(scalars) != width and not (len(scalars) == 1 and isinstance(scalars[0], float)) for scalars in operands
+        ):
+            raise Refused(f"{where}, is of {' and '.join(str(len(s) * self.hidden) for s in operands)} columns")
+        operands = [scalars if len(scalars) == width else scalars * width for scalars in operands]
+        return [self._applied(where, name, attrs, values) for values in zip(*operands, strict=True)]
+
+    def _applied(self, where, name, attrs, values):
+        if name != "pow":
+            return self.trace.apply(_OPERATIONS[name], *values)
+        if attrs["exponent"] not in range(1, 9):
+            raise Refused(f"{where}: powers of a cell are whole numbers from 1 to 8")
+        return self.trace.scalar(self.trace.number_of(values[0])) ** int(attrs["exponent"])
