@@ -300,7 +300,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
     # Asked here: five calls that find nothing to do would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
         rows, w_ih, w_hh, b_ih, b_hh = map(as_operand, (rows, w_ih, w_hh, b_ih, b_hh))
-    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None))
+    direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None, None))
     plan = plan_of_rows(lod)
     y, last, kept = recurrence.forward(kind, rows, [direction], None, plan, keep, ways)
     return _wrapped(kind, lod, y, (), last, plan, kept)

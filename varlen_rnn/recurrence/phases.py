@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.vectors import pointer
 
 OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
+NUMBER = 4  # bytes of the smallest number
 NORM_EPSILON = 1e-5  # what is added to a variance, as PyTorch's `LayerNorm` does
 
 
@@ -130,8 +132,12 @@ def norms_of(cell):
 
 
 def kept_numbers(cell, shape):
-    """Return how many numbers a row keeps: its columns, and of each value that is normalised the divisor's inverse."""
-    return kept_by(cell, shape.projects) * shape.hidden + norms_of(cell)
+    """Return how many numbers a row keeps: its columns, and of each value that is normalised the divisor's inverse.
+
+    Whole cache lines of these, for rows that are stored past the caches begin with one.
+    """
+    lines = -(-norms_of(cell) * NUMBER // CACHE_LINE)
+    return kept_by(cell, shape.projects) * shape.hidden + lines * CACHE_LINE // NUMBER
 
 
 def sizes_of(cell, projects):
