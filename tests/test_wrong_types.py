@@ -361,6 +361,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "dtype": lambda: "f4",
         "direction": lambda: "forward",
         "merge": lambda: "concat",
+        "recompute": bool,
     }
     CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
     CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)
