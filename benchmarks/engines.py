@@ -1,20 +1,23 @@
 """The engines that are compared, and where each of them stands for a task.
 
-A task is a folder (`layers`, `classifiers`) with a `Case` that says what is computed.  An engine of a task is a class:
+A task is a folder (`layers`, `classifiers`, `cells`) with a `Case` that says what is computed.  An engine of a task is
+a class:
 `Engine(case, threads)` has a method for each mode it knows (`training`, `inference`), which runs one step and returns
-its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.
+its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.  Engines of `cells`
+stand apart: of a cell of one's own, a peer offers a loop.
 """
 
 import importlib
 import importlib.util
+import shutil
 from typing import NamedTuple
 
-OURS, TWIN = "varlen_rnn", "varlen_rnn padded"
+OURS, TWIN, BUILT_IN = "varlen_rnn", "varlen_rnn padded", "varlen_rnn built-in"
 MODES = ("training", "inference")
 
 
 class Engine(NamedTuple):
-    """Module and class of an engine within the folder of a task, and the packages that it needs, lowest first."""
+    """Module and class of an engine within the folder of a task, and the packages and programs that it needs."""
 
     module: str
     name: str
@@ -28,8 +31,17 @@ ENGINES = {
     "torch padded": Engine("pytorch", "Padded", ("torch",)),
     "onnxruntime": Engine("ort", "Session", ("onnx", "onnxruntime")),
 }
+OF_CELLS = {
+    OURS: Engine("ours", "Layer", ("numba", "varlen_rnn")),
+    BUILT_IN: Engine("ours", "BuiltIn", ("numba", "varlen_rnn")),
+    "torch loop": Engine("pytorch", "Loop", ("torch",)),
+    "torch compiled step": Engine("pytorch", "CompiledStep", ("torch", "g++")),
+    "torch compiled loop": Engine("pytorch", "CompiledLoop", ("torch", "g++")),
+}
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
+LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
+LIMITED = ("torch compiled loop",)  # its compiler takes minutes for some hundred steps
 
 
 def build(task, engine, case, threads):
@@ -38,21 +50,22 @@ def build(task, engine, case, threads):
     Parameters
     ----------
     task : str
-        The folder: "layers" or "classifiers".
+        The folder: "layers", "classifiers" or "cells".
     engine : str
-        A key of `ENGINES`.
+        A key of `ENGINES`, or of `OF_CELLS`.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = ENGINES[engine]
+    found = (OF_CELLS if task == "cells" else ENGINES)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 
 
 def lacking(engine):
-    """Return the packages that an engine needs and this Python does not have."""
-    return [package for package in ENGINES[engine].needs if importlib.util.find_spec(package) is None]
+    """Return the packages and programs that an engine needs and that are not here."""
+    needs = (ENGINES | OF_CELLS)[engine].needs
+    return [name for name in needs if importlib.util.find_spec(name) is None and shutil.which(name) is None]
 
 
 def installed(engines):

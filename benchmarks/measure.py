@@ -54,7 +54,7 @@ class Round(NamedTuple):
     others: float
 
 
-def measure(task, case, engines, threads, patience, modes=MODES, witnesses=()):
+def measure(task, case, engines, threads, patience, modes=MODES, witnesses=(), others=()):
     """Return what a case gave in each mode: {mode: {"failed": why} or {"engines": {engine: figures}}}.
 
     Parameters
@@ -70,15 +70,17 @@ def measure(task, case, engines, threads, patience, modes=MODES, witnesses=()):
     modes : sequence of str
     witnesses : sequence of str
         Those of the engines that are only compared, not timed.
+    others : sequence of str
+        Those that compute something else: they are timed, not compared.
     """
     with started(task, case, engines, threads) as processes:
-        return compare(processes, modes, patience, witnesses)
+        return compare(processes, modes, patience, witnesses, others)
 
 
-def compare(processes, modes, patience, witnesses=()):
+def compare(processes, modes, patience, witnesses=(), others=()):
     """Return the figures of processes that are ready; those of a mode only if all agree on its outputs."""
     able = {mode: [process for process, its in processes.items() if mode in its] for mode in modes}
-    failures = {mode: check_outputs(able[mode], mode) for mode in modes}
+    failures = {mode: check_outputs([p for p in able[mode] if p.engine not in others], mode) for mode in modes}
     sound = {
         mode: [process for process in able[mode] if process.engine not in witnesses]
         for mode in modes

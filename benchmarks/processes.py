@@ -3,11 +3,16 @@
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from benchmarks.engines import LIMITED
+
 ROOT = Path(__file__).parent.parent
+BUILD_SECONDS = 60.0  # of engines that are limited
 # Read when a library is loaded, so they are set before the process begins; sgemm is NumPy's, whatever its BLAS.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -41,6 +46,10 @@ class Process:
         except BrokenPipeError:
             raise EngineError(f"{self.engine}: its process ended") from None
 
+    def replies(self, end):
+        """Return whether the reply to the request sent last begins before a time of `time.monotonic`."""
+        return bool(select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0])
+
     def receive(self):
         """Return the reply to the request sent last."""
         line = self._process.stdout.readline()
@@ -60,7 +69,9 @@ class Process:
     def stop(self):
         """End the process."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
 
 
 def environment(threads):
@@ -70,13 +81,22 @@ def environment(threads):
 
 @contextlib.contextmanager
 def started(task, case, engines, threads):
-    """Yield the processes of engines that have built a case: {process: its modes}."""
-    processes = []
+    """Yield the processes of engines that have built a case: {process: its modes}.
+
+    One that is limited and takes longer than `BUILD_SECONDS` is stopped, and not among them.
+    """
+    processes, built = [], {}
     try:
         for engine in engines:
             processes.append(Process(engine, threads))
             processes[-1].send_build(task, case)
-        yield {process: process.receive() for process in processes}
+        end = time.monotonic() + BUILD_SECONDS
+        for process in processes:
+            if process.engine in LIMITED and not process.replies(end):
+                process.stop()
+            else:
+                built[process] = process.receive()
+        yield built
     finally:
         for process in processes:
             process.stop()

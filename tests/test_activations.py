@@ -195,3 +195,48 @@ def test_the_smallest_numbers(way, dtype):
     assert (way(activations.sigmoid)(x) == 0.5).all()
     np.testing.assert_array_equal(way(activations.relu)(x), np.maximum(x, 0))
     np.testing.assert_allclose(way(activations.tanh)(x), x, rtol=0, atol=4e-43)
+
+
+def test_exp_of_float32():
+    x = np.concatenate([float32_numbers(), between(80, 104), -between(80, 110, 7)])
+    got = loop_of(activations.exp)(x)
+    with np.errstate(over="ignore"):
+        exact = np.exp(x.astype(np.float64))
+    normal = (exact > np.finfo(np.float32).tiny) & (exact < np.finfo(np.float32).max)
+    assert units(got[normal], exact[normal]).max() < 2
+    assert (got[exact > 3.4028236e38] == INF).all()
+    tiny = exact <= np.finfo(np.float32).tiny
+    assert np.abs(got[tiny] - exact[tiny]).max() < 1.5e-45
+
+
+def test_log_of_float32():
+    x = np.concatenate([float32_numbers(), between(0.5, 2, 7)])
+    got, x = loop_of(activations.log)(x), x.astype(np.float64)
+    assert units(got[x > 0], np.log(x[x > 0])).max() < 1
+    assert np.isnan(got[x < 0]).all()
+
+
+@both_ways
+@both_types
+def test_exp_log_and_sqrt_at_the_ends(way, dtype):
+    """Of what is not finite, of zeros and the smallest numbers."""
+    small = np.finfo(dtype).smallest_subnormal
+    x = np.array([INF, -INF, NAN, 0.0, -0.0, 1.0, -1.0, small] * 16, dtype)
+    with np.errstate(all="ignore"):
+        for name in ("exp", "log", "sqrt"):
+            got, right = way(getattr(activations, name))(x), getattr(np, name)(x)
+            np.testing.assert_allclose(got, right, rtol=2 * np.finfo(dtype).eps, atol=0)
+
+
+def test_in_python_functions_are_those_of_numbers():
+    for name in ("exp", "log", "sqrt", "sigmoid", "tanh"):
+        for dtype in (np.float32, float):
+            x = dtype(0.7)
+            got, exact = getattr(activations, name)(x), getattr(activations, name)(0.7)
+            assert got == pytest.approx(exact, rel=3e-7)
+    assert activations.exp(1e4) == INF
+    assert activations.log(0.0) == -INF
+    assert np.isnan(activations.log(-1.0))
+    assert np.isnan(activations.sqrt(-1.0))
+    assert (activations.minimum(1, 2), activations.maximum(1, 2), activations.where(True, 1, 2)) == (1, 2, 1)
+    assert (activations.clip(5, -1, 1), activations.constant(3), activations.multiply_add(2, 3, 4)) == (1, 3, 10)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import machine, results
-from benchmarks.engines import OURS
+from benchmarks.engines import BUILT_IN, OURS
 from benchmarks.report import bars, peers, write_report
 from benchmarks.suites import SUITES
 from tests.benchmark_lines import line_of
@@ -65,6 +65,25 @@ def test_a_bar_asks_for_the_worst_case():
     lines["recurrent"].pop()
     rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
     assert rows["LSTM training, ragged: over PyTorch packed"][-1] == "not measured", "a size is missing"
+
+
+def test_a_cell_is_held_to_the_built_in_layer_beside_it():
+    lines = {name: [] for name in SUITES}
+    cifg = [line_of(size, varlen_rnn_built_in=1.5) | {"cell": "CIFG", "flops of built-in": 100} for size in (1, 2)]
+    for line, size in zip(cifg, [(64, 256, 256), (32, 512, 512)], strict=True):
+        line["size"] = size
+        line["engines"][BUILT_IN] = line["engines"].pop("varlen rnn built in")
+    cifg[1]["engines"][BUILT_IN]["seconds"] = 1.0
+    lines["cells"] = cifg
+    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
+    words = "{}: share of sgemm over the built-in layer's"
+    found = rows[words.format("cells of one product, a user's and options")]
+    assert found == ["0.95", "1", "1.35 CIFG (64, 256, 256), 0.90 CIFG (32, 512, 512)", "**below the floor**"]
+    assert rows[words.format("LSTM with projected outputs")][-1] == "not measured"
+    cifg[1]["engines"]["torch loop"] = cifg[1]["engines"][BUILT_IN] | {"others": [1.0]}
+    assert bars.all_bars(lines)[20].cells()[1:] == found, "who disturbs PyTorch's loop says nothing of ours"
+    cifg[1]["engines"][OURS]["others"] = [1.0]
+    assert bars.all_bars(lines)[20].verdict() == "not measured"
 
 
 def test_less_is_better_where_the_aim_is_below_the_floor():

@@ -3,11 +3,13 @@
 import contextvars
 import ctypes
 import doctest
+import functools
 import importlib
 import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,13 +26,17 @@ from benchmarks import (
     measure,
     operators,
     parity,
+    processes,
     quiet,
     rectangle,
     results,
     tables,
     worker,
 )
-from benchmarks.engines import ENGINES, MODES, OURS, build, installed
+from benchmarks.cells import Case as Cells
+from benchmarks.cells.case import KINDS, weight_shapes
+from benchmarks.cells.ours import lacking
+from benchmarks.engines import BUILT_IN, ENGINES, LOOPS, MODES, OURS, TWIN, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
@@ -40,7 +46,8 @@ from tests.benchmark_lines import line_of
 
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
-DOCTESTS = "against rectangle lengths layers.case parity quiet results tables report.bars suites.overhead"
+DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
+DOCTESTS += "suites.cells suites.overhead"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -61,6 +68,35 @@ def test_engines_of_a_layer_agree(cell):
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
         assert parity.disagreement(outputs[mode]) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engines_of_a_cell_agree(kind):
+    pytest.importorskip("torch")
+    if why := lacking(kind):
+        pytest.skip(why)
+    found = {name: engine.arrays(engine.training()) for name, engine in of_cell(kind, OURS, "torch loop")}
+    assert set(found[OURS]) == {"y", "d_x", *weight_shapes(Cells(**CASE | {"cell": kind}))}
+    assert parity.disagreement(found) is None
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's compiler looks at all tensors
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_compiled_loops_agree(kind, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    found = {name: engine.arrays(engine.training()) for name, engine in of_cell(kind, OURS, *LOOPS)}
+    assert parity.disagreement(found) is None
+
+
+def of_cell(kind, *names):
+    return [(name, build("cells", name, CASE | {"cell": kind, "hidden_size": 6}, 1)) for name in names]
+
+
+def test_the_built_in_layer_beside_a_cell_is_of_its_family():
+    ((_, engine),) = of_cell("CIFG", BUILT_IN)
+    assert type(engine.layer) is vr.nn.LSTM
+    assert engine.layer.hidden_size == 6
 
 
 def test_engines_of_a_classifier_agree():
@@ -205,6 +241,50 @@ def test_a_witness_is_compared_and_not_timed():
     found, log = compared([1.0, 2.001], witnesses=["other"])
     assert set(found) == {"failed"}, "what a witness contradicts has no figures"
     assert {do for _, do in log} == {"outputs"}
+
+
+def test_what_computes_something_else_is_timed_and_not_compared():
+    log, patience = [], measure.Patience(3, 3, 60, wait=0)
+    ours, *others = (
+        FakeProcess(name, y, [1.0] * 3, log) for name, y in ((OURS, [1.0]), ("loop", [1.0]), ("else", [7.0]))
+    )
+    able = {process: ["training"] for process in (ours, *others)}
+    found = measure.compare(able, ["training"], patience, others=["else"])["training"]
+    assert list(found["engines"]) == [OURS, "loop", "else"]
+    assert ("else", "outputs") not in log
+
+
+def test_a_limited_engine_that_is_late_is_stopped(monkeypatch):
+    monkeypatch.setattr(processes, "LIMITED", (TWIN,))
+    monkeypatch.setattr(processes.Process, "replies", lambda process, end: False)
+    with processes.started("layers", CASE, [TWIN, OURS], 1) as built:
+        assert [process.engine for process in built] == [OURS]
+
+
+def test_whether_a_reply_comes():
+    process = processes.Process(OURS, 1)
+    try:
+        assert not process.replies(0.0), "nothing has been asked"
+        process.send_build("layers", CASE)
+        assert process.replies(time.monotonic() + 600)
+        assert process.receive() == list(MODES)
+    finally:
+        process.stop()
+
+
+def test_a_line_of_a_cell_names_who_is_late(monkeypatch):
+    figures = {OURS: {"seconds": 1.0}, "torch loop": {"seconds": 3.0}}
+    suite = SUITES["cells"]
+    point = next(point for point in suite.points(False, 1) if point.case.cell == "LSTM")
+    monkeypatch.setattr("benchmarks.suites.cells.installed", list)
+    monkeypatch.setattr("benchmarks.suites.cells.measure", lambda *given, **named: {"training": {"engines": figures}})
+    (line,) = suite.run(point, measure.QUICK)
+    cells = dict(zip(suite.columns, suite.cells(line), strict=True))
+    assert [cells[name] for name in LOOPS] == [3.0, None, "late"]
+    monkeypatch.setattr("benchmarks.suites.cells.measure", lambda *given, **named: {"training": {"failed": "why"}})
+    (line,) = suite.run(point, measure.QUICK)
+    assert "late" not in line
+    assert set(suite.cells(line)[5:]) == {None}
 
 
 def test_a_reply_waits_until_threads_sleep(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from oracles.recurrence import sigmoid
 
 import varlen_rnn as vr
-from varlen_rnn.cells import CELLS, Cell, cell, tanh
+from varlen_rnn.cells import CELLS, Cell, registry, tanh
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
 
 OFFSETS = [0, 3, 3, 8, 10]
@@ -117,7 +117,7 @@ def test_loading_says_which_cell_is_missing(tmp_path):
 def wrong(**changed):
     with pytest.raises(ValueError, match=r"^[cC]ell") as caught:
         Cell(**({"name": "wrong", "step": step, "step_grad": step_grad} | NAMES | changed))
-    assert "wrong" not in cell._CELLS
+    assert "wrong" not in registry._CELLS
     return str(caught.value)
 
 
@@ -219,17 +219,17 @@ def test_what_is_read_of_the_output_before_is_found():
 def test_a_name_belongs_to_one_cell():
     with pytest.raises(ProgramError, match="cell 'lstm': expected a new name"):
         Cell(name="lstm", **NAMES, step=step, step_grad=step_grad)
-    assert cell.find_cell("lstm") is CELLS["lstm"]
+    assert registry.find_cell("lstm") is CELLS["lstm"]
     layer, x, _ = case()
     try:
         again = Cell(name="minimal", **NAMES, step=step, step_grad=step_grad)  # as a notebook does
-        assert cell.find_cell("minimal") is again
+        assert registry.find_cell("minimal") is again
         with pytest.raises(ProgramError, match="expected the layer's, got another one"):
             layer(x)
     finally:
-        cell._CELLS["minimal"] = MINIMAL
+        registry._CELLS["minimal"] = MINIMAL
     with pytest.raises(ProgramError, match="expected one of"):
-        cell.find_cell("none")
+        registry.find_cell("none")
 
 
 def test_copies_of_a_cell_are_itself_and_it_stays_as_it_was_made():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.cells import cell
+from varlen_rnn.cells import registry
 from varlen_rnn.nn import functional as F
 from varlen_rnn.tape import operator
 
@@ -192,6 +192,11 @@ CALLS = {
         lambda level: doubled(infer=lambda x, times: vr.TensorSpec(x.shape, x.dtype, level))(rows()), lambda: 1,
     ),
     "operator": (lambda function, **options: doubled(vr.operator, function, **options), lambda: double),
+    "cell": (lambda function, **options: vr.cell(function, **options), lambda: lambda a, /: vr.cells.tanh(a)),
+    "cell, result": (lambda result: vr.cell(lambda a, /: a * result), lambda: 2),
+    "lstm_cell": (vr.cells.lstm_cell,),
+    "gru_cell": (vr.cells.gru_cell,),
+    "rnn_cell": (vr.cells.rnn_cell,),
     "operator, input": (lambda x: doubled()(x), lambda: X),
     "operator, constant": (lambda times: doubled()(X, times=times), lambda: 2),
     "operator, result": (lambda result: doubled(forward=lambda: result)(X), lambda: X),
@@ -347,6 +352,12 @@ OPTIONS = {
     "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
                  "in_place": bool, "cost": lambda: None, "inference": dict, "overwrites": lambda: None,
                  "shortcut": lambda: None, "places": lambda: None},
+    "cell": {"name": lambda: "of_a_test"},
+    "lstm_cell": {"peepholes": bool, "coupled": bool, "forget_gate": lambda: True, "cell_clip": lambda: None,
+                  "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh")},
+    "gru_cell": {"reset_after": bool, "origin_mode": bool, "clip": lambda: None,
+                 "activations": lambda: ("sigmoid", "tanh")},
+    "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None},
     "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
              "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
 }  # fmt: skip
@@ -379,7 +390,7 @@ for name in ("RNN", "RNNCell"):
 def tables(monkeypatch):
     """What a test declares is forgotten after it."""
     monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
-    monkeypatch.setattr(cell, "_CELLS", dict(cell._CELLS))
+    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
 
 
 def call(name, place=None, wrong=None):

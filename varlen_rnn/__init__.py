@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from varlen_rnn import baselines, cells, nn, ops, optim
 from varlen_rnn import data as _data
+from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (
     CheckpointError,
@@ -65,6 +66,7 @@ __all__ = [
     "Variable",
     "backward",
     "baselines",
+    "cell",
     "cells",
     "check_operator",
     "concat_outputs",

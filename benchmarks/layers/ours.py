@@ -10,16 +10,20 @@ class Unpadded:
     """A layer on rows.  The plan of a batch is kept with its LoD, so sorting is no part of a step."""
 
     def __init__(self, case, threads):
+        inputs = Inputs(case)
+        layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
+        layer.load_state_dict(inputs.weights)
+        self.hold(case, inputs, layer, dict(layer.named_parameters()), threads)
+
+    def hold(self, case, inputs, layer, parameters, threads):
+        """Hold a layer, its parameters by the names of the inputs' weights, and what a step of it needs."""
         vr.set_num_threads(threads)
         if hasattr(vr, "release_memory"):  # older checkouts keep nothing
             vr.release_memory()  # what an engine before this one left
-        inputs = Inputs(case)
-        self.layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size)
-        self.layer.load_state_dict(inputs.weights)
-        self.run = self.layer
+        self.run = self.layer = layer
         self.x = vr.Variable(vr.create_lod_tensor(inputs.x, [case.lengths]), requires_grad=True)
         self.d_y = inputs.d_y
-        self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}
+        self.leaves = {"d_x": self.x, **parameters}
 
     def inference(self):
         """Return the outputs."""

@@ -15,12 +15,17 @@ class Padded:
     """A layer on all rows of the rectangle; the gradient of outputs in the padding is zero, as a mask makes it."""
 
     def __init__(self, case, threads):
-        torch.set_num_threads(threads)
         inputs = Inputs(case)
+        layer = getattr(torch.nn, case.cell)(case.input_size, case.hidden_size)
+        layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.weights.items()})
+        self.hold(case, inputs, layer, threads)
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold a layer, and what a step of it needs."""
+        torch.set_num_threads(threads)
         self.rectangle = Rectangle(case.lengths)
         self.lengths = torch.from_numpy(self.rectangle.lengths)
-        self.layer = getattr(torch.nn, case.cell)(case.input_size, case.hidden_size)
-        self.layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.weights.items()})
+        self.layer = layer
         self.x = torch.from_numpy(self.rectangle.pad(inputs.x)).requires_grad_()
         self.d_y = torch.from_numpy(self.rectangle.pad(inputs.d_y))
         self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}

@@ -3,8 +3,10 @@
 import statistics
 from typing import NamedTuple
 
-from benchmarks.engines import PEERS, PYTORCH
+from benchmarks.cells.case import KINDS
+from benchmarks.engines import BUILT_IN, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency
+from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
 from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
@@ -33,6 +35,14 @@ TIMES = [
     ("training, 4 sequences of 5 steps: over PyTorch", 1, 2, against(*PYTORCH), *TINY, "equal", "training"),
     ("inference, 4 sequences of 5 steps: over PyTorch", 1, 2, against(*PYTORCH), *TINY, "equal", "inference"),
 ]
+
+# Of each promise of a cell: words, floor.
+SHARES = {
+    "one product": ("cells of one product, a user's and options", 0.95),
+    "reset before the product": ("GRU that resets before its product", 0.85),
+    "projected outputs": ("LSTM with projected outputs", 0.9),
+    "ordinary operators": ("LSTM of ordinary operators in DynamicRNN", 0.77),
+}
 
 
 class Bar(NamedTuple):
@@ -86,7 +96,23 @@ def all_bars(lines):
     ]
     peaks = {f"{line['cell']} {size_of(line)}": of_packed(line) for line in lines["memory"]}
     memory = Bar("memory of a training step: of PyTorch packed", 1, 0.5, peaks)
-    return [*times, memory, *(_overhead(lines["overhead"], way) for way in WAYS)]
+    return [
+        *times,
+        *(_cells(lines["cells"], promise) for promise in SHARES),
+        memory,
+        *(_overhead(lines["overhead"], way) for way in WAYS),
+    ]
+
+
+def _cells(lines, promise):
+    """Return the bar of the cells under a promise: their share of sgemm over the built-in's."""
+    words, floor = SHARES[promise]
+    values = {
+        f"{line['cell']} {size_of(line)}": None if {OURS, BUILT_IN} & set(disturbed(line)) else of_built_in(line)
+        for line in lines
+        if KINDS[line["cell"]].promise == promise
+    }
+    return Bar(f"{words}: share of sgemm over the built-in layer's", floor, 1, values)
 
 
 def _overhead(lines, way):

@@ -1,12 +1,12 @@
 """Where a peer is faster, in whatever line: a bar names whom it compares with, and others may win."""
 
 from benchmarks import results
-from benchmarks.engines import OURS, PEERS
+from benchmarks.engines import LOOPS, OURS, PEERS
 from benchmarks.report.bars import size_of
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
-TIMED = ("recurrent", "efficiency", "end_to_end", "small", "scaling")
+TIMED = ("recurrent", "efficiency", "cells", "end_to_end", "small", "scaling")
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 
@@ -42,7 +42,7 @@ def _of_steps(lines):
         [name, case_of(line), engine, ratio]
         for name in TIMED
         for line in lines[name]
-        for engine in PEERS
+        for engine in (*PEERS, *LOOPS)
         if (ratio := results.ratio(line, engine)) is not None
     ]
 

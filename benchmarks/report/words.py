@@ -43,6 +43,15 @@ round: the median of the rounds' shares, and the quartiles between which half of
 15 rounds per line; PyTorch's padded layer computes the same once, before, and a line where the two disagree has no
 figures. *rounds* are those that count.
 """,
+    "cells": """A training step of cells beside the built-in ones. *of sgemm* counts the products of a cell's own
+weights; *of built-in* is that share over the share of the built-in layer of its family, which takes turns with it: a
+GRU for names that begin with gru, else an LSTM. *CIFG* is the user's cell of [cells.md](cells.md), in `nn.Recurrent`;
+names in lower case are those of `cells.find_cell`; *DynamicRNN* runs a step of ordinary operators: that of an LSTM, and
+one that attends to 32 rows of a captured sequence. PyTorch's times over ours, on the padded rectangle: *torch loop* is
+a loop of Python around `LSTMCell`, `GRUCell`, `RNNCell`, or around the equations by hand, with the inputs of all steps
+projected before it; the other two compile, with `torch.compile`, a step of that loop, or all of it; *late* is what did
+not compile in a minute.
+""",
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
 in random order, sequences cut at 1,000 tokens.
 """,
@@ -68,6 +77,7 @@ LSTM, and after it that of a GRU, the *second cell*. *cold* compiles every kerne
 TITLES = {
     "recurrent": "Layers",
     "efficiency": "Share of sgemm",
+    "cells": "Any cell",
     "end_to_end": "Whole models",
     "small": "Small work",
     "overhead": "Operators",

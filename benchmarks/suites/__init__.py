@@ -1,11 +1,23 @@
 """The suites by name: which points each has, how one is run, and how its lines are shown."""
 
-from benchmarks.suites import efficiency, end_to_end, layers, memory, overhead, recurrent, scaling, small, startup
+from benchmarks.suites import (
+    cells,
+    efficiency,
+    end_to_end,
+    layers,
+    memory,
+    overhead,
+    recurrent,
+    scaling,
+    small,
+    startup,
+)
 from benchmarks.suites.suite import Suite
 
 SUITES = {
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
+    "cells": Suite(cells.points, cells.run, cells.COLUMNS, cells.cells, cells.PATIENCE),
     "end_to_end": Suite(end_to_end.points, end_to_end.run, end_to_end.COLUMNS, end_to_end.cells),
     "small": Suite(small.points, layers.run, layers.COLUMNS, layers.cells),
     "overhead": Suite(overhead.points, overhead.run, overhead.COLUMNS, overhead.cells),

@@ -1,23 +1,63 @@
-"""Cells: equations only, one file each, and `Cell` for your own (docs/cells.md)."""
+"""Cells: equations only, one file each; `cell` makes one of yours (docs/cells.md)."""
 
-from varlen_rnn.cells.cell import Cell, find_cell
-from varlen_rnn.cells.gru import GRU
-from varlen_rnn.cells.lstm import LSTM
-from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH
-from varlen_rnn.kernels.activations import multiply_add, relu, sigmoid, tanh
+from varlen_rnn.cells.contract import Cell, Phase
+from varlen_rnn.cells.define import cell
+from varlen_rnn.cells.gru import GRU, gru_cell
+from varlen_rnn.cells.indrnn import INDRNN
+from varlen_rnn.cells.ligru import LIGRU
+from varlen_rnn.cells.lstm import LSTM, lstm_cell
+from varlen_rnn.cells.mgu import MGU
+from varlen_rnn.cells.registry import find_cell
+from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH, rnn_cell
+from varlen_rnn.cells.slstm import SLSTM
+from varlen_rnn.cells.sru import SRU
+from varlen_rnn.cells.trace import EquationError
+from varlen_rnn.kernels.activations import (
+    clip,
+    constant,
+    exp,
+    log,
+    maximum,
+    minimum,
+    multiply_add,
+    relu,
+    sigmoid,
+    sqrt,
+    tanh,
+    where,
+)
 
 __all__ = [
     "CELLS",
     "GRU",
+    "INDRNN",
+    "LIGRU",
     "LSTM",
+    "MGU",
     "RNN_RELU",
     "RNN_TANH",
+    "SLSTM",
+    "SRU",
     "Cell",
+    "EquationError",
+    "Phase",
+    "cell",
+    "clip",
+    "constant",
+    "exp",
     "find_cell",
+    "gru_cell",
+    "log",
+    "lstm_cell",
+    "maximum",
+    "minimum",
     "multiply_add",
     "relu",
+    "rnn_cell",
     "sigmoid",
+    "sqrt",
     "tanh",
+    "where",
 ]
 
-CELLS = {cell.name: cell for cell in (RNN_TANH, RNN_RELU, LSTM, GRU)}
+CELLS = {built_in.name: built_in for built_in in (RNN_TANH, RNN_RELU, LSTM, GRU)}

@@ -26,7 +26,11 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
     columns = [column for group in derived.columns for column in group]
     with np.errstate(all="ignore"):
         _check_differences(name, step, derived, given, pairs)
-        roots = [*step.results, *(c.kept for c in columns if c.kept >= 0), *(c.number for c in columns if c.number >= 0)]
+        roots = [
+            *step.results,
+            *(c.kept for c in columns if c.kept >= 0),
+            *(c.number for c in columns if c.number >= 0),
+        ]
         d_prev = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "prev"]
         values = trace.evaluate(given, [*roots, *d_prev, *operands])
     for sample in range(_COMPARED):
@@ -50,7 +54,11 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
         # A kink between the two points is no fault; one in a few samples.
         if sound.sum() < _SAMPLES // 4 or np.mean(error > _TOLERANCE) > 0.1:
             expected = "what a central difference tells"
-            raise EquationError(f"cell {name!r}, gradient of {op} {what}", expected=expected, got=f"off by {error.max()}")
+            raise EquationError(
+                f"cell {name!r}, gradient of {op} {what}",
+                expected=expected,
+                got=f"off by {error.max(initial=0):.1e} in {sound.sum()} samples",
+            )
 
 
 def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ...], values: dict[int, float]) -> None:
@@ -71,8 +79,7 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
         h = tuple(leaf("h", gate) if ("h", gate) in numbers else leaf("of", gate) for gate in gates)
         first, states, mine, later = _python(phase.step)(x, h, prev, passed, vectors)
         passed, slots, operands = passed + later, slots + mine, (*operands, first)
-    *operands, output = operands
-    states = output, *states
+    operands, states = operands[:-1], (operands[-1], *states)
     wanted = [values[k] for k in step.results] + [values[column.kept] for column in columns if column.kept >= 0]
     found = [*states, *(slot for slot, column in zip(slots, columns, strict=True) if column.kept >= 0)]
     carried = tuple(leaf("d_state", number) for number in range(len(step.states)))
@@ -88,7 +95,7 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
             operand = _operand_of(step, derived, number + 1)
             cut = len(step.states)
             carried = (*carried[:cut], float(values[by_operand[operand]]), *carried[cut + 1 :])
-        mine, carried = _python(phase.step_grad)(tuple(current), prev, states, tuple(operands), carried, vectors)
+        mine, carried = _python(phase.step_grad)(tuple(current), prev, states, operands, carried, vectors)
         first, end = phase.slots
         d_slots[first:end] = mine
         current[first:end] = [np.nan] * (end - first)
@@ -99,7 +106,9 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
         wanted.append(0.0 if gradient is None else values[gradient.number])
         found.append(carried[number])
     if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise EquationError(f"cell {name!r}", expected="derived functions that compute the trace", got=f"{found}, {wanted}")
+        raise EquationError(
+            f"cell {name!r}", expected="derived functions that compute the trace", got=f"{found}, {wanted}"
+        )
 
 
 def _operand_of(step: Step, derived: Derived, number: int) -> int:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, overload
 
-from varlen_rnn.cells.cell import Cell, Phase
 from varlen_rnn.cells.check import check_derived
-from varlen_rnn.cells.derive import Derived, Step, derive
+from varlen_rnn.cells.contract import Cell, Phase, check_name
+from varlen_rnn.cells.derive import OF_PRODUCTS, Derived, Step, derive
 from varlen_rnn.cells.trace import EquationError, Gate, Trace
 from varlen_rnn.errors import DTypeError, InputError
 from varlen_rnn.jit import body
 from varlen_rnn.kernels import activations
 
-_CALLED = {
-    name: getattr(activations, name)
-    for name in ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
-}  # fmt: skip
+_CALLED = ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
 _SIGNATURE = "def lstm(i, f, g, o, /, c): gates, a slash, states; then a star and vectors, if there are any"
 
 
@@ -75,7 +71,7 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None)
         return lambda function: cell(function, name=name)
     if not inspect.isfunction(function):
         raise DTypeError("cell", expected="a function of scalars", got=type(function).__name__)
-    return _define(function, name or function.__name__)
+    return _define(function, check_name(function.__name__ if name is None else name))
 
 
 def _define(function: Callable[..., Any], name: str) -> Cell:
@@ -84,17 +80,11 @@ def _define(function: Callable[..., Any], name: str) -> Cell:
         derived = derive(step)
     except InputError as error:
         raise _located(error, function, name) from error
-    except RecursionError:
-        raise
     except Exception as error:
         raise _located(error, function, name) from error
     phases = _phases(step, derived, name)
     check_derived(name, step, derived, phases)
-    return Cell._of_phases(
-        name=name, gates=step.gates, states=step.states, vectors=step.vectors, phases=phases,
-        columns=[column for columns in derived.columns for column in columns], x_gates=_gates(step, "x"),
-        reads_output=derived.reads_output, source=derived.source, function=function,
-    )  # fmt: skip
+    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, function)
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
@@ -144,19 +134,16 @@ def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
     """Return the phases, their functions compiled when they are first used."""
     file = f"<cell {name}>"
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
-    space = {**_CALLED, "__name__": f"{__name__}.{name}"}
+    space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}
     exec(compile(derived.source, file, "exec"), space)
     phases, begin, several = [], 0, len(derived.columns) > 1
     for number, columns in enumerate(derived.columns):
-        gates, end, ending = derived.gates[number], begin + len(columns), f"_{number}" * several
-        of_gates = [(place, c.name) for place, c in enumerate(columns, begin) if c.kind in ("h", "both")]
-        places = [place for place, _ in of_gates]
-        assert places == list(range(places[0], places[0] + len(places))) if places else True
-        phases.append(
-            Phase(
-                body(space[f"step{ending}"]), body(space[f"step_grad{ending}"]), len(gates), places[0] if places else begin,
-                tuple(gates.index(gate) for _, gate in of_gates), (begin, end), derived.passes[number], derived.carries[number],
-            )  # fmt: skip
-        )
-        begin = end
+        gates, ending = derived.gates[number], f"_{number}" * several
+        of_gates = [(place, column.name) for place, column in enumerate(columns, begin) if column.kind in OF_PRODUCTS]
+        h_slot = of_gates[0][0] if of_gates else begin
+        order, slots = tuple(gates.index(gate) for _, gate in of_gates), (begin, begin + len(columns))
+        functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
+        more = derived.passes[number], derived.carries[number]
+        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *more))
+        begin += len(columns)
     return tuple(phases)

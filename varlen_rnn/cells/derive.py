@@ -6,6 +6,8 @@ phase to the first, for what the product of a phase passes back is known only af
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +18,25 @@ from varlen_rnn.cells.source import as_tuple, function, write
 from varlen_rnn.cells.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
+OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
+_RESERVED = {
+    "x",
+    "h",
+    "prev",
+    "passed",
+    "v",
+    "slots",
+    "states",
+    "operands",
+    "carried",
+    "zero",
+    "one",
+    "two",
+    "half",
+    "none",
+}
+_RESERVED |= {"type", "float", "abs", "_", *OPERATIONS}
+_TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names that the source gives to what it computes
 
 
 class Step(NamedTuple):
@@ -49,6 +70,7 @@ class Derived(NamedTuple):
     carries: tuple[int, ...]
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
+    slots: tuple[str, ...]  # the names of the columns
     source: str
 
 
@@ -141,15 +163,14 @@ class _Derivation:
         for name in self.step.gates:
             phase = next((p for p, gates in enumerate(self.products) if name in gates), None)
             d_x = of.get(("x", name), zero) if ("x", name) in reached else None
-            d_h = None if phase is None else of.get(("h", name), of.get(("of", name), zero))
-            if phase is not None and d_x == d_h:
-                phases[phase]["both"].append(Column("both", name, d_h))
-                continue
             if phase is not None:
-                if 0 < phase < last:
+                d_h = of.get(("h", name), of.get(("of", name), zero))
+                if 0 < phase < last and d_x != d_h:
                     hint = "read the gate as one sum, or declare it for the first or the last product"
                     raise EquationError(f"gate {name!r}", expected="one gradient of both parts", got="two", hint=hint)
-                phases[phase]["h"].append(Column("h", name, d_h))
+                kind = "both" if d_x == d_h else "h"
+                phases[phase][kind].append(Column(kind, name, d_h))
+                d_x = None if kind == "both" else d_x
             if d_x is not None:
                 phases[last if self.stages[d_x] == last else 0]["x"].append(Column("x", name, d_x))
         for name in self.step.vectors:
@@ -186,7 +207,10 @@ class _Derivation:
                 columns[number] = columns[number]._replace(kept=k)
             else:
                 name = min(gates[k]) if len(gates[k]) == 1 else "t"
-                columns.insert(0 if columns is self.columns[0] and self.num_phases > 1 else len(columns), Column("none", name, -1, k))
+                columns.insert(
+                    0 if columns is self.columns[0] and self.num_phases > 1 else len(columns),
+                    Column("none", name, -1, k),
+                )
 
     def _phase_for(self, k: int) -> int:
         """Return the phase that leaves a number: the first that knows it and has room, or the last."""
@@ -209,7 +233,7 @@ class _Derivation:
         backward, carries = self._backward_source()
         return Derived(
             tuple(map(tuple, self.columns)), self.products, passes, carries, self.reads_output, self.gradients,
-            "\n".join([*forward, *backward]),
+            tuple(self.slot_names), "\n".join([*forward, *backward]),
         )  # fmt: skip
 
     def _slot_names(self) -> list[str]:
@@ -222,7 +246,7 @@ class _Derivation:
             name = prefix + (min(below) if len(below) == 1 else column.name)
             if column.kept < 0:
                 name = f"d_{name}"
-            while name in names:
+            while name in names or name in _RESERVED or _TEMPORARY.fullmatch(name):
                 name += "_"
             names.append(name)
         return names
@@ -236,7 +260,8 @@ class _Derivation:
             for k, (op, _, what) in enumerate(self.trace.nodes)
             if op in everywhere
         }
-        sources, passed, counts = [], {}, []
+        sources, counts = [], []
+        passed: dict[int, None] = {}
         roots = [self._forward_roots(number) for number in range(self.num_phases)]
         for number in range(self.num_phases):
             here = given | {k: f"p_{place}" for place, k in enumerate(passed)}
@@ -247,7 +272,7 @@ class _Derivation:
                 if op in ("h", "of") and self.levels[k] == number and what in gates
             }
             later = [k for group in roots[number + 1 :] for k in group]
-            cross = self._frontier(later, {*given, *passed}, lambda k, number=number: self.levels[k] <= number)
+            cross = self._frontier(later, {*given, *passed}, functools.partial(self._is_known, number))
             lines, texts = write(self.trace, here, [*roots[number], *cross], "prev[0]")
             first, states, slots = self._split_forward(number, [texts[k] for k in roots[number]])
             results = first, as_tuple(states), as_tuple(slots), as_tuple(texts[k] for k in cross)
@@ -272,6 +297,10 @@ class _Derivation:
         cut = len(texts) - len(self.columns[number])
         return texts[0], texts[1:cut], texts[cut:]
 
+    def _is_known(self, number: int, k: int) -> bool:
+        """Return whether a node is known after the product of a phase."""
+        return self.levels[k] <= number
+
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
         """Return the nodes, known by now and not given, that what is computed later reads first."""
         found, seen, todo = set(), set(given), list(roots)
@@ -294,7 +323,8 @@ class _Derivation:
         given |= {k: f"operands[{n}]" for n, k in enumerate(self.operands) if k not in given}
         given |= {k: f"states[{n}]" for n, k in enumerate(step.results) if n and k not in given}
         given |= {d.number: f"carried[{n}]" for n, d in enumerate(self.d_states)}
-        sources, counts, carried = [], [], []
+        sources, counts = [], []
+        carried: list[int] = []
         roots = [[c.number if c.number >= 0 else zero for c in columns] for columns in self.columns]
         roots[0] = roots[0] + self.d_prev
         ends = [sum(map(len, self.columns[: number + 1])) for number in range(self.num_phases)]

@@ -1,4 +1,4 @@
-r"""The gated recurrent unit that resets after the product, in PyTorch's gate order r z n.
+r"""The gated recurrent unit that resets after the product, in PyTorch's gate order r z n, and its options.
 
 Forward, with $x_k = W_{ih,k} x_t + b_{ih,k}$ and $u_k = W_{hh,k} h_{t-1} + b_{hh,k}$:
 
@@ -14,11 +14,23 @@ Gradient, with dh the gradient of h_t:
 
 The candidate's two gradients differ, so it has two slots: (u_n, r, z, n), overwritten by (du_n, dr, dz, dx_n).
 
+Options: a reset before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), a second product per step; Fluid's other
+`origin_mode`, h_t = z n + (1 - z) h_{t-1}; `clip` of what goes into activations; `activations` of gates and candidate.
+
 Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
 `torch.nn.GRU` and ONNX `linear_before_reset=1`.
 """
 
-from varlen_rnn.cells.cell import Cell
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from varlen_rnn.cells.contract import Cell
+from varlen_rnn.cells.family import Family
+from varlen_rnn.cells.named_activations import activation, check_activation
+from varlen_rnn.cells.options import check_bound, check_names, clipped
+from varlen_rnn.errors import check_flag
 from varlen_rnn.kernels.activations import sigmoid, tanh
 
 
@@ -50,3 +62,33 @@ GRU = Cell(
     step=step,
     step_grad=step_grad,
 )
+
+
+def _check(
+    reset_after: bool = True,
+    origin_mode: bool = True,
+    clip: float | None = None,
+    activations: tuple[Any, ...] = ("sigmoid", "tanh"),
+) -> dict[str, Any]:
+    """Return the options in their only form."""
+    return {
+        "reset_after": check_flag(reset_after, "reset_after"),
+        "origin_mode": check_flag(origin_mode, "origin_mode"),
+        "clip": check_bound(clip, "clip"),
+        "activations": check_names(activations, "activations", ("gates", "candidate"), check_activation),
+    }
+
+
+def _equations(reset_after: bool, origin_mode: bool, clip: float | None, activations: tuple) -> Callable:
+    """Return the equations of a GRU with options."""
+    gate, candidate = map(activation, activations)
+
+    def step(r: Any, z: Any, n: Any, /, h: Any) -> Any:
+        r, z = gate(clipped(r, clip)), gate(clipped(z, clip))
+        n = candidate(clipped(n.x + (r * n.h if reset_after else n.of(r * h)), clip))
+        return n + z * (h - n) if origin_mode else h + z * (n - h)
+
+    return step
+
+
+gru_cell = Family("gru", _check, _equations, GRU)

@@ -1,4 +1,4 @@
-r"""The long short-term memory cell, in PyTorch's gate order i f g o.
+r"""The long short-term memory cell, in PyTorch's gate order i f g o, and its options.
 
 Forward, with $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
 
@@ -13,11 +13,24 @@ Gradient, with dh, dc the gradients of h_t and c_t, and s = tanh(c_t); `dc` gath
     da_f  = dc c_{t-1} f (1 - f)    da_g = dc i (1 - g^2)
     dc_{t-1} = dc f                 dh_{t-1} = W_hh^T da, which the recurrence adds
 
-Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; the form and the
-order of `torch.nn.LSTM`.
+Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
+gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `clip` what goes into
+activations, c_t for the output's among them; `activations` of gates, candidate and output.
+
+Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
+Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; the form and the order of `torch.nn.LSTM`.
 """
 
-from varlen_rnn.cells.cell import Cell
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from varlen_rnn.cells.contract import Cell
+from varlen_rnn.cells.family import Family
+from varlen_rnn.cells.named_activations import activation, check_activation
+from varlen_rnn.cells.options import check_bound, check_names, clipped
+from varlen_rnn.errors import ShapeError, check_flag
 from varlen_rnn.kernels.activations import multiply_add, sigmoid, tanh
 
 
@@ -53,3 +66,50 @@ LSTM = Cell(
     step=step,
     step_grad=step_grad,
 )
+
+
+def _check(
+    peepholes: bool = False,
+    coupled: bool = False,
+    forget_gate: bool = True,
+    cell_clip: float | None = None,
+    clip: float | None = None,
+    activations: tuple[Any, ...] = ("sigmoid", "tanh", "tanh"),
+) -> dict[str, Any]:
+    """Return the options in their only form."""
+    coupled, forget_gate = check_flag(coupled, "coupled"), check_flag(forget_gate, "forget_gate")
+    if coupled and not forget_gate:
+        raise ShapeError("lstm_cell", expected="coupled gates or no forget gate", got="both")
+    return {
+        "peepholes": check_flag(peepholes, "peepholes"),
+        "coupled": coupled,
+        "forget_gate": forget_gate,
+        "cell_clip": check_bound(cell_clip, "cell_clip"),
+        "clip": check_bound(clip, "clip"),
+        "activations": check_names(activations, "activations", ("gates", "candidate", "output"), check_activation),
+    }
+
+
+def _equations(
+    peepholes: bool, coupled: bool, forget_gate: bool, cell_clip: float | None, clip: float | None, activations: tuple
+) -> Callable:
+    """Return the equations of an LSTM with options; f = 1 - i where gates are coupled, 1 without a forget gate."""
+    gate, candidate, output = map(activation, activations)
+
+    def step(i: Any, f: Any, g: Any, o: Any, c: Any, p_i: Any = 0, p_f: Any = 0, p_o: Any = 0) -> Any:
+        i = gate(clipped(i + p_i * c, clip))
+        f = gate(clipped(f + p_f * c, clip)) if f is not None else 1 - i if coupled else 1
+        c = multiply_add(i, candidate(clipped(g, clip)), f * c)
+        c = clipped(c, cell_clip)
+        return gate(clipped(o + p_o * c, clip)) * output(clipped(c, clip)), c
+
+    if coupled or not forget_gate:
+        if peepholes:
+            return lambda i, g, o, /, c, *, p_i, p_o: step(i, None, g, o, c, p_i, 0, p_o)
+        return lambda i, g, o, /, c: step(i, None, g, o, c)
+    if peepholes:
+        return lambda i, f, g, o, /, c, *, p_i, p_f, p_o: step(i, f, g, o, c, p_i, p_f, p_o)
+    return lambda i, f, g, o, /, c: step(i, f, g, o, c)
+
+
+lstm_cell = Family("lstm", _check, _equations, LSTM)

@@ -1,4 +1,4 @@
-r"""The simple recurrent cell of Elman, with tanh or relu.
+r"""The simple recurrent cell of Elman, with tanh, relu or any other activation.
 
 Forward: $h_t = act(W_{ih} x_t + b_{ih} + W_{hh} h_{t-1} + b_{hh})$.  Gradient: the sum's is dh (1 - h_t^2) for tanh and
 dh where h_t > 0 for relu; $dh_{t-1} = W_{hh}^T da$ is all product, which the recurrence adds.
@@ -6,7 +6,15 @@ dh where h_t > 0 for relu; $dh_{t-1} = W_{hh}^T da$ is all product, which the re
 Sources: Elman (1990), "Finding structure in time"; the form of `torch.nn.RNN`.
 """
 
-from varlen_rnn.cells.cell import Cell
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from varlen_rnn.cells.contract import Cell
+from varlen_rnn.cells.family import Family
+from varlen_rnn.cells.named_activations import activation, check_activation
+from varlen_rnn.cells.options import check_bound, clipped
 from varlen_rnn.kernels.activations import relu, tanh
 
 
@@ -37,3 +45,18 @@ def step_relu_grad(slots, prev, states, d_states):
 
 RNN_TANH = Cell(name="rnn_tanh", gates=("h",), states=("h",), slots=("h",), step=step_tanh, step_grad=step_tanh_grad)
 RNN_RELU = Cell(name="rnn_relu", gates=("h",), states=("h",), slots=("h",), step=step_relu, step_grad=step_relu_grad)
+
+
+def _check(activation: Any = "tanh", clip: float | None = None) -> dict[str, Any]:
+    """Return the options in their only form."""
+    return {"activation": check_activation(activation, "activation"), "clip": check_bound(clip, "clip")}
+
+
+def _equations(activation: Any, clip: float | None) -> Callable:
+    """Return the equations of a simple recurrent cell with an activation, and perhaps a bound of what goes into it."""
+    function = _activation(activation)
+    return lambda h, /: function(clipped(h, clip))
+
+
+_activation = activation
+rnn_cell = Family("rnn", _check, _equations, RNN_TANH)

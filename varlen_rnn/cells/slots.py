@@ -87,4 +87,3 @@ def _cheapest_cut(trace: Trace, needed: set[int], free: set[int], native: set[in
         for a, b in path:
             room[a][b] -= most
             room[b][a] += most
-

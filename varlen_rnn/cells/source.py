@@ -25,14 +25,16 @@ def write(
     chosen = {a for k in mine if trace.nodes[k].op in _CHOICES for a in trace.nodes[k].operands}
     taken = set(given.values())
     names = (name for name in (f"t{number}" for number in range(10**6)) if name not in taken)
-    texts, constants, lines = {}, [], []
+    texts: dict[int, tuple[str, int]] = {}
+    constants: list[str] = []
+    lines: list[str] = []
     for k in needed:
         op, operands, what = trace.nodes[k]
         if k in given:
             texts[k] = given[k], CALL
         elif op == "number":
             name = _NAMES.get(what) or f"k{len(constants)}"
-            constants.append(f"{name} = type({probe})({_literal(what)})")
+            constants.append(f"{name} = type({probe})({what!r})")
             texts[k] = name, CALL
         else:
             texts[k] = _expression(op, [texts[a] for a in operands]), OPERATIONS[op].binds
@@ -44,10 +46,6 @@ def write(
 
 
 _CHOICES = {name for name, operation in OPERATIONS.items() if operation.binds == CHOICE}
-
-
-def _literal(what: float) -> str:
-    return repr(what) if abs(what) < float("inf") else f"float('{what}')"
 
 
 def _expression(op: str, operands: list[tuple[str, int]]) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.cells.operations import COMPARISONS, NUM_OPERANDS, OPERATIONS
-from varlen_rnn.errors import ProgramError
+from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.kernels.symbol import Symbol
 
 _POWERS = range(1, 9)
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class EquationError(ProgramError):
@@ -51,27 +52,53 @@ class Scalar(Symbol):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
         return self.apply(ufunc.__name__ if method == "__call__" and not options else method, *operands)
 
+    def __add__(self, other: Any) -> Scalar:
+        return self.trace.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Scalar:
+        return self.trace.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Scalar:
+        return self.trace.apply("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Scalar:
+        return self.trace.apply("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Scalar:
+        return self.trace.apply("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Scalar:
+        return self.trace.apply("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Scalar:
+        return self.trace.apply("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Scalar:
+        return self.trace.apply("divide", other, self)
+
+    def __lt__(self, other: Any) -> Scalar:
+        return self.trace.apply("less", self, other)
+
+    def __le__(self, other: Any) -> Scalar:
+        return self.trace.apply("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Scalar:
+        return self.trace.apply("greater", self, other)
+
+    def __ge__(self, other: Any) -> Scalar:
+        return self.trace.apply("greater_equal", self, other)
+
+    def __neg__(self) -> Scalar:
+        return self.trace.apply("negative", self)
+
+    def __abs__(self) -> Scalar:
+        return self.trace.apply("absolute", self)
+
     def __pow__(self, power: Any) -> Any:
         if power not in _POWERS:
             return self._refuse()
         half = power // 2
         return self if power == 1 else self**half * self ** (power - half) if half > 1 else self * self ** (power - 1)
-
-
-def _operator(name: str, flipped: bool = False) -> Callable[..., Any]:
-    def apply(self: Scalar, *others: Any) -> Any:
-        return self.apply(name, *((*others, self) if flipped else (self, *others)))
-
-    return apply
-
-
-for _name, _operation in {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide"}.items():
-    setattr(Scalar, f"__{_name}__", _operator(_operation))
-    setattr(Scalar, f"__r{_name}__", _operator(_operation, flipped=True))
-for _name, _operation in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}.items():
-    setattr(Scalar, f"__{_name}__", _operator(_operation))
-for _name, _operation in {"neg": "negative", "abs": "absolute"}.items():
-    setattr(Scalar, f"__{_name}__", _operator(_operation))
 
 
 class Trace:
@@ -101,6 +128,8 @@ class Trace:
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
             hint = "a number of one's own for each unit is a vector, after the * of the signature"
             raise EquationError("an equation", expected="numbers", got=type(value).__name__, hint=hint)
+        if not abs(value) <= _LARGEST:
+            raise EquationError("an equation", expected="constants that float32 has", got=shown(value))
         return self.node("number", what=float(value)).number
 
     def constant(self, value: float) -> Scalar:

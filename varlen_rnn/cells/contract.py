@@ -18,8 +18,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from varlen_rnn.cells.derive import OF_INPUTS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
+from varlen_rnn.cells.registry import find_cell, register
+from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.jit import body
 
@@ -117,7 +119,7 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "_origin", "gates", "h_gates", "name", "num_kept", "phases", "reads_output", "slots", "source",
+        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "slots", "source",
         "states", "vector_slots", "vectors", "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
@@ -125,6 +127,7 @@ class Cell(Frozen):
     h_gates: tuple[str, ...]
     name: str
     num_kept: int
+    origin: tuple[str, str]
     phases: tuple[Phase, ...]
     reads_output: bool
     slots: tuple[str, ...]
@@ -147,7 +150,7 @@ class Cell(Frozen):
         step_grad: Callable,
         product_slots: Mapping[str, str] | None = None,
     ) -> None:
-        self._put("name", _check_name(name))
+        self._put("name", check_name(name))
         for what, function in (("step", step), ("step_grad", step_grad)):
             if not callable(function):
                 raise DTypeError(f"cell {name!r}, {what}", expected="a function", got=type(function).__name__)
@@ -159,7 +162,7 @@ class Cell(Frozen):
         count = len(self.gates)
         phase = Phase(*_adapted(step, step_grad), count, 0, order, (0, len(self.slots)), 0, 0)
         self._put_rest(self.gates, self.gates, (), (), tuple(range(count)), (phase,), None, step)
-        _register(self)
+        register(self)
 
     def _put_rest(
         self,
@@ -178,38 +181,32 @@ class Cell(Frozen):
         self._put("x_order", x_order)
         self._put("num_kept", len(self.slots) + len(self.states) - 1 + len(phases) - 1)
         self._put("source", source)
-        self._put("_origin", (function.__module__, function.__qualname__))
+        self._put("origin", (function.__module__, function.__qualname__))
 
     @classmethod
-    def _of_phases(
+    def of_phases(
         cls,
-        *,
-        name: str,
-        gates: tuple[str, ...],
-        states: tuple[str, ...],
-        vectors: tuple[str, ...],
+        step: Step,
+        derived: Derived,
         phases: tuple[Phase, ...],
-        columns: Sequence[Any],
         x_gates: tuple[str, ...],
-        reads_output: bool,
-        source: str,
-        function: Callable,
+        name: str,
+        origin: Callable,
     ) -> Cell:
-        """Return a cell of derived phases, and of the columns that their gradients stand in."""
-        self = cls.__new__(cls)
-        self._put("name", _check_name(name))
-        of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in ("x", "both")]
-        of_h = [column.name for column in columns if column.kind in ("h", "both")]
+        """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
+        self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
+        of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "vector"}
-        for what, value in (("gates", gates), ("states", states), ("reads_output", reads_output)):
+        given = {
+            "name": name, "gates": step.gates, "states": step.states, "slots": derived.slots,
+            "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
+        }  # fmt: skip
+        for what, value in given.items():
             self._put(what, value)
-        self._put("slots", tuple(f"{number}_{column.name}" for number, column in enumerate(columns)))
-        self._put("x_slot", of_x[0][0] if of_x else 0)
-        self._put_rest(
-            x_gates, tuple(gate for gate in gates if gate in of_h), vectors, tuple(places[name] for name in vectors),
-            tuple(x_gates.index(name) for _, name in of_x), phases, source, function,
-        )  # fmt: skip
-        _register(self)
+        h_gates, vector_slots = sum(derived.gates, ()), tuple(places[vector] for vector in step.vectors)
+        x_order = tuple(x_gates.index(gate) for _, gate in of_x)
+        self._put_rest(x_gates, h_gates, step.vectors, vector_slots, x_order, phases, derived.source, origin)
+        register(self)
         return self
 
     def _put_windows(self, product_slots: Mapping[str, str]) -> tuple[int, ...]:
@@ -250,7 +247,8 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
     return names
 
 
-def _check_name(name: object) -> str:
+def check_name(name: object) -> str:
+    """Return the name of a cell, after checking that it is a printable text."""
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
     return name
@@ -347,34 +345,3 @@ def _difference(loss: Callable[[_Tuples], float], arguments: _Tuples, place: int
         return loss((*arguments[:place], tuple(moved), *arguments[place + 1 :]))
 
     return (at(_STEP) - at(-_STEP)) / (2 * _STEP)
-
-
-_CELLS: dict[str, Cell] = {}
-
-
-def _register(cell: Cell) -> None:
-    """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
-    former = _CELLS.get(cell.name)
-    if former is not None and former._origin != cell._origin:
-        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has")
-    _CELLS[cell.name] = cell
-
-
-def find_cell(name: str) -> Cell:
-    """Return the cell of a name.
-
-    Raises
-    ------
-    ProgramError
-        No cell of this name was made in this process.
-
-    Examples
-    --------
-    >>> from varlen_rnn.cells import LSTM
-    >>> find_cell("lstm") is LSTM
-    True
-    """
-    if name not in _CELLS:
-        hint = "import the module that makes it"
-        raise ProgramError("cell", expected=f"one of {sorted(_CELLS)}", got=repr(name), hint=hint)
-    return _CELLS[name]

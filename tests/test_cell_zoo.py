@@ -1,0 +1,244 @@
+"""Every cell and option through the engine: its published equations, differences, and the laws of a batch."""
+
+import numba
+import numpy as np
+import pytest
+from oracles import cells as oracle
+
+from varlen_rnn import recurrence, threads
+from varlen_rnn.cells import INDRNN, LIGRU, LSTM, MGU, SLSTM, SRU, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.plan import sort_by_seq_len
+
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
+pytestmark = pytest.mark.twins
+
+LSTMS = [
+    {},
+    {"peepholes": True},
+    {"coupled": True},
+    {"forget_gate": False},
+    {"peepholes": True, "coupled": True, "clip": 0.7},
+    {"peepholes": True, "forget_gate": False},
+    {"cell_clip": 0.4},
+    {"activations": ("hard_sigmoid", ("scaled_tanh", 1.7, 0.6), "softsign"), "clip": 1.5},
+]
+GRUS = [
+    {},
+    {"reset_after": False},
+    {"origin_mode": False},
+    {"reset_after": False, "origin_mode": False, "clip": 0.8},
+    {"reset_after": False, "activations": (("hard_sigmoid", 0.3, 0.4), "softplus")},
+]
+RNNS = [{"activation": name} for name in sorted(oracle.ACTIVATIONS)]
+RNNS += [
+    {"activation": ("leaky_relu", 0.2), "clip": 0.5},
+    {"activation": ("elu", 0.7)},
+    {"activation": ("affine", 0.5, 0.1)},
+]
+ZOO = {cell.name: (cell, getattr(oracle, cell.name)) for cell in (MGU, SLSTM, LIGRU, INDRNN, SRU)}
+for family, options in ((lstm_cell, LSTMS), (gru_cell, GRUS), (rnn_cell, RNNS)):
+    for chosen in options:
+        ZOO[family(**chosen).name] = family(**chosen), getattr(oracle, family.name)(**chosen)
+
+TROUBLES = [2, 0, 3, 1] if SIMULATOR else [0, 3, 7, 1, 0, 4, 2, 2, 5, 6, 1, 0]
+SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70)]
+by_cell = pytest.mark.parametrize("name", ZOO)
+
+
+class Case:
+    """A layer of a cell, or several directions, on the host in float64."""
+
+    def __init__(self, name, lengths, size, reverse=(False,), outputs=None, seed=0):
+        rng = np.random.default_rng(seed)
+        self.cell, self.step = ZOO[name]
+        cell, (inputs, hidden) = self.cell, size
+        self.gates, self.reverse, self.offsets = (cell.x_gates, cell.h_gates), reverse, np.cumsum([0, *lengths])
+        self.plan, self.hidden, self.outputs = sort_by_seq_len(self.offsets), hidden, outputs or hidden
+        of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
+        shapes = [
+            (of_x, inputs),
+            (of_h, self.outputs),
+            (of_x,),
+            (of_h,),
+            (outputs, hidden),
+            (len(cell.vectors), hidden),
+        ]
+        exists = True, True, True, True, outputs, cell.vectors
+        self.directions = [
+            [rng.normal(size=s) / s[-1] ** 0.5 if there else None for s, there in zip(shapes, exists, strict=True)]
+            for _ in reverse
+        ]
+        sizes = len(cell.states), len(reverse), len(lengths), hidden
+        self.x, self.initial = rng.normal(size=(self.offsets[-1], inputs)), rng.normal(size=sizes)
+        if cell is SLSTM:
+            self.initial[2] = np.exp(self.initial[2])  # what c is divided by
+        self.d_y = rng.normal(size=(self.offsets[-1], len(reverse) * self.outputs))
+        self.d_last = rng.normal(size=sizes)
+        self.d_others = rng.normal(size=(len(reverse), self.offsets[-1], len(cell.states) - 1, hidden))
+        for states in (self.initial, self.d_last):
+            states[0, ..., self.outputs :] = 0
+
+    def oracle(self, x=None, directions=None, initial=None):
+        arguments = self.x if x is None else x, self.offsets, self.directions if directions is None else directions
+        start = self.initial if initial is None else initial
+        return oracle.layer(self.step, self.gates, self.cell.vectors, *arguments, start, self.reverse)
+
+    def loss(self, **changed):
+        y, last, others = self.oracle(**changed)
+        return (y * self.d_y).sum() + (last * self.d_last).sum() + (others * self.d_others).sum()
+
+    def run(self, device, dtype=np.float64):
+        """Return y, last and the other states of every row; and the gradients of x, of weights and initial states."""
+        moved = lambda a: None if a is None else device.put(np.ascontiguousarray(a, dtype))
+        directions = [recurrence.Direction(*map(moved, direction)) for direction in self.directions]
+        x, initial, num_others = moved(self.x), moved(self.initial), len(self.cell.states) - 1
+        arguments = self.cell, x, directions, initial, self.plan
+        y, last, kept = recurrence.forward(*arguments, reverse=self.reverse)
+        begin = len(self.cell.slots) * self.hidden
+        others = [device.get(k)[:, begin : begin + num_others * self.hidden].copy() for k in kept]
+        others = np.reshape(others, (len(kept), len(self.x), num_others, self.hidden))
+        d_others = [moved(d.reshape(len(d), num_others * self.hidden)) for d in self.d_others] if num_others else None
+        outputs = device.get(y).copy(), device.get(last).copy(), others
+        gradients = recurrence.backward(
+            *arguments, y, kept, moved(self.d_y), moved(self.d_last), reverse=self.reverse, d_others=d_others
+        )
+        d_x, d_directions, d_initial = gradients
+        host = lambda a: None if a is None else device.get(a)
+        return outputs, (host(d_x), [[host(a) for a in d] for d in d_directions], host(d_initial))
+
+
+def close(got, right):
+    np.testing.assert_allclose(got, right, rtol=0, atol=1e-12 * max(1.0, np.linalg.norm(right)))
+
+
+def check_gradient(case, gradients):
+    """Compare with central differences along one random direction for each argument."""
+    rng, (d_x, d_directions, d_initial) = np.random.default_rng(9), gradients
+
+    def compare(gradient, change, v):
+        found = (gradient * v).sum()
+        for step in (1e-6, 1e-7, 1e-8):  # a kink between the two points is no fault: it does not outlast shorter steps
+            difference = (case.loss(**change(step * v)) - case.loss(**change(-step * v))) / (2 * step)
+            rounding = 1e-14 * max(1.0, abs(case.loss())) / step
+            if abs(found - difference) <= 1e-7 * max(1.0, abs(difference)) + rounding:
+                return
+        np.testing.assert_allclose(found, difference, rtol=1e-7, atol=1e-7 + rounding)
+
+    def changed(number, place, v):
+        directions = [list(direction) for direction in case.directions]
+        directions[number][place] = directions[number][place] + v
+        return {"directions": directions}
+
+    compare(d_x, lambda v: {"x": case.x + v}, rng.normal(size=d_x.shape))
+    v = rng.normal(size=d_initial.shape)
+    v[0, ..., case.outputs :] = 0
+    compare(d_initial, lambda v: {"initial": case.initial + v}, v)
+    for number, direction in enumerate(d_directions):
+        for place, gradient in enumerate(direction):
+            if gradient is not None:
+                v = rng.normal(size=gradient.shape)
+                compare(gradient, lambda v, number=number, place=place: changed(number, place, v), v)
+
+
+def check(case, device):
+    outputs, gradients = case.run(device)
+    for got, right in zip(outputs, case.oracle(), strict=True):
+        close(got, right)
+    check_gradient(case, gradients)
+
+
+@by_cell
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_equals_its_equations_and_its_gradient_a_difference(device, name, size):
+    check(Case(name, TROUBLES, size), device)
+
+
+@by_cell
+@pytest.mark.parametrize("reverse", [(True,), (False, True)], ids=str)
+def test_directions(device, name, reverse):
+    check(Case(name, TROUBLES[:6], SIZES[0], reverse), device)
+
+
+PROJECTED = [name for name, (cell, _) in ZOO.items() if not cell.reads_output and cell.h_gates]
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+@pytest.mark.parametrize("outputs", [1, 2] if SIMULATOR else [1, 7])
+def test_projections(device, name, outputs):
+    check(Case(name, TROUBLES, SIZES[0], outputs=outputs), device)
+    check(Case(name, TROUBLES[:5], SIZES[0], (False, True), outputs), device)
+
+
+@by_cell
+@pytest.mark.parametrize("lengths", [[], [0, 0], [1, 1, 1], [4, 4]], ids=str)
+def test_troubles(device, name, lengths):
+    check(Case(name, lengths, SIZES[0]), device)
+
+
+def bits(results):
+    (y, last, others), (d_x, _, d_initial) = results
+    return y, last, others, d_x, d_initial
+
+
+@pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
+@by_cell
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_change_no_bit(device, name, dtype):
+    """Neither groups that threads take in turns, nor teams that share units; weights' gradients neither."""
+    if device.name != "cpu":
+        pytest.skip("a law of the CPU engine")
+    before = threads.get_num_threads()
+    try:
+        for lengths, size in (([60, 55], (40, 200)), ([9, 0, 30, 12, 1, 25] * 6, (20, 70))):
+            case = Case(name, lengths, size)
+            found = []
+            for count in (1, 2, 3):
+                threads.set_num_threads(count)
+                outputs, (d_x, d_directions, d_initial) = case.run(device, dtype)
+                found.append([*outputs, d_x, d_initial, *(a for d in d_directions for a in d if a is not None)])
+            for other in found[1:]:
+                for one, two in zip(found[0], other, strict=True):
+                    np.testing.assert_array_equal(one, two)
+    finally:
+        threads.set_num_threads(before)
+
+
+@pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
+@by_cell
+def test_batch_mates_change_no_bit(device, name):
+    case = Case(name, [9, 0, 30, 12, 1, 25, 30], (5, 70))
+    (y, last, _), (d_x, _, d_initial) = case.run(device)
+    for chosen in ([2], [5, 0, 2], [1, 3]):
+        rows = np.concatenate([np.arange(0), *(np.arange(*case.offsets[i : i + 2]) for i in chosen)])
+        part = Case(name, np.diff(case.offsets)[chosen].tolist(), (5, 70))
+        part.directions, part.x, part.d_y, part.initial = (
+            case.directions,
+            case.x[rows],
+            case.d_y[rows],
+            case.initial[:, :, chosen],
+        )
+        part.d_last, part.d_others = case.d_last[:, :, chosen], case.d_others[:, rows]
+        (part_y, part_last, _), (part_d_x, _, part_d_initial) = part.run(device)
+        np.testing.assert_array_equal(part_y, y[rows])
+        np.testing.assert_array_equal(part_last, last[:, :, chosen])
+        np.testing.assert_array_equal(part_d_x, d_x[rows])
+        np.testing.assert_array_equal(part_d_initial, d_initial[:, :, chosen])
+
+
+@by_cell
+def test_inference_gives_the_same_bits(device, name):
+    case = Case(name, TROUBLES, SIZES[-1])
+    (y, last, _), _ = case.run(device)
+    directions = [recurrence.Direction(*(None if a is None else device.put(a) for a in d)) for d in case.directions]
+    got = recurrence.forward(case.cell, device.put(case.x), directions, device.put(case.initial), case.plan, keep=False)
+    np.testing.assert_array_equal(device.get(got[0]), y)
+    np.testing.assert_array_equal(device.get(got[1]), last)
+    assert got[2] == []
+
+
+def test_names_tell_the_options():
+    for name, (cell, _) in ZOO.items():
+        assert find_cell(name) is cell
+    assert lstm_cell() is LSTM
+    assert lstm_cell(peepholes=True) is lstm_cell(peepholes=True, clip=None)
+    assert rnn_cell(activation=["leaky_relu", 0.01]) is rnn_cell(activation="leaky_relu")

@@ -1,0 +1,225 @@
+"""A cell from its equations alone: what is derived, what is refused, and the bits of cells written by hand."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn import recurrence
+from varlen_rnn.cells import (
+    GRU,
+    LSTM,
+    RNN_RELU,
+    RNN_TANH,
+    EquationError,
+    cell,
+    find_cell,
+    maximum,
+    multiply_add,
+    registry,
+    relu,
+    sigmoid,
+    tanh,
+    where,
+)
+from varlen_rnn.plan import sort_by_seq_len
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch):
+    """The cells of a test are forgotten after it."""
+    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
+
+
+def lstm(i, f, g, o, /, c):
+    i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
+    c = multiply_add(i, g, f * c)
+    return o * tanh(c), c
+
+
+def gru(r, z, n, /, h):
+    r, z = sigmoid(r), sigmoid(z)
+    n = tanh(n.x + r * n.h)
+    return n + z * (h - n)
+
+
+BY_HAND = [
+    (lstm, LSTM),
+    (gru, GRU),
+    (lambda h, /: tanh(h), RNN_TANH),
+    (lambda h, /: relu(h), RNN_RELU),
+]
+
+
+@pytest.mark.parametrize(("equations", "by_hand"), BY_HAND, ids=["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_has_the_bits_of_the_same_cell_by_hand(equations, by_hand, dtype):
+    derived = cell(equations, name=f"derived {by_hand.name}")
+    assert derived.num_kept == by_hand.num_kept
+    assert derived.reads_output == by_hand.reads_output
+    rng, plan = np.random.default_rng(0), sort_by_seq_len(np.cumsum([0, 3, 0, 9, 1, 5]))
+    gates, hidden = len(by_hand.gates), 40
+    draw = lambda *shape: rng.normal(size=shape).astype(dtype)
+    x, d_y, initial = draw(18, 4), draw(18, hidden), draw(len(by_hand.states), 1, 5, hidden)
+    weights = draw(gates * hidden, 4), draw(gates * hidden, hidden), draw(gates * hidden), draw(gates * hidden)
+    results = []
+    for one in (derived, by_hand):
+        arguments = one, x, [recurrence.Direction(*weights)], initial, plan
+        y, last, kept = recurrence.forward(*arguments)
+        d_x, (d_weights,), d_initial = recurrence.backward(*arguments, y, kept, d_y, np.ones_like(initial))
+        results.append([y, last, d_x, *d_weights[:4], d_initial])
+    for got, right in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+def test_what_was_derived_can_be_read():
+    derived = cell(gru, name="readable")
+    assert derived.slots == ("u_n", "r", "z", "n")
+    assert derived.source.startswith("def step(x, h, prev, passed, v):\n")
+    assert "def step_grad(slots, prev, states, operands, carried, v):\n    u_n, r, z, n, = slots\n" in derived.source
+    assert GRU.source is None
+
+
+def test_a_row_keeps_as_few_numbers_as_it_can():
+    def wasteful(a, /, h):  # of five intermediate numbers, the gradient needs tanh(a) alone
+        t = tanh(a)
+        return ((t + 1) * 2 + (t - 3)) / 4 + h
+
+    assert cell(wasteful).num_kept == 1
+
+
+def three(r, m, n, /, h):
+    r = sigmoid(r)
+    m = tanh(m.x + m.of(r * h))
+    n = tanh(n.x + n.of(m * r))
+    return n + r * (h - m)
+
+
+def test_three_products_of_a_step():
+    """One after another, through a layer, against a loop in NumPy and a central difference."""
+    chained, hidden = cell(three), 6
+    assert [phase.gates for phase in chained.phases] == [1, 1, 1]
+    rng, offsets = np.random.default_rng(3), np.cumsum([0, 3, 0, 4, 1])
+    plan, x, start = sort_by_seq_len(offsets), rng.normal(size=(8, 3)), rng.normal(size=(1, 1, 4, hidden))
+    weights = [rng.normal(size=s) for s in ((3 * hidden, 3), (3 * hidden, hidden), (3 * hidden,), (3 * hidden,))]
+    d_y = rng.normal(size=(8, hidden))
+
+    def oracle(x, weights, start):
+        w_ih, w_hh, b_ih, b_hh = (np.split(w, 3) for w in weights)
+        y = np.empty((8, hidden))
+        for i in range(4):
+            h = start[0, 0, i]
+            for t in range(offsets[i], offsets[i + 1]):
+                a = [w @ x[t] + b for w, b in zip(w_ih, b_ih, strict=True)]
+                r = 1 / (1 + np.exp(-(a[0] + w_hh[0] @ h + b_hh[0])))
+                m = np.tanh(a[1] + w_hh[1] @ (r * h) + b_hh[1])
+                n = np.tanh(a[2] + w_hh[2] @ (m * r) + b_hh[2])
+                y[t] = h = n + r * (h - m)
+        return y
+
+    arguments = chained, x, [recurrence.Direction(*weights)], start, plan
+    y, _, kept = recurrence.forward(*arguments)
+    np.testing.assert_allclose(y, oracle(x, weights, start), rtol=0, atol=1e-12)
+    d_x, (d_weights,), d_start = recurrence.backward(*arguments, y, kept, d_y, np.zeros_like(start))
+    for place, gradient in enumerate([d_x, *d_weights[:4], d_start]):
+        v, sums = rng.normal(size=gradient.shape), []
+        for step in (1e-6, -1e-6):
+            moved = [x, *weights, start]
+            moved[place] = moved[place] + step * v
+            sums.append((oracle(moved[0], moved[1:5], moved[5]) * d_y).sum())
+        assert (gradient * v).sum() == pytest.approx((sums[0] - sums[1]) / 2e-6, rel=1e-7, abs=1e-7)
+
+
+def branches(a, /, h):
+    if a > 0:
+        return a
+    return h
+
+
+def loops_for_ever(a, /):
+    return loops_for_ever(a)
+
+
+REFUSED = [
+    (branches, r"test_derived_cells\.py:\d+: if a > 0:\n.*where\(condition, a, b\)"),
+    (lambda a, /: np.sin(a), "got sin of 1"),
+    (lambda a, /: a % 2, "where"),
+    (lambda a, /: np.add.reduce(a), "got reduce"),
+    (lambda a, /: a**0.5, "where"),
+    (lambda a, b, /: tanh(a), "no use of b"),
+    (lambda a, /, *, v: tanh(a), "no use of v"),
+    (lambda a, /, c: tanh(a), r"expected 2: h, c, got 1"),
+    (lambda a, /: (tanh(a), a), "expected 1: h, got 2"),
+    (lambda a: tanh(a), "gates, a slash"),
+    (lambda *a: a[0], "gates, a slash"),
+    (lambda a, /: "text", "expected numbers, got str"),
+    (lambda a, /: None, "expected numbers, got NoneType"),
+    (lambda a, /, h: a.x + a.h + a.of(h * 2), "one recurrent product"),
+    (lambda a, b, /, h: tanh(b + a.x + a.of(tanh(b))), "order of their products"),
+    (lambda a, b, c, /, h: a + b.of(h * 2) + c.of(h * 3), "one value for all gates"),
+    (lambda a, b, c, d, /: d.of(c.of(b.of(tanh(a)))), "at most 3"),
+    (loops_for_ever, "RecursionError"),
+    (lambda a, /: 1 / 0 + a, "ZeroDivisionError"),
+]
+
+
+@pytest.mark.parametrize(("equations", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_no_equation_is_refused_with_its_line(equations, message):
+    with pytest.raises(EquationError, match=message):
+        cell(equations, name="refused")
+    assert "refused" not in registry._CELLS
+
+
+@pytest.mark.parametrize("given", [None, 3, "lstm", LSTM, print], ids=str)
+def test_what_is_no_function_is_refused(given):
+    if given is None:
+        assert callable(cell(given))
+        return
+    with pytest.raises(vr.InputError, match="a function of scalars"):
+        cell(given)
+
+
+def test_ties_and_kinks():
+    """As of PyTorch's maximum, nearly: all of a tie's gradient goes to the first operand."""
+    kinks = cell(lambda a, b, /: maximum(a.x, b.x) + where(a.h > 0, a.h, 0), name="kinks")
+    step, grad = kinks.phases[0].step.py_func, kinks.phases[0].step_grad.py_func
+    _, _, slots, _ = step((1.0, 1.0), (0.0, 2.0), (0.0,), (), ())
+    d_slots, _ = grad(slots, (0.0,), (0.0,), (), (1.0,), ())
+    by_name = dict(zip(kinks.slots, d_slots, strict=True))
+    assert sorted(by_name.values()) == [0.0, 0.0, 1.0]
+
+
+def test_a_layer_a_program_and_a_copy(tmp_path):
+    @cell
+    def of_this_test(f, n, /, h, *, gain):
+        return h + sigmoid(f) * (tanh(gain * n) - h)
+
+    assert copy.deepcopy(of_this_test) is of_this_test
+    assert pickle.loads(pickle.dumps(of_this_test)) is of_this_test
+    layer = vr.nn.Recurrent(of_this_test, 3, 4, dtype=np.float64)
+    assert layer.gain_l0.shape == (4,)
+    x = vr.create_lod_tensor(np.random.default_rng(0).normal(size=(5, 3)), [[2, 0, 3]])
+    y, _ = layer(x)
+    (y * y).mean().backward()
+    assert np.abs(layer.gain_l0.grad).max() > 0
+
+
+def test_options_are_found_by_name_in_a_fresh_process():
+    code = "from varlen_rnn.cells import find_cell; print(find_cell('gru(reset_after=False, clip=2.0)'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Cell('gru(reset_after=False, clip=2.0)'")
+
+
+STRANGE = ["lstm(", "lstm()", "lstm(1)", "lstm(clip=-1)", "lstm(peepholes=__import__('os'))", "gru(clip=nan)", "none"]
+STRANGE += ["lstm(**{})", "rnn(activation=('relu', 1))", "rnn(activation='none')", "lstm(" + "(" * 5000 + ")"]
+STRANGE += ["lstm(clip=1.0,)", "lstm(clip=1)", "lstm(activations=1)"]
+
+
+@pytest.mark.parametrize("name", STRANGE, ids=range(len(STRANGE)))
+def test_names_from_strange_files_are_errors(name):
+    with pytest.raises(vr.ProgramError, match="cell"):
+        find_cell(name)

@@ -1,0 +1,18 @@
+r"""The independently recurrent network: each unit sees its own output before, and no other's.
+
+    h_t = relu(x_t + u h_{t-1})
+
+Source: Li, Li, Cook, Zhu and Gao (2018), "Independently recurrent neural network (IndRNN)".
+"""
+
+from varlen_rnn.cells.define import cell
+from varlen_rnn.kernels.activations import relu
+
+
+@cell
+def indrnn(a, /, h, *, u):
+    """No product but that of the inputs: `u` is one number per unit."""
+    return relu(a.x + u * h)
+
+
+INDRNN = indrnn
