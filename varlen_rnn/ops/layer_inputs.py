@@ -1,5 +1,7 @@
 """The inputs of a recurrent layer: which there are, their shapes, their checks, and how the engine takes them."""
 
+import functools
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +10,7 @@ from varlen_rnn import recurrence
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _ROWS = (
     "x is (rows, features), the rows of all sequences one after another: create_lod_tensor(rows, lengths), or "
@@ -16,6 +19,7 @@ _ROWS = (
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
+@functools.lru_cache(maxsize=256)  # every application of a layer asks
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
@@ -26,7 +30,7 @@ def weight_shapes(cell, features, hidden, outputs=None):
 
     Returns
     -------
-    dict of str to tuple of int
+    mapping of str to tuple of int
         What a cell has no use for has 0 rows: it is missing among the inputs.
 
     Raises
@@ -46,8 +50,8 @@ def weight_shapes(cell, features, hidden, outputs=None):
         raise ShapeError(f"cell {cell.name!r}", expected=expected, got=cell.vectors, hint="inputs of its layer")
     of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
-    projection = {} if outputs is None else {"weight_hr": (outputs, hidden)}
-    return dict(zip(WEIGHTS, shapes, strict=True)) | projection | dict.fromkeys(cell.vectors, (hidden,))
+    named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
+    return MappingProxyType(named | dict.fromkeys(cell.vectors, (hidden,)))
 
 
 class Layer(NamedTuple):
@@ -83,6 +87,7 @@ def layer_of(cell, inputs):
     return Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
 
 
+@functools.lru_cache(maxsize=256)
 def names_of_weights(cell, count):
     """Return the names of the weights of a direction, from how many there are of one or two."""
     plain, projected = (*WEIGHTS, *cell.vectors), (*WEIGHTS, "weight_hr", *cell.vectors)
@@ -159,8 +164,9 @@ def _check_weight(x, name, weight, shape):
     elif not shape[0]:
         raise ShapeError(f"recurrent, {name}", expected="None, of a cell without such gates", got=weight.shape)
     else:
-        check_float("recurrent", x=x, **{name: weight})
-        check_shape("recurrent", name, weight, shape)
+        if weight.shape != shape or weight.dtype != x.dtype or weight.kind is not LOD_TENSOR:
+            check_float("recurrent", x=x, **{name: weight})
+            check_shape("recurrent", name, weight, shape)
 
 
 def operands_of(cell, layer, plan):
@@ -173,14 +179,14 @@ def operands_of(cell, layer, plan):
 
 
 def _direction(cell, layer, weights):
-    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
-    arrays = {
-        name: np.zeros(shapes[name], layer.x.dtype) if weight is None else as_operand(weight.data)
-        for name, weight in weights.items()
-    }
-    vectors = np.stack([arrays[name] for name in cell.vectors]) if cell.vectors else None
-    four = {name: arrays[name] for name in WEIGHTS}
-    return recurrence.Direction(**four, weight_hr=arrays.get("weight_hr"), vectors=vectors)
+    arrays = [None if weight is None else as_operand(weight.data) for weight in weights.values()]
+    if None in weights.values():
+        shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+        pairs = zip(arrays, shapes.values(), strict=True)
+        arrays = [np.zeros(shape, layer.x.dtype) if array is None else array for array, shape in pairs]
+    projection = arrays[4] if layer.projects else None
+    vectors = np.stack(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
+    return recurrence.Direction(*arrays[:4], projection, vectors)
 
 
 def flat(directions):

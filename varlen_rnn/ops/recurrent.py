@@ -87,8 +87,10 @@ def _forward(*inputs, cell, keep, reverse=None, all_states=False):
     operands, weights, initial = operands_of(cell, layer, plan)
     ways = ways_of(reverse, len(layer.directions))
     y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
-    others = _other_states(cell, layer.hidden, kept) if all_states else ()
-    return _wrapped(cell, x.structure, y, others, of_outputs(layer, last), plan, kept if keep else ())
+    outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
+    if all_states:
+        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
+    return outputs
 
 
 def _other_states(cell, hidden, kept):
@@ -97,12 +99,10 @@ def _other_states(cell, hidden, kept):
     return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
 
 
-def _wrapped(cell, lod, y, others, last, plan, kept):
+def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
     # Loops: comprehensions and `map` take 1 us longer, and an array's own iteration four times as long as `range`.
     outputs = [wrap(y, lod)]
-    for rows_of_state in others:
-        outputs.append(wrap(rows_of_state, lod))
     for number in range(len(cell.states)):
         outputs.append(wrap(last[number]))
     outputs.append(plan)
@@ -130,7 +130,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
     direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None))
     plan = plan_of_rows(lod)
     y, last, kept = recurrence.forward(kind, rows, [direction], None, plan, keep, ways)
-    return _wrapped(kind, lod, y, (), last, plan, kept)
+    return _wrapped(kind, lod, y, last, plan, kept)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False):
