@@ -251,6 +251,8 @@ CALLS = {
     "mean": (lambda axis, keepdims: vr.Variable(X).mean(axis, keepdims), int, bool),
     "SequencePool": (vr.nn.SequencePool, lambda: "sum"),
     "sequence_pool, pool_type": (lambda kind: vr.sequence_pool(rows(), kind), lambda: "sum"),
+    "Stateful": (vr.nn.Stateful, lambda: vr.nn.GRU(3, 4)),
+    "Stateful, x": (vr.nn.Stateful(vr.nn.GRU(3, 4)), rows, lambda: [1, 2, 3]),
     "DynamicRNN": (vr.nn.DynamicRNN, lambda: lambda x, s: (x, s)),
     "DynamicRNN, result": (
         lambda result: vr.nn.DynamicRNN(lambda x, s: (x, s) if result is None else result)(rows(), [X[:3]]),
@@ -372,6 +374,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "dtype": lambda: "f4",
         "direction": lambda: "forward",
         "merge": lambda: "concat",
+        "recompute": bool,
     }
     CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
     CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)

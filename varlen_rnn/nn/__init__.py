@@ -5,6 +5,7 @@ from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.stateful import Stateful
 from varlen_rnn.nn.steps import GRUCell, LSTMCell, RNNCell
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "Recurrent",
     "SequencePool",
     "Sequential",
+    "Stateful",
     "functional",
 ]

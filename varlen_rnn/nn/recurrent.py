@@ -15,7 +15,7 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.ops.recurrent import weight_shapes
+from varlen_rnn.ops.layer_inputs import weight_shapes
 from varlen_rnn.tape.modes import grad_enabled, recorder
 from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
@@ -56,6 +56,10 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     return proj_size
 
 
+def _check_recompute(recompute: bool | int) -> bool | int:
+    return recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
+
+
 class Recurrent(Module):
     """A recurrent network of one kind of cell over rows with a LoD; the last level's sequences are its batch.
 
@@ -80,6 +84,10 @@ class Recurrent(Module):
     proj_size : int
         Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
         products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
+
+    recompute : bool or int
+        Whether to keep for the gradient only the states at every so many steps, and compute the others again: memory
+        for a third more time.  True is the square root of the longest length.  `all_states` keeps them all.
 
     Attributes
     ----------
@@ -117,6 +125,7 @@ class Recurrent(Module):
         direction: Way | None = None,
         merge: Merge = "concat",
         proj_size: int = 0,
+        recompute: bool | int = False,
     ) -> None:
         if not isinstance(cell, Cell):
             raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
@@ -130,6 +139,7 @@ class Recurrent(Module):
         check_choice(merge, "merge", "concat", "sum", "mean")
         self.dropout, self.merge = dropout, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
+        self.recompute = _check_recompute(recompute)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
             shapes = self._shapes(layer)
@@ -257,8 +267,12 @@ class Recurrent(Module):
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
             weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in self._names]
-            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse, "all_states": of_all}
-            x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs)
+            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse}
+            if self.recompute and not of_all and attrs["keep"]:
+                every = 0 if self.recompute is True else self.recompute
+                x, *outputs = apply("recomputed_recurrent", x, *of_layer, *weights, **attrs, every=every)
+            else:
+                x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs, all_states=of_all)
             if self.merge != "concat":
                 x = self.merged(x)
             if of_all:
@@ -295,7 +309,8 @@ class Recurrent(Module):
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         text += f", dropout={self.dropout}, direction={self.direction!r}"
         text += f", merge={self.merge!r}" if self.merge != "concat" else ""
-        return text + (f", proj_size={self.proj_size}" if self.proj_size else "")
+        text += f", proj_size={self.proj_size}" if self.proj_size else ""
+        return text + (f", recompute={self.recompute}" if self.recompute else "")
 
 
 class LSTM(Recurrent):
@@ -325,8 +340,14 @@ class LSTM(Recurrent):
         direction: Way | None = None,
         merge: Merge = "concat",
         proj_size: int = 0,
+        recompute: bool | int = False,
     ) -> None:
-        options: dict[str, Any] = {"direction": direction, "merge": merge, "proj_size": proj_size}
+        options: dict[str, Any] = {
+            "direction": direction,
+            "merge": merge,
+            "proj_size": proj_size,
+            "recompute": recompute,
+        }
         sizes = input_size, hidden_size, num_layers
         super().__init__(LSTM_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
 
@@ -363,8 +384,9 @@ class GRU(Recurrent):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        recompute: bool | int = False,
     ) -> None:
-        options: dict[str, Any] = {"direction": direction, "merge": merge}
+        options: dict[str, Any] = {"direction": direction, "merge": merge, "recompute": recompute}
         sizes = input_size, hidden_size, num_layers
         super().__init__(GRU_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
 
@@ -401,10 +423,11 @@ class RNN(Recurrent):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        recompute: bool | int = False,
     ) -> None:
         check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
         cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
-        options: dict[str, Any] = {"direction": direction, "merge": merge}
+        options: dict[str, Any] = {"direction": direction, "merge": merge, "recompute": recompute}
         sizes = input_size, hidden_size, num_layers
         super().__init__(cell, *sizes, bias, dropout, bidirectional, dtype, **options)
 

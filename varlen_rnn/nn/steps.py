@@ -14,7 +14,7 @@ from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell
 from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.ops.recurrent import weight_shapes
+from varlen_rnn.ops.layer_inputs import weight_shapes
 from varlen_rnn.ops.sequence.single_rows import single_rows
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import sizes_fit

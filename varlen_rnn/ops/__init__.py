@@ -12,6 +12,7 @@ from varlen_rnn.ops import (
     losses,
     padding,
     products,
+    recomputed,
     recurrent,
     reductions,
     reshape,

@@ -12,122 +12,27 @@ from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoDTensor, rows_of
 from varlen_rnn.ops.cost import Cost, known
 from varlen_rnn.ops.examples import LOD, rows
+from varlen_rnn.ops.layer_inputs import (
+    check_layer,
+    flat,
+    full_states,
+    layer_of,
+    names_of_weights,
+    of_outputs,
+    operands_of,
+    ways_of,
+    weight_shapes,
+)  # fmt: skip
 from varlen_rnn.plan import plan_of_rows
 from varlen_rnn.recurrence.phases import kept_by
-from varlen_rnn.tape.checks import FLOATS, check_float, check_kind, check_like, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.checks import FLOATS, check_kind, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
 from varlen_rnn.tape.spec import PLAN, spec_of_tensor
 from varlen_rnn.tape.variable import apply_list
 
 _new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
-_ROWS = (
-    "x is (rows, features), the rows of all sequences one after another: create_lod_tensor(rows, lengths), or "
-    "LoDTensor.from_sequences(list of sequences, num_levels=1)"
-)
-_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 _ONE_WAY = {None: (False,), (0,): (False,), (1,): (True,)}  # by the constant `reverse` of one direction
-
-
-def weight_shapes(cell, features, hidden, outputs=None):
-    """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
-
-    Parameters
-    ----------
-    outputs : int, optional
-        The units of a projected output.
-
-    Returns
-    -------
-    dict of str to tuple of int
-        What a cell has no use for has 0 rows: it is missing among the inputs.
-
-    Raises
-    ------
-    ShapeError
-        A vector that is named as another input.
-
-    Examples
-    --------
-    >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
-    ((16, 2), (2, 4))
-    """
-    inputs = {"x", "weight_hr", *_WEIGHTS, *(f"{state}_0" for state in cell.states)}
-    if taken := inputs.intersection(cell.vectors):
-        expected = f"vectors with names other than {sorted(taken)}"
-        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=cell.vectors, hint="inputs of its layer")
-    of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
-    shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
-    projection = {} if outputs is None else {"weight_hr": (outputs, hidden)}
-    return dict(zip(_WEIGHTS, shapes, strict=True)) | projection | dict.fromkeys(cell.vectors, (hidden,))
-
-
-class _Layer(NamedTuple):
-    """The inputs of a layer in their places, values or specs, and its sizes; a direction's weights are by name."""
-
-    x: object
-    states: tuple
-    directions: list
-    hidden: int
-    outputs: int
-
-    @property
-    def projects(self):
-        return "weight_hr" in self.directions[0]
-
-    def units(self, number):
-        """Return the units of a state; the first is the output."""
-        return self.hidden if number else self.outputs
-
-
-def _layer(cell, inputs):
-    """Return the inputs of a layer in their places; raise unless they are as many as a layer takes."""
-    cut = 1 + len(cell.states)
-    names, weights = _names(cell, len(inputs) - cut), inputs[cut:]
-    directions = [
-        dict(zip(names, weights[first : first + len(names)], strict=True))
-        for first in range(0, len(weights), len(names))
-    ]
-    hidden = _hidden(cell, directions[0])
-    projection = directions[0].get("weight_hr")
-    outputs = hidden if projection is None else projection.shape[0]
-    return _Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
-
-
-def _names(cell, count):
-    """Return the names of the weights of a direction, from how many there are of one or two."""
-    plain, projected = (*_WEIGHTS, *cell.vectors), (*_WEIGHTS, "weight_hr", *cell.vectors)
-    for names in (plain, projected):
-        if count in (len(names), 2 * len(names)):
-            return names
-    expected = f"{plain} of one or two directions, or {projected}"
-    raise ShapeError("recurrent, weights", expected=expected, got=count)
-
-
-def _hidden(cell, weights):
-    """Return the hidden size, which one of the weights of a direction tells."""
-    if "weight_hr" in weights:
-        name, axis, parts = "weight_hr", 1, 1
-    elif cell.h_gates:
-        name, axis, parts = "weight_hh", 1, 1
-    elif cell.x_gates:
-        name, axis, parts = "weight_ih", 0, len(cell.x_gates)
-    else:
-        name, axis, parts = cell.vectors[0], 0, 1
-    if weights[name] is None:
-        raise ShapeError(f"recurrent, {name}", expected="a weight of every direction", got="None")
-    check_rank("recurrent", name, weights[name], 1 if name in cell.vectors else 2)
-    return weights[name].shape[axis] // parts
-
-
-def _ways(reverse, directions):
-    """Return for each direction whether it runs backward."""
-    if reverse is None:
-        return (False, True)[:directions]
-    if len(reverse) != directions or not set(reverse) <= {0, 1}:
-        expected = f"{directions} of 0 and 1, one for each direction"
-        raise ShapeError("recurrent, reverse", expected=expected, got=reverse)
-    return tuple(map(bool, reverse))  # as kernels are compiled for
 
 
 def _operands(cell, inputs):
@@ -159,9 +64,9 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False):
         num_directions, hidden = 1, operands[2].shape[1]
         units = [hidden] * len(cell.states)
     else:
-        layer = _layer(cell, inputs)
-        _check(cell, layer)
-        num_directions = len(_ways(reverse, len(layer.directions)))
+        layer = layer_of(cell, inputs)
+        check_layer(cell, layer)
+        num_directions = len(ways_of(reverse, len(layer.directions)))
         units = [layer.units(number) for number in range(len(cell.states))]
     x = inputs[0]
     widths = [-1 if size == -1 else num_directions * size for size in units]
@@ -175,93 +80,17 @@ def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
     return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
-def _check(cell, layer):
-    """Raise unless everything fits."""
-    x = layer.x
-    check_float("recurrent", x=x)
-    check_rank("recurrent", "x", x, 2, _ROWS)
-    check_lod_level("recurrent", "x", x)
-    if layer.projects:
-        _check_projection(cell, layer)
-    for weights in layer.directions:
-        features = x.shape[1]
-        if cell.x_gates and weights["weight_ih"] is not None:
-            check_rank("recurrent", "weight_ih", weights["weight_ih"], 2)
-            features = weights["weight_ih"].shape[1]
-            check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
-        shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
-        for name, shape in shapes.items():
-            _check_weight(x, name, weights[name], shape)
-    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
-        if state is not None:
-            check_float("recurrent", x=x, **{f"{name}_0": state})
-            check_shape("recurrent", f"{name}_0", state, (len(layer.directions), -1, layer.units(number)))
-
-
-def _check_projection(cell, layer):
-    if cell.reads_output:
-        hint = "what is projected is not what its equations read"
-        raise ShapeError("recurrent, weight_hr", expected=f"none of the cell {cell.name!r}", got="one", hint=hint)
-    if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
-        expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
-        raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
-
-
-def _check_weight(x, name, weight, shape):
-    """Raise unless a weight has its shape, or is missing where it may be, or has to be."""
-    if weight is None:
-        if shape[0] and not name.startswith("bias"):
-            raise ShapeError(f"recurrent, {name}", expected=f"shape {shape}", got="None")
-    elif not shape[0]:
-        raise ShapeError(f"recurrent, {name}", expected="None, of a cell without such gates", got=weight.shape)
-    else:
-        check_float("recurrent", x=x, **{name: weight})
-        check_shape("recurrent", name, weight, shape)
-
-
-def _arrays(cell, layer, plan):
-    """Return the operands of the engine, with zeros where a bias or a state is missing."""
-    x, directions = layer.x, layer.directions
-    weights = [_direction(cell, layer, of_direction) for of_direction in directions]
-    if all(state is None for state in layer.states):
-        return as_operand(x.data), weights, None
-    initial = np.zeros((len(layer.states), len(directions), plan.num_sequences, layer.hidden), x.dtype)
-    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
-        if state is not None:
-            part = initial[number, ..., : layer.units(number)]
-            check_shape("recurrent", f"{name}_0", state, part.shape, "one row of initial states for each sequence")
-            part[...] = state.data
-    return as_operand(x.data), weights, initial
-
-
-def _direction(cell, layer, weights):
-    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
-    arrays = {
-        name: np.zeros(shapes[name], layer.x.dtype) if weight is None else as_operand(weight.data)
-        for name, weight in weights.items()
-    }
-    vectors = np.stack([arrays[name] for name in cell.vectors]) if cell.vectors else None
-    four = {name: arrays[name] for name in _WEIGHTS}
-    return recurrence.Direction(**four, weight_hr=arrays.get("weight_hr"), vectors=vectors)
-
-
-def _flat(direction):
-    """Return the weights of a direction, or their gradients, one after another, as inputs are."""
-    *four, projection, vectors = direction
-    return [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
-
-
 def _forward(*inputs, cell, keep, reverse=None, all_states=False):
     cell = find_cell(cell)
-    layer = _layer(cell, inputs)
+    layer = layer_of(cell, inputs)
     x, plan = layer.x, plan_of_rows(layer.x.structure)
-    operands, weights, initial = _arrays(cell, layer, plan)
-    ways = _ways(reverse, len(layer.directions))
+    operands, weights, initial = operands_of(cell, layer, plan)
+    ways = ways_of(reverse, len(layer.directions))
     y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
-    others = _other_states(cell, layer.hidden, kept) if all_states else ()
-    if layer.projects:
-        last = [np.ascontiguousarray(last[0][..., : layer.outputs]), *last[1:]]
-    return _wrapped(cell, x.structure, y, others, last, plan, kept if keep else ())
+    outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
+    if all_states:
+        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
+    return outputs
 
 
 def _other_states(cell, hidden, kept):
@@ -270,12 +99,10 @@ def _other_states(cell, hidden, kept):
     return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
 
 
-def _wrapped(cell, lod, y, others, last, plan, kept):
+def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
     # Loops: comprehensions and `map` take 1 us longer, and an array's own iteration four times as long as `range`.
     outputs = [wrap(y, lod)]
-    for rows_of_state in others:
-        outputs.append(wrap(rows_of_state, lod))
     for number in range(len(cell.states)):
         outputs.append(wrap(last[number]))
     outputs.append(plan)
@@ -303,7 +130,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
     direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None, None))
     plan = plan_of_rows(lod)
     y, last, kept = recurrence.forward(kind, rows, [direction], None, plan, keep, ways)
-    return _wrapped(kind, lod, y, (), last, plan, kept)
+    return _wrapped(kind, lod, y, last, plan, kept)
 
 
 def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False):
@@ -333,12 +160,12 @@ def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, 
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
         if number != 1 and not (desc is None and number >= 2 + len(kept)):
             check_like("recurrent_grad", f"rest[{number}]", desc, like)
-    return [forward[0], *_like_states_and_weights(find_cell(cell), forward, outputs[:at])]
+    return [forward[0], *like_states_and_weights(find_cell(cell), forward, outputs[:at])]
 
 
-def _like_states_and_weights(cell, inputs, outputs):
+def like_states_and_weights(cell, inputs, outputs):
     """Return what gradients of states and weights are like: of what is missing, what would stand there."""
-    layer = _layer(cell, inputs)
+    layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
     states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
     shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
@@ -364,39 +191,26 @@ def _check_kept(x, plan, kept, columns):
 
 def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
     cell = find_cell(cell)
-    layer = _layer(cell, inputs[:num_forward])
+    layer = layer_of(cell, inputs[:num_forward])
     x, directions, num_states = layer.x, layer.directions, len(cell.states)
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
     d_others, d_last = d_others[:-num_states], d_others[-num_states:]
     _check_kept(x, plan, kept, kept_by(cell, layer.projects) * layer.hidden)
-    operands, weights, initial = _arrays(cell, layer, plan)
-    ways = _ways(reverse, len(directions))
+    operands, weights, initial = operands_of(cell, layer, plan)
+    ways = ways_of(reverse, len(directions))
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else as_operand(d_y.data)
     slots = [tensor.data for tensor in kept]
-    d_last = _d_last(cell, layer, plan, d_last)
+    names = [f"d_{state}_n" for state in cell.states]
+    d_last = full_states("recurrent_grad", layer, plan, names, d_last)
     d_x, d_weights, d_initial = recurrence.backward(
         cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last, need_x, need_weights, ways,
         _d_others(layer, d_others),
     )  # fmt: skip
     d_x = x.like(d_x) if need_x else x
-    d_states = list(d_initial)
-    if layer.projects:
-        d_states[0] = np.ascontiguousarray(d_states[0][..., : layer.outputs])
     # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
     groups = d_weights if need_weights else weights
-    return [d_x, *map(LoDTensor.wrap, d_states), *(LoDTensor.wrap(d) for group in groups for d in _flat(group))]
-
-
-def _d_last(cell, layer, plan, given):
-    """Return the gradients of the last states as the engine takes them, with zeros where there is none."""
-    d_last = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
-    for number, (name, d) in enumerate(zip(cell.states, given, strict=True)):
-        if d is not None:
-            part = d_last[number, ..., : layer.units(number)]
-            check_shape("recurrent_grad", f"d_{name}_n", d, part.shape)
-            part[...] = d.data
-    return d_last
+    return [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
 
 
 def _d_others(layer, given):
@@ -423,7 +237,7 @@ def _overwritten(num_inputs, cell, **attrs):
 def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False):
     """Return the names of inputs, and of outputs: y, other states, the last states, the plan, what is kept."""
     cell = find_cell(cell)
-    names = _names(cell, num_inputs - 1 - len(cell.states))
+    names = names_of_weights(cell, num_inputs - 1 - len(cell.states))
     ends = ["", "_reverse"][: (num_inputs - 1 - len(cell.states)) // len(names)]
     inputs = "x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)
     others = (f"{state}_all" for state in cell.states[1:] if all_states)
@@ -449,7 +263,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(inputs, cell):
-    layer = _layer(cell, inputs)
+    layer = layer_of(cell, inputs)
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
     return _Sizes(rows, features, hidden, outputs, len(layer.directions)), layer.projects
 

@@ -1,0 +1,107 @@
+"""Layers that compute again what they did not keep: the same bits forward, the same gradients, less memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+OPTIONS = {
+    "lstm": (vr.nn.LSTM, {}),
+    "lstm both ways, projected": (vr.nn.LSTM, {"bidirectional": True, "proj_size": 2, "num_layers": 2}),
+    "gru backward": (vr.nn.GRU, {"direction": "backward"}),
+    "rnn": (vr.nn.RNN, {"bias": False, "direction": "both", "merge": "sum"}),
+}
+LENGTHS = {"ragged": [7, 0, 12, 1, 5], "equal": [6, 6, 6], "one step": [1, 1], "none at all": [0, 0], "long": [40]}
+
+
+def results(kind, options, lengths, recompute, with_states=True, weights=True):
+    """Return y and the last states, and the gradients of all that has one."""
+    vr.manual_seed(0)
+    layer, rng = kind(3, 5, dtype=np.float64, **options, recompute=recompute), np.random.default_rng(0)
+    x = vr.Variable(vr.create_lod_tensor(rng.standard_normal((sum(lengths), 3)), [lengths]), requires_grad=True)
+    units = [layer.output_size, *[5] * (len(layer.cell.states) - 1)]
+    shape = layer.num_layers * layer.num_directions, len(lengths)
+    states = [vr.Variable(rng.standard_normal((*shape, size)), requires_grad=True) for size in units]
+    for parameter in layer.parameters():
+        parameter.requires_grad = weights
+    given = (tuple(states) if len(states) > 1 else states[0],) if with_states else ()
+    y, last = layer(x, *given)
+    outputs = [y, *(last if len(states) > 1 else [last])]
+    sum(((value * rng.standard_normal(value.shape)).sum() for value in outputs), 0.0).backward()
+    leaves = [x, *(states if with_states else []), *(layer.parameters() if weights else [])]
+    return outputs, [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("recompute", [True, 1, 3, 100])
+@pytest.mark.parametrize("with_states", [True, False])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_equals_the_layer_that_keeps_everything(name, lengths, with_states, recompute):
+    whole = results(*OPTIONS[name], lengths, False, with_states)
+    found = results(*OPTIONS[name], lengths, recompute, with_states)
+    for value, right in zip(found[0], whole[0], strict=True):
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(right))
+        assert value.lod() == right.lod()
+    for value, right in zip(found[1], whole[1], strict=True):
+        np.testing.assert_allclose(np.asarray(value), np.asarray(right), rtol=1e-10, atol=1e-12)
+
+
+def test_frozen_weights_have_no_gradient():
+    kind, options = OPTIONS["lstm"]
+    _, (d_x, *_) = results(kind, options, [4, 2], True, weights=False)
+    _, (wanted, *_) = results(kind, options, [4, 2], False, weights=False)
+    np.testing.assert_allclose(np.asarray(d_x), np.asarray(wanted), rtol=1e-12)
+
+
+def test_a_program_that_was_saved_recomputes(tmp_path):
+    layer = vr.nn.LSTM(3, 4, recompute=True)
+    x = vr.create_lod_tensor(np.random.default_rng(0).random((9, 3), np.float32), [[5, 0, 4]])
+    with vr.program_guard() as program:
+        y, _ = layer(vr.data("x", [-1, 3], "float32", lod_level=1, requires_grad=True))
+        (y * y).sum().backward()
+        names = [y.name, "x@GRAD"]
+    assert {"recomputed_recurrent", "recomputed_recurrent_grad"} < {op.type for op in program.desc.blocks[0].ops}
+    program.save(tmp_path / "p")
+    y, d_x = vr.Executor().run(vr.Program.load(tmp_path / "p"), {"x": x}, names)
+    eager = vr.Variable(x, requires_grad=True)
+    wanted, _ = layer(eager)
+    (wanted * wanted).sum().backward()
+    np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+    np.testing.assert_array_equal(np.asarray(d_x), np.asarray(eager.grad))
+
+
+def test_a_layer_keeps_less():
+    def kept(recompute):
+        layer = vr.nn.LSTM(8, 64, recompute=recompute)
+        x = vr.create_lod_tensor(np.zeros((4 * 400, 8), np.float32), [[400] * 4])
+        vr.release_memory()
+        tracemalloc.start()
+        y, _ = layer(x)
+        size, peak = tracemalloc.get_traced_memory()
+        y.sum().backward()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return size, peak
+
+    kept(True), kept(False)  # what is made once
+    (size, peak), (size_of_all, peak_of_all) = kept(True), kept(False)
+    assert size < size_of_all / 3
+    assert peak < peak_of_all
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_checkpoints_are_of_the_rows(rows):
+    x = vr.create_lod_tensor(np.zeros((5, 3)), [[2, 3]])
+    weights = [np.zeros(shape) for shape in ((2, 3), (2, 2), (2,), (2,))]
+    attrs = {"cell": "rnn_tanh", "num_forward": 6, "need_x": True, "need_weights": True, "reverse": (0,), "every": 2}
+    given = [x, None, *weights, np.zeros((rows, 2)), None, None]
+    with pytest.raises(vr.ShapeError, match="checkpoints: expected 3 rows"):
+        vr.tape.variable.apply("recomputed_recurrent_grad", *given, **attrs)
+
+
+@pytest.mark.parametrize("recompute", [0, -1, 1.5, "yes"])
+def test_steps_are_a_number(recompute):
+    with pytest.raises(vr.InputError, match="recompute"):
+        vr.nn.GRU(3, 4, recompute=recompute)

@@ -1,0 +1,104 @@
+"""Chunks of sequences that go on: one long run, bit for bit, whose gradient ends where a chunk begins."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+LAYERS = {
+    "lstm": lambda: vr.nn.LSTM(3, 4, num_layers=2, proj_size=2, dtype=np.float64),
+    "gru": lambda: vr.nn.GRU(3, 4, dtype=np.float64),
+}
+# Of each chunk, its sequences and how many rows each of them has there; "b" rests, and begins anew.
+CHUNKS = [{"a": 2, "b": 1, "c": 3}, {"c": 2, "a": 4}, {"b": 2, "a": 0, "d": 1}, {"a": 3, "d": 2}]
+RUNS = {"a": [0, 1, 2, 3], "b": [0], "c": [0, 1], "d": [2, 3], "b again": [2]}
+by_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+def chunks():
+    rng = np.random.default_rng(0)
+    return [{key: rng.standard_normal((count, 3)) for key, count in chunk.items()} for chunk in CHUNKS]
+
+
+def rows_of(chunk):
+    return vr.LoDTensor.from_sequences(list(chunk.values()), num_levels=1)
+
+
+@by_layer
+def test_chunks_are_one_long_run(name):
+    layer = LAYERS[name]()
+    run, given = vr.nn.Stateful(layer), chunks()
+    outputs, lasts = [], []
+    for chunk in given:
+        y, last = run(rows_of(chunk), list(chunk))
+        outputs.append(dict(zip(chunk, (np.asarray(part) for part in y.value), strict=True)))
+        lasts.append(last if name == "lstm" else (last,))
+        assert run.keys == tuple(chunk)
+    for sequence, numbers in RUNS.items():
+        key = sequence[0]
+        whole, last = layer(vr.create_lod_tensor(np.concatenate([given[n][key] for n in numbers]), [[
+            sum(CHUNKS[n][key] for n in numbers)]]))  # fmt: skip
+        np.testing.assert_array_equal(np.concatenate([outputs[n][key] for n in numbers]), np.asarray(whole))
+        place = list(CHUNKS[numbers[-1]]).index(key)
+        for state, wanted in zip(lasts[numbers[-1]], last if name == "lstm" else (last,), strict=True):
+            np.testing.assert_array_equal(np.asarray(state)[:, place], np.asarray(wanted)[:, 0])
+
+
+@by_layer
+def test_a_gradient_ends_where_a_chunk_begins(name):
+    layer = LAYERS[name]()
+    run, (first, second, *_) = vr.nn.Stateful(layer), chunks()
+    _, last = run(rows_of(first), list(first))
+    y, _ = run(rows_of(second), list(second))
+    (y * y).sum().backward()
+    found = [np.array(parameter.grad) for parameter in layer.parameters()]
+    for parameter in layer.parameters():
+        parameter.grad = None
+    picked = [np.asarray(state)[:, [2, 0]] for state in (last if name == "lstm" else (last,))]
+    y, _ = layer(rows_of(second), tuple(picked) if name == "lstm" else picked[0])
+    (y * y).sum().backward()
+    for d, parameter in zip(found, layer.parameters(), strict=True):
+        np.testing.assert_array_equal(d, parameter.grad)
+
+
+def test_a_chunk_that_failed_changes_nothing():
+    run, (first, *_) = vr.nn.Stateful(LAYERS["gru"]()), chunks()
+    run(rows_of(first), list(first))
+    with pytest.raises(vr.InputError):
+        run(vr.create_lod_tensor(np.zeros((2, 7)), [[2]]), ["z"])
+    assert run.keys == ("a", "b", "c")
+    run.reset()
+    assert run.keys == ()
+    assert [name for name, _ in run.named_parameters()][:1] == ["layer.weight_ih_l0"]
+
+
+def test_what_is_handed_out_is_not_what_is_carried():
+    run, x = vr.nn.Stateful(LAYERS["gru"]()), vr.create_lod_tensor(np.ones((2, 3)), [[2]])
+    _, h_n = run(x, ["a"])
+    wanted, _ = run.layer(x, np.array(h_n))
+    h_n.value.data[...] = 7
+    np.testing.assert_array_equal(np.asarray(run(x, ["a"])[0]), np.asarray(wanted))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["a"], "expected 2, one for each sequence"),
+        (["a", "a"], "expected 2, one for each sequence, each once"),
+        ([[], {}], "what a dict takes"),
+        (None, "Stateful, keys"),
+    ],
+)
+def test_keys_are_one_for_each_sequence(keys, message):
+    with pytest.raises(vr.InputError, match=message):
+        vr.nn.Stateful(LAYERS["gru"]())(vr.create_lod_tensor(np.zeros((2, 3)), [[1, 1]]), keys)
+
+
+def test_layers_that_cannot_go_on():
+    with pytest.raises(vr.ShapeError, match="direction 'forward'"):
+        vr.nn.Stateful(vr.nn.GRU(3, 4, bidirectional=True))
+    with pytest.raises(vr.DTypeError, match=r"nn\.Recurrent"):
+        vr.nn.Stateful(vr.nn.Linear(3, 4))
+    run = vr.nn.Stateful(vr.nn.GRU(3, 4))
+    with vr.program_guard(), pytest.raises(vr.ProgramError, match="Stateful"):
+        run(vr.data("x", [-1, 3], "float32", lod_level=1), ["a"])
