@@ -45,9 +45,9 @@ def weight_shapes(cell, features, hidden, outputs=None):
     ((16, 2), (2, 4))
     """
     inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in cell.states)}
-    if taken := inputs.intersection(cell.vectors):
-        expected = f"vectors with names other than {sorted(taken)}"
-        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=cell.vectors, hint="inputs of its layer")
+    if taken := inputs.intersection(cell.vectors + cell.rows):
+        expected, got = f"vectors and rows with names other than {sorted(taken)}", cell.vectors + cell.rows
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
     of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
     named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
@@ -89,8 +89,9 @@ def layer_of(cell, inputs):
 
 @functools.lru_cache(maxsize=256)
 def names_of_weights(cell, count):
-    """Return the names of the weights of a direction, from how many there are of one or two."""
-    plain, projected = (*WEIGHTS, *cell.vectors), (*WEIGHTS, "weight_hr", *cell.vectors)
+    """Return the names of the weights of a direction, and of its rows, from how many there are of one or two."""
+    others = cell.vectors + cell.rows
+    plain, projected = (*WEIGHTS, *others), (*WEIGHTS, "weight_hr", *others)
     for names in (plain, projected):
         if count in (len(names), 2 * len(names)):
             return names
@@ -141,6 +142,8 @@ def check_layer(cell, layer):
         shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
         for name, shape in shapes.items():
             _check_weight(x, name, weights[name], shape)
+        for name in cell.rows:
+            _check_rows(x, name, weights[name], layer.hidden)
     for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
         if state is not None:
             check_float("recurrent", x=x, **{f"{name}_0": state})
@@ -154,6 +157,14 @@ def _check_projection(cell, layer):
     if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
         expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
         raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
+
+
+def _check_rows(x, name, rows, hidden):
+    """Raise unless an input of rows that is not projected has those of `x`."""
+    if rows is None:
+        raise ShapeError(f"recurrent, {name}", expected=f"shape {(x.shape[0], hidden)}", got="None")
+    check_float("recurrent", x=x, **{name: rows})
+    check_shape("recurrent", name, rows, (x.shape[0], hidden), "one row for each row of x")
 
 
 def _check_weight(x, name, weight, shape):
@@ -180,20 +191,25 @@ def operands_of(cell, layer, plan):
 
 def _direction(cell, layer, weights):
     arrays = [None if weight is None else as_operand(weight.data) for weight in weights.values()]
+    end = len(arrays) - len(cell.rows)
+    of_rows, arrays = arrays[end:], arrays[:end]
     if None in weights.values():
         shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
         pairs = zip(arrays, shapes.values(), strict=True)
         arrays = [np.zeros(shape, layer.x.dtype) if array is None else array for array, shape in pairs]
     projection = arrays[4] if layer.projects else None
     vectors = np.stack(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
-    return recurrence.Direction(*arrays[:4], projection, vectors)
+    return recurrence.Direction(*arrays[:4], projection, vectors, np.concatenate(of_rows, 1) if of_rows else None)
 
 
 def flat(directions):
     """Return the weights of Directions, or their gradients, one after another, as inputs are."""
     arrays = []
-    for *four, projection, vectors in directions:
+    for *four, projection, vectors, of_rows in directions:
         arrays += [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
+        if of_rows is not None:
+            hidden = (projection if projection is not None else four[1]).shape[1]
+            arrays += map(np.ascontiguousarray, np.split(of_rows, of_rows.shape[1] // hidden, axis=1))
     return arrays
 
 

@@ -98,6 +98,9 @@ def _forward(*inputs, cell, keep, reverse, every):
 def _infer(*inputs, cell, keep, reverse, every):
     if every < 0:
         raise ShapeError("recomputed_recurrent, every", expected="0 or more steps", got=every)
+    if find_cell(cell).rows:
+        hint = "recompute=False keeps what they need"
+        raise ShapeError("recomputed_recurrent", expected="a cell without inputs of rows", got=cell, hint=hint)
     *outputs, _ = recurrent.op.infer(*inputs, cell=cell, keep=False, reverse=reverse)
     layer = layer_of(find_cell(cell), inputs)
     kept = spec_of_tensor((-1, layer.hidden), layer.x.dtype)

@@ -24,7 +24,7 @@ from varlen_rnn.ops.layer_inputs import (
     weight_shapes,
 )  # fmt: skip
 from varlen_rnn.plan import plan_of_rows
-from varlen_rnn.recurrence.phases import kept_by
+from varlen_rnn.recurrence.phases import kept_by, kept_numbers
 from varlen_rnn.tape.checks import FLOATS, check_kind, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
@@ -37,7 +37,7 @@ _ONE_WAY = {None: (False,), (0,): (False,), (1,): (True,)}  # by the constant `r
 
 def _operands(cell, inputs):
     """Return x and the weights of one direction from zeros, as of most layers, or None; a bias may still be missing."""
-    if len(inputs) != len(cell.states) + 5 or cell.vectors:
+    if len(inputs) != len(cell.states) + 5 or cell.vectors or cell.rows:
         return None
     x, *states, w_ih, w_hh, b_ih, b_hh = inputs
     return (x, w_ih, w_hh, b_ih, b_hh) if states == [None] * len(states) else None
@@ -196,7 +196,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
     d_others, d_last = d_others[:-num_states], d_others[-num_states:]
-    _check_kept(x, plan, kept, kept_by(cell, layer.projects) * layer.hidden)
+    _check_kept(x, plan, kept, kept_numbers(cell, layer))
     operands, weights, initial = operands_of(cell, layer, plan)
     ways = ways_of(reverse, len(directions))
     d_y = np.zeros(y.shape, x.dtype) if d_y is None else as_operand(d_y.data)
@@ -210,7 +210,18 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
     d_x = x.like(d_x) if need_x else x
     # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
     groups = d_weights if need_weights else weights
-    return [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
+    d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
+    return with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
+
+
+def with_lods(cell, layer, d_inputs):
+    """Return gradients, those of inputs of rows with the LoD of these."""
+    own = len(layer.directions[0])
+    for way, weights in enumerate(layer.directions):
+        end = 1 + len(cell.states) + (way + 1) * own
+        for place, name in enumerate(cell.rows, end - len(cell.rows)):
+            d_inputs[place] = weights[name].like(d_inputs[place].data)
+    return d_inputs
 
 
 def _d_others(layer, given):
