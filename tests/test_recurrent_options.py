@@ -340,7 +340,7 @@ def test_a_vector_has_no_name_of_another_input():
     def clash(a, /, h, *, weight_ih):
         return tanh(a + weight_ih * h)
 
-    with pytest.raises(vr.ShapeError, match="cell 'clash': expected vectors with names other than"):
+    with pytest.raises(vr.ShapeError, match="cell 'clash': expected vectors and rows with names other than"):
         vr.nn.Recurrent(clash, 3, 4)
 
 

@@ -91,7 +91,8 @@ class _Run:
             first, states, slots, later = _python(phase.step)(x, h, self.prev, passed, self.v)
             of_norms = tuple(self.leaf("norm", k) for k in self.derived.normed[number])
             passed, normed = passed + of_norms + later[phase.norms :], normed + of_norms
-            self.slots += slots
+            before, after = phase.kept[0] - phase.slots[0], phase.slots[1] - phase.kept[1]
+            self.slots += (np.nan,) * before + slots + (np.nan,) * after
             if number == len(phases) - 1:
                 self.states = (first, *states)
             elif phases[number + 1].gates:

@@ -44,8 +44,8 @@ class Phase(NamedTuple):
         all gates that have one; the phase's own products; the states before; what earlier phases passed on; vectors,
         and after them inputs of the row itself.
         `first` is the output, or of a phase that is not the last what the next product reads; `states` are those but
-        the first, of the last phase; `slots` are its columns of what a row keeps; `passes` is passed on, the first
-        `norms` of them normalised: less their mean over all units, divided by their standard deviation.
+        the first, of the last phase; `slots` are its `kept` columns of what a row keeps; `passes` is passed on, the
+        first `norms` of them normalised: less their mean over all units, divided by their standard deviation.
     step_grad : function
         `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried)`; phases run from the last to the
         first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases but
@@ -64,6 +64,8 @@ class Phase(NamedTuple):
         How many values `step` passes on, and `step_grad` carries on beyond gradients of states and operands.
     norms : int
         How many of the values that `step` passes on are normalised.
+    kept : tuple of int
+        The first of its columns that `step` gives, and where these end; others get gradients alone.
     """
 
     step: Callable
@@ -74,7 +76,8 @@ class Phase(NamedTuple):
     slots: tuple[int, int]
     passes: int
     carries: int
-    norms: int = 0
+    norms: int
+    kept: tuple[int, int]
 
 
 class Cell(Frozen):
@@ -168,7 +171,8 @@ class Cell(Frozen):
         order = self._put_windows({} if product_slots is None else product_slots)
         self._put("reads_output", _check_equations(self, order, step, step_grad))
         count = len(self.gates)
-        phase = Phase(*_adapted(step, step_grad), count, 0, order, (0, len(self.slots)), 0, 0)
+        columns = 0, len(self.slots)
+        phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns)
         rest = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count)), "source": None}
         self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
         register(self)

@@ -155,7 +155,8 @@ def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
         h_slot = of_gates[0][0] if of_gates else begin
         order, slots = tuple(gates.index(gate) for _, gate in of_gates), (begin, begin + len(columns))
         functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
-        more = derived.passes[number], derived.carries[number], len(derived.normed[number])
-        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *more))
+        first, end = derived.kept[number]
+        counts = derived.passes[number], derived.carries[number], len(derived.normed[number])
+        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *counts, (begin + first, begin + end)))
         begin += len(columns)
     return tuple(phases)

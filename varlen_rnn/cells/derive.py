@@ -70,6 +70,7 @@ class Derived(NamedTuple):
     passes: tuple[int, ...]
     carries: tuple[int, ...]
     normed: tuple[tuple[int, ...], ...]  # the nodes that are normalised after each phase
+    kept: tuple[tuple[int, int], ...]  # of each phase's columns, which its step gives
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
     slots: tuple[str, ...]  # the names of the columns
@@ -249,8 +250,8 @@ class _Derivation:
         forward, passes = self._forward_source()
         backward, carries = self._backward_source()
         return Derived(
-            tuple(map(tuple, self.columns)), self.products, passes, carries,
-            tuple(map(tuple, self.norms)), self.reads_output, self.gradients,
+            tuple(map(tuple, self.columns)), self.products, passes, carries, tuple(map(tuple, self.norms)),
+            tuple(map(self.kept_columns, range(self.num_phases))), self.reads_output, self.gradients,
             tuple(self.slot_names), "\n".join([*forward, *backward]),
         )  # fmt: skip
 
@@ -311,12 +312,19 @@ class _Derivation:
     def _forward_roots(self, number: int) -> list[int]:
         """Return what a phase of the step gives: its operand or the output, states, and slots."""
         zero, last = self.zero, number == self.num_phases - 1
-        slots = [column.kept if column.kept >= 0 else zero for column in self.columns[number]]
+        first, end = self.kept_columns(number)
+        slots = [column.kept if column.kept >= 0 else zero for column in self.columns[number][first:end]]
         operand = zero if last else self.operands[number]
         return [*(self.step.results if last else [zero if operand is None else operand]), *slots]
 
+    def kept_columns(self, number: int) -> tuple[int, int]:
+        """Return the first of a phase's columns that its step gives, and where these end."""
+        kept = [place for place, column in enumerate(self.columns[number]) if column.kept >= 0]
+        return (kept[0], kept[-1] + 1) if kept else (0, 0)
+
     def _split_forward(self, number: int, texts: list[str]) -> tuple[str, list[str], list[str]]:
-        cut = len(texts) - len(self.columns[number])
+        first, end = self.kept_columns(number)
+        cut = len(texts) - (end - first)
         return texts[0], texts[1:cut], texts[cut:]
 
     def _is_known(self, number: int, k: int) -> bool:

@@ -188,7 +188,7 @@ def _find_rows(share, layer, scratch, group, alive, t):
 
 
 @cpu_inlined
-def _prefetch_next(share, sizes, layer, units, scratch, block, alive):
+def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
     """Prefetch for the block after this one most of what it reads from main memory."""
     unit, first, step = block.unit + units.run, block.first, 0
     if unit >= units.count:
@@ -201,7 +201,7 @@ def _prefetch_next(share, sizes, layer, units, scratch, block, alive):
         at, at_y = row * layer.kept_stride + units.first + unit, row * layer.y_stride + units.first + unit
         before = at + back * layer.kept_stride
         for j in range(0, units.run, line):
-            for k in range(sizes.slots):
+            for k in range(phase.first_read, phase.first_read + phase.num_read):
                 prefetch_to_write(offset(layer.kept, at + k * layer.hidden + j))
             for k in range(sizes.slots, sizes.kept):
                 prefetch_to_read(offset(layer.kept, before + k * layer.hidden + j))
@@ -212,11 +212,12 @@ def _prefetch_next(share, sizes, layer, units, scratch, block, alive):
 def _load_rows(share, sizes, layer, units, scratch, group, phase, block):
     """Copy to the scratch what a phase's equations read of a block of rows."""
     unit, plane = units.first + block.unit, group.count * units.row
-    end = phase.first_slot + phase.slots
     for r in range(block.first, block.first + block.count):
         target = offset(scratch.planes, (r - block.first) * block.span)
         kept, after = offset(layer.kept, scratch.gates[r] + unit), offset(target, sizes.slots * scratch.plane)
-        copy_runs(end, kept, layer.hidden, target, scratch.plane, block.units)
+        read = offset(target, phase.first_read * scratch.plane)
+        slots = offset(kept, phase.first_read * layer.hidden)
+        copy_runs(phase.num_read, slots, layer.hidden, read, scratch.plane, block.units)
         kept = offset(kept, sizes.slots * layer.hidden)
         copy_runs(sizes.kept - sizes.slots, kept, layer.hidden, after, scratch.plane, block.units)
         carried, here = offset(group.carry, scratch.carried[r] + block.unit), offset(target, scratch.carry)
@@ -350,7 +351,7 @@ def _differentiate_phase(share, sizes, layer, units, scratch, group, phase, aliv
             span = (num_units + units.width - 1) // units.width * units.width
             block = _Block(t, first, count, unit, num_units, span)
             if phase.of_states:
-                _prefetch_next(share, sizes, layer, units, scratch, block, alive)
+                _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive)
             _load_rows(share, sizes, layer, units, scratch, group, phase, block)
             vectors = offset(units.vectors, units.first + unit)
             step_backward(phase.equations, (scratch.planes, vectors, units.vector_step, count, span))

@@ -150,7 +150,7 @@ def forward_step_of(cell, number):
     num_rows, take_rows = len(cell.rows), take(len(cell.rows))
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
     take_passed, take_vectors = take(before), take(len(cell.vectors))
-    first_slot, end = phase.slots
+    first_slot, end = phase.kept
     put_slots, put_passes = put(end - first_slot), put(phase.passes)
     put_others = put(num_states - 1 if number == len(cell.phases) - 1 else 0)
 

@@ -41,14 +41,14 @@ def forward_equations(cell, number, dtype):
     before = sum(earlier.passes for earlier in cell.phases[:number])
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
     take_passed, take_vectors, take_rows = take(before), take(num_vectors), take(len(cell.rows))
-    put_results, put_passes = put(1 + phase.slots[1] - phase.slots[0]), put(phase.passes)
+    put_results, put_passes = put(1 + phase.kept[1] - phase.kept[0]), put(phase.passes)
     last = number == len(cell.phases) - 1
     put_states = put(num_states - 1 if last else 0)
     width = panel_width(dtype)
     plane, x_plane = MOST_ROWS * width, PROJECTED_ROWS * width
     previous = most_gates(cell) * plane
     results, step = previous + num_states * plane, phase.step
-    states, passes = results + (1 + phase.slots[1] - phase.slots[0]) * plane, before * plane
+    states, passes = results + (1 + phase.kept[1] - phase.kept[0]) * plane, before * plane
 
     @body
     def run(projected, given, scratch, passed, vectors, j):

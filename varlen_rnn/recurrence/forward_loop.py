@@ -344,16 +344,20 @@ def _store_results(sizes, layer, units, scratch, carry, block, panel, phase, giv
 
 
 @cpu_inlined
-def _keep_rows(layer, units, scratch, block, panel, phase):
+def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
     """Copy what the gradient needs of a block of units, past the caches where they could not hold it until then."""
-    count, first = phase.slots + phase.states, phase.first_slot * layer.hidden + panel.unit
+    first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
-        target = offset(layer.kept, block.rows[r] * layer.kept_stride + first)
+        there = offset(source, phase.slots * scratch.plane)
+        kept = offset(layer.kept, block.rows[r] * layer.kept_stride)
+        target, others = offset(kept, first), offset(kept, states)
         if layer.non_temporal:
-            store_units_non_temporal(count, source, scratch.plane, target, layer.hidden, panel.valid)
+            store_units_non_temporal(phase.slots, source, scratch.plane, target, layer.hidden, panel.valid)
+            store_units_non_temporal(phase.states, there, scratch.plane, others, layer.hidden, panel.valid)
         else:
-            copy_units(count, source, scratch.plane, target, layer.hidden, panel.valid)
+            copy_units(phase.slots, source, scratch.plane, target, layer.hidden, panel.valid)
+            copy_units(phase.states, there, scratch.plane, others, layer.hidden, panel.valid)
 
 
 @cpu_inlined
@@ -463,7 +467,7 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
                 _run_equations(sizes, units, scratch, block, panel, phase, at_x)
             _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
-                _keep_rows(layer, units, scratch, block, panel, phase)
+                _keep_rows(sizes, layer, units, scratch, block, panel, phase)
         if phase.norms:
             _normalise(sizes, layer, units, scratch, block, phase)
         operand = given

@@ -42,10 +42,10 @@ class Sizes(NamedTuple):
 class ForwardPhase(NamedTuple):
     """A phase in the forward loop.
 
-    The address of its equations, 0 of a projection; its gates; its slots, the first and how many; how many states it
-    gives; the column that keeps its result as an operand, or OUTPUT, or NOTHING if no product reads it; the depth of
-    its product, and its units; where its panels begin; the first row of its weight; and of what it passes on, the first
-    and how many are normalised, and how many have been before.
+    The address of its equations, 0 of a projection; its gates; the slots that it gives, the first and how many; how
+    many states; the column that keeps its result as an operand, or OUTPUT, or NOTHING if no product reads it; the depth
+    of its product, and its units; where its panels begin; the first row of its weight; and of what it passes on, the
+    first and how many are normalised, and how many have been before.
     """
 
     equations: int
@@ -66,15 +66,18 @@ class ForwardPhase(NamedTuple):
 class BackwardPhase(NamedTuple):
     """A phase in the backward loop.
 
-    The address of its equations, 0 of a projection; its slots, the first and how many; the column where the gradients
-    of its products begin; how many rows its weight has, and columns, whose gradients are `target` of what is carried;
-    where its panels begin; the first row of its weight; whether the gradients of outputs and of other states, of every
-    row, reach it; and how many of the values that it passed on are normalised, and how many have been before.
+    The address of its equations, 0 of a projection; its slots, the first and how many; those that it reads, its own and
+    earlier phases'; the column where the gradients of its products begin; how many rows its weight has, and columns,
+    whose gradients are `target` of what is carried; where its panels begin; the first row of its weight; whether the
+    gradients of outputs and of other states, of every row, reach it; and how many of the values that it passed on are
+    normalised, and how many have been before.
     """
 
     equations: int
     first_slot: int
     slots: int
+    first_read: int
+    num_read: int
     h_slot: int
     depth: int
     units: int
@@ -99,9 +102,9 @@ def forward_phase(phases, number):
 @cpu_inlined
 def backward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 13)
+    at = pointer(phases, number * 15)
     return BackwardPhase(
-        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
+        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14]
     )  # fmt: skip
 
 
@@ -142,7 +145,7 @@ def kept_numbers(cell, shape):
 
 def sizes_of(cell, projects):
     """Return the Sizes of a cell, whose output a layer may project."""
-    phase_slots = max(phase.slots[1] - phase.slots[0] for phase in cell.phases)
+    phase_slots = max(phase.kept[1] - phase.kept[0] for phase in cell.phases)
     return Sizes(
         len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
         carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output, norms_of(cell), len(cell.rows),
@@ -180,7 +183,7 @@ def forward_table(cell, shape, width, addresses):
     panels, first_row, rows = blocks * len(cell.x_gates) * (shape.features + 1), 0, []
     operand, passes, norms = len(cell.slots) + len(cell.states) - 1, 0, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
-        (first, end), depth = phase.slots, shape.hidden if number else shape.outputs
+        (first, end), depth = phase.kept, shape.hidden if number else shape.outputs
         last = number == count - 1
         keeps, states = NOTHING, (len(cell.states) - 1) * last
         if last:
@@ -207,12 +210,14 @@ def backward_table(cell, shape, width, addresses):
         depth, target = phase.gates * shape.hidden, operand if number else 0
         ends = number == last and not shape.projects, number == last
         product = phase.h_slot, depth, units, target, panels * width, first_row
-        rows.append((address, first, end - first, *product, *ends, phase.norms, norms))
+        read = [one.kept for one in cell.phases[: number + 1] if one.kept[1] > one.kept[0]] or [(0, 0)]
+        reads = read[0][0], read[-1][1] - read[0][0]
+        rows.append((address, first, end - first, *reads, *product, *ends, phase.norms, norms))
         norms += phase.norms
         panels += -(-units // width) * (depth + 1)
         first_row += depth
     if shape.projects:
         column = cell.num_kept + 1
-        rows.append((0, column, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0))
+        rows.append((0, column, 0, 0, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0))
         panels += -(-shape.hidden // width) * (shape.outputs + 1)
     return _table(rows), panels
