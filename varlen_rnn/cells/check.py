@@ -32,7 +32,7 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
             *(c.number for c in columns if c.number >= 0),
         ]
         d_norms = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "norm"]
-        d_prev = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "prev"]
+        d_prev = [gradient.number for (op, _), gradient in derived.gradients.items() if op in ("prev", "vector")]
         values = trace.evaluate(given, [*roots, *d_prev, *(value for _, value in ends), *d_norms])
     for sample in range(_COMPARED):
         _check_source(name, step, derived, phases, {k: np.broadcast_to(v, _SAMPLES)[sample] for k, v in values.items()})
@@ -100,23 +100,27 @@ class _Run:
         self.operands += normed
 
     def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
-        """Return the gradients of slots, what the first phase carries on, and the gradients of what was normalised."""
+        """Return the gradients of slots, what the first phase carries on, and the gradients of norms and vectors."""
         count, several = len(self.step.states), len(phases) > 1
         most = max(phase.carries for phase in phases)
         carried = tuple(self.leaf("d_state", number) for number in range(count)) + (np.nan,) * (
             several + several * most
         )
-        d_slots, slots, d_norms, states = [np.nan] * len(self.slots), list(self.slots), [], (np.nan, *self.states[1:])
+        d_slots, slots, states = [np.nan] * len(self.slots), list(self.slots), (np.nan, *self.states[1:])
+        d_norms: list[float] = []
+        d_vectors: list[float] = []
         for number in reversed(range(len(phases))):
             phase, first = phases[number], count + 1
             if number < len(phases) - 1:
                 d_norms += carried[first : first + phase.norms]
                 of_norms = [self.leaf("d_norm", k) for k in self.derived.normed[number]]
                 carried = (*carried[:count], self._d_operand(number + 1), *of_norms, *carried[first + phase.norms :])
-            mine, carried = _python(phase.step_grad)(tuple(slots), self.prev, states, self.operands, carried, self.v)
+            arguments = tuple(slots), self.prev, states, self.operands, carried, self.v
+            mine, carried, of_vectors = _python(phase.step_grad)(*arguments)
+            d_vectors = [*of_vectors, *d_vectors]
             d_slots[slice(*phase.slots)] = mine
             slots[slice(*phase.slots)] = [np.nan] * len(mine)
-        return d_slots, carried, d_norms
+        return d_slots, carried, d_norms + d_vectors
 
     def _d_operand(self, number: int) -> float:
         """Return the gradient that the product of a phase passes back."""
@@ -130,7 +134,7 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
     """Raise unless the derived functions give what the trace does, for one sample of its leaves."""
     columns, run = [column for group in derived.columns for column in group], _Run(step, derived, values)
     run.forward(phases)
-    d_slots, carried, d_norms = run.backward(phases)
+    d_slots, carried, d_others = run.backward(phases)
     found, wanted = list(run.states), [values[k] for k in step.results]
     for column, slot, d_slot in zip(columns, run.slots, d_slots, strict=True):
         found += [slot] * (column.kept >= 0) + [d_slot] * (column.number >= 0)
@@ -139,8 +143,11 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
         gradient = derived.gradients.get(("prev", number))
         found.append(carried[number])
         wanted.append(0.0 if gradient is None else values[gradient.number])
-    found += d_norms
+    found += d_others
     wanted += [values[derived.gradients["norm", k].number] for group in reversed(derived.normed) for k in group]
+    for vector in (step.vectors[k] for group in derived.vectors for k in group):
+        gradient = derived.gradients.get(("vector", vector))
+        wanted.append(0.0 if gradient is None else values[gradient.number])
     if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
         expected = "derived functions that compute the trace"
         raise EquationError(f"cell {name!r}", expected=expected, got=f"{found}, {wanted}")

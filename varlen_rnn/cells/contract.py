@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from varlen_rnn.cells.derive import OF_INPUTS, OF_OTHERS, Derived, Step
+from varlen_rnn.cells.derive import OF_INPUTS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.cells.registry import find_cell, register
 from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
@@ -27,7 +27,7 @@ from varlen_rnn.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
-_OF_DERIVED = "vectors", "vector_slots", "rows", "row_slots"  # what a cell written by hand has none of
+_OF_DERIVED = "vectors", "vector_order", "rows", "row_slots"  # what a cell written by hand has none of
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -47,11 +47,12 @@ class Phase(NamedTuple):
         the first, of the last phase; `slots` are its `kept` columns of what a row keeps; `passes` is passed on, the
         first `norms` of them normalised: less their mean over all units, divided by their standard deviation.
     step_grad : function
-        `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried)`; phases run from the last to the
-        first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases but
-        the first read, and what was normalised; and what is carried: the gradients of the states, then, of several
+        `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried, d_v)`; phases run from the last to
+        the first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases
+        but the first read, and what was normalised; and what is carried: the gradients of the states, then, of several
         phases, that of what this phase gave, then others, first of what it passed on to be normalised.  Returns the
-        gradients of the phase's slots, and what is carried on: of the first phase the gradients of the states before.
+        gradients of the phase's slots, what is carried on, of the first phase the gradients of the states before, and
+        those of its vectors.
     gates : int
         How many products it has: of all gates that have one, phase by phase.
     h_slot : int
@@ -66,6 +67,8 @@ class Phase(NamedTuple):
         How many of the values that `step` passes on are normalised.
     kept : tuple of int
         The first of its columns that `step` gives, and where these end; others get gradients alone.
+    vectors : tuple of int
+        Of which vectors `step_grad` gives the gradients: the first in the cell's `vector_order`, and where they end.
     """
 
     step: Callable
@@ -78,6 +81,7 @@ class Phase(NamedTuple):
     carries: int
     norms: int
     kept: tuple[int, int]
+    vectors: tuple[int, int]
 
 
 class Cell(Frozen):
@@ -129,7 +133,7 @@ class Cell(Frozen):
 
     __slots__ = (
         "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "row_slots", "rows",
-        "slots", "source", "states", "vector_slots", "vectors", "x_gates", "x_order", "x_slot",
+        "slots", "source", "states", "vector_order", "vectors", "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
     gates: tuple[str, ...]
@@ -144,7 +148,7 @@ class Cell(Frozen):
     slots: tuple[str, ...]
     source: str | None
     states: tuple[str, ...]
-    vector_slots: tuple[int, ...]
+    vector_order: tuple[int, ...]
     vectors: tuple[str, ...]
     x_gates: tuple[str, ...]
     x_order: tuple[int, ...]
@@ -172,7 +176,7 @@ class Cell(Frozen):
         self._put("reads_output", _check_equations(self, order, step, step_grad))
         count = len(self.gates)
         columns = 0, len(self.slots)
-        phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns)
+        phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns, (0, 0))
         rest = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count)), "source": None}
         self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
         register(self)
@@ -199,7 +203,7 @@ class Cell(Frozen):
         """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
-        places = {column.name: place for place, column in enumerate(columns) if column.kind in OF_OTHERS}
+        places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
         given = {
             "name": name, "gates": step.gates, "states": step.states, "slots": derived.slots,
             "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
@@ -209,7 +213,7 @@ class Cell(Frozen):
         self._put_rest(
             phases, origin, x_gates=x_gates, h_gates=sum(derived.gates, ()), source=derived.source,
             x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, rows=step.rows,
-            vector_slots=tuple(places[vector] for vector in step.vectors),
+            vector_order=sum(derived.vectors, ()),
             row_slots=tuple(places.get(row, -1) for row in step.rows),
         )  # fmt: skip
         register(self)
@@ -271,7 +275,8 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
 
     @body
     def grad_of_phase(slots, prev, states, operands, carried, v):
-        return step_grad(slots, prev, states, carried)
+        d_slots, d_prev = step_grad(slots, prev, states, carried)
+        return d_slots, d_prev, ()
 
     return of_phase, grad_of_phase
 

@@ -148,7 +148,7 @@ def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}
     exec(compile(derived.source, file, "exec"), space)
-    phases, begin, several = [], 0, len(derived.columns) > 1
+    phases, begin, several, vector = [], 0, len(derived.columns) > 1, 0
     for number, columns in enumerate(derived.columns):
         gates, ending = derived.gates[number], f"_{number}" * several
         of_gates = [(place, column.name) for place, column in enumerate(columns, begin) if column.kind in OF_PRODUCTS]
@@ -157,6 +157,8 @@ def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
         functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
         first, end = derived.kept[number]
         counts = derived.passes[number], derived.carries[number], len(derived.normed[number])
-        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *counts, (begin + first, begin + end)))
+        windows = (begin + first, begin + end), (vector, vector + len(derived.vectors[number]))
+        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *counts, *windows))
+        vector += len(derived.vectors[number])
         begin += len(columns)
     return tuple(phases)

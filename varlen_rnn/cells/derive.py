@@ -18,7 +18,7 @@ from varlen_rnn.cells.source import as_tuple, function, write
 from varlen_rnn.cells.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
-OF_INPUTS, OF_PRODUCTS, OF_OTHERS = ("x", "both"), ("h", "both"), ("vector", "row")  # kinds of columns
+OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
 _RESERVED = {
     "x",
     "h",
@@ -51,12 +51,12 @@ class Step(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the slots: the gradient that it gets, of a gate's input, product or both, or of a vector.
+    """A column of the slots: the gradient that it gets, of a gate's input, product or both, or of an input of rows.
 
     `number` is the node of the gradient, -1 where there is none; `kept` that of what `step` leaves there, or -1.
     """
 
-    kind: str  # "x", "h", "both", "vector", "row" or "none"
+    kind: str  # "x", "h", "both", "row" or "none"
     name: str
     number: int
     kept: int = -1
@@ -71,6 +71,7 @@ class Derived(NamedTuple):
     carries: tuple[int, ...]
     normed: tuple[tuple[int, ...], ...]  # the nodes that are normalised after each phase
     kept: tuple[tuple[int, int], ...]  # of each phase's columns, which its step gives
+    vectors: tuple[tuple[int, ...], ...]  # those whose gradients each phase gives
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
     slots: tuple[str, ...]  # the names of the columns
@@ -103,6 +104,10 @@ class _Derivation:
         of = {key: gradient.number for key, gradient in self.gradients.items()}
         self.d_prev = [of.get(("prev", number), zero) for number in range(len(step.states))]
         self.columns = self._columns(of, zero)
+        self.d_vectors = [of.get(("vector", name), zero) for name in step.vectors]
+        self.vectors: list[list[int]] = [[] for _ in range(self.num_phases)]  # whose gradients each phase gives
+        for number, d_vector in enumerate(self.d_vectors):
+            self.vectors[max(0, self.stages[d_vector])].append(number)
         self.free = self._free()
         self._keep()
 
@@ -172,7 +177,7 @@ class _Derivation:
         """
         last = self.num_phases - 1
         phases: list[dict[str, list[Column]]] = [
-            {kind: [] for kind in ("vector", "row", "h", "both", "x")} for _ in range(self.num_phases)
+            {kind: [] for kind in ("row", "h", "both", "x")} for _ in range(self.num_phases)
         ]
         reached = {(self.trace.nodes[k].op, self.trace.nodes[k].what) for k in self.native}
         for name in self.step.gates:
@@ -188,14 +193,11 @@ class _Derivation:
                 d_x = None if kind == "both" else d_x
             if d_x is not None:
                 phases[last if self.stages[d_x] == last else 0]["x"].append(Column("x", name, d_x))
-        for name in self.step.vectors:
-            d_vector = of.get(("vector", name), zero)
-            phases[last if self.stages[d_vector] == last else 0]["vector"].append(Column("vector", name, d_vector))
         for name in self.step.rows:
             if (d_row := of.get(("row", name), zero)) != zero:
                 phases[last if self.stages[d_row] == last else 0]["row"].append(Column("row", name, d_row))
-        first, end = ("h", "both", "x", "vector", "row"), ("x", "both", "h", "vector", "row")
-        orders = [first] if last == 0 else [("vector", "row", "h", "both", "x"), *[end] * last]
+        first, end = ("h", "both", "x", "row"), ("x", "both", "h", "row")
+        orders = [first] if last == 0 else [("row", "h", "both", "x"), *[end] * last]
         return [[c for kind in order for c in kinds[kind]] for order, kinds in zip(orders, phases, strict=True)]
 
     def _free(self) -> set[int]:
@@ -208,17 +210,17 @@ class _Derivation:
 
     def _keep(self) -> None:
         """Choose what rows keep, and give each number a column: of its gate, of its phase, or one more."""
-        roots = [column.number for columns in self.columns for column in columns] + self.d_prev
+        roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
         after = [k for k in self.trace.reach(roots) if k in self.depends]
         needed = {a for k in after for a in self.trace.nodes[k].operands if a not in self.depends}
         needed = {k for k in needed if self.trace.value(k) is None}
-        num_columns = sum(column.kind not in OF_OTHERS for columns in self.columns for column in columns)
+        num_columns = sum(column.kind != "row" for columns in self.columns for column in columns)
         kept = choose(self.trace, needed, self.free, self.native, num_columns)
         gates = {k: self._gates_below(k, kept) for k in kept}
         for k in sorted(kept, key=lambda k: (len(gates[k]) != 1, k)):
             columns = self.columns[self._phase_for(k)]
             empty = [number for number, column in enumerate(columns) if column.kept < 0]
-            empty.sort(key=lambda number: columns[number].kind in OF_OTHERS)
+            empty.sort(key=lambda number: columns[number].kind == "row")
             mine = [number for number in empty if columns[number].name in gates[k]]
             if empty:
                 number = (mine or empty)[0]
@@ -251,8 +253,8 @@ class _Derivation:
         backward, carries = self._backward_source()
         return Derived(
             tuple(map(tuple, self.columns)), self.products, passes, carries, tuple(map(tuple, self.norms)),
-            tuple(map(self.kept_columns, range(self.num_phases))), self.reads_output, self.gradients,
-            tuple(self.slot_names), "\n".join([*forward, *backward]),
+            tuple(map(self.kept_columns, range(self.num_phases))), tuple(map(tuple, self.vectors)), self.reads_output,
+            self.gradients, tuple(self.slot_names), "\n".join([*forward, *backward]),
         )  # fmt: skip
 
     def _slot_names(self) -> list[str]:
@@ -359,6 +361,7 @@ class _Derivation:
         sources, counts = [], []
         carried: list[int] = []
         roots = [[c.number if c.number >= 0 else zero for c in columns] for columns in self.columns]
+        of_vectors = [[self.d_vectors[k] for k in vectors] for vectors in self.vectors]
         roots[0] = roots[0] + self.d_prev
         ends = [sum(map(len, self.columns[: number + 1])) for number in range(self.num_phases)]
         kept = [column.kept for columns in self.columns for column in columns]
@@ -374,17 +377,18 @@ class _Derivation:
             cross: list[int] = []
             if number:
                 earlier = {*given, *kept[: ends[number - 1]]} - {-1}
-                later = [k for group in roots[:number] for k in group]
+                later = [k for group in roots[:number] + of_vectors[:number] for k in group]
                 before = self.norms[number - 1]
                 cross = [self.gradients["norm", k].number for k in before]
                 cross += self._carried(later, earlier, {*kept[ends[number - 1] :]}, number)
             mine = roots[number]
-            lines, texts = write(self.trace, here, [*mine, *cross], "carried[0]")
+            lines, texts = write(self.trace, here, [*mine, *cross, *of_vectors[number]], "carried[0]")
             slots = [texts[k] for k in mine[: len(self.columns[number])]]
             onward = [texts[k] for k in mine[len(self.columns[number]) :]]
             if number:
                 onward = [f"carried[{n}]" for n in range(len(step.states))]
-            sources.append((number, here, lines, slots, onward, [texts[k] for k in cross]))
+            d_vectors = as_tuple(texts[k] for k in of_vectors[number])
+            sources.append((number, here, lines, slots, onward, [texts[k] for k in cross], d_vectors))
             carried = cross
             counts.append(len(cross))
         counts.reverse()
@@ -394,7 +398,7 @@ class _Derivation:
         """Return what the gradients of earlier phases read and cannot know: nodes of this one, and its slots."""
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 
-    def _gradient_function(self, number, here, lines, slots, onward, cross, most) -> str:
+    def _gradient_function(self, number, here, lines, slots, onward, cross, d_vectors, most) -> str:
         """Return the source of the gradient of a phase."""
         if self.num_phases > 1:
             lines = [*lines, "none = type(carried[0])(0)"]
@@ -403,4 +407,4 @@ class _Derivation:
         unpacked = f"{', '.join(names)}, = slots" if set(names) != {"_"} else ""
         name = f"step_grad_{number}" if self.num_phases > 1 else "step_grad"
         arguments = "slots, prev, states, operands, carried, v"
-        return function(name, arguments, unpacked, lines, (as_tuple(slots), as_tuple(onward)))
+        return function(name, arguments, unpacked, lines, (as_tuple(slots), as_tuple(onward), d_vectors))

@@ -47,6 +47,7 @@ from varlen_rnn.recurrence.sharing import (
 )
 from varlen_rnn.recurrence.task import Direction, Task
 
+SUMMED_STEPS = 48  # of the gradients of vectors of a sequence, before they are added to those of other steps
 _lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
 
 
@@ -66,6 +67,7 @@ class _Layer(NamedTuple):
     others: int
     d_last: Any
     d_initial: Any
+    d_vectors: Any
     rows: Any
 
 
@@ -121,20 +123,19 @@ class _Block(NamedTuple):
 
 def memory_of(sizes, own_unit_blocks, sequences):
     """Return how many rows of numbers, and how many offsets, a thread needs whose groups have so many sequences."""
-    planes, panels_of_run = (
-        sizes.kept + sizes.states + sizes.carried + sizes.rows,
-        RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES),
-    )
+    planes = sizes.kept + sizes.states + sizes.carried + sizes.rows + sizes.vectors
+    panels_of_run = RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
     return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
 
 
 @cpu_inlined
-def _layer_of(task, d_y, d_others, d_last, d_initial):
+def _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors):
     hidden = task.initial.shape[2]
     return _Layer(
         hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
         pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
-        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0), pointer(task.given, 0),
+        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
+        pointer(d_vectors, 0), pointer(task.given, 0),
     )  # fmt: skip
 
 
@@ -168,6 +169,30 @@ def _bring_last_gradients(share, sizes, layer, units, scratch, group):
         source = offset(layer.d_last, share.order[group.first + r] * layer.hidden + units.first)
         target = offset(group.carry, scratch.carried[r])
         copy_runs(sizes.states, source, layer.state_size, target, group.count * units.row, units.count)
+        for k in range(sizes.carried, sizes.carried + 3 * sizes.vectors):
+            for j in range(units.count):
+                target[k * group.count * units.row + j] = 0
+
+
+@cpu_inlined
+def _add_up_vectors(sizes, units, scratch, group, alive):
+    """Add what was summed of the gradients of vectors, in a block of steps, to the sums of all blocks.
+
+    Three planes for each vector: the block's sum, that of all, and what its additions lost (Knuth's two-sum).
+    """
+    plane = group.count * units.row
+    for r in range(alive):
+        carried = offset(group.carry, scratch.carried[r] + sizes.carried * plane)
+        for k in range(sizes.vectors):
+            block = offset(carried, k * plane)
+            total, lost = offset(block, sizes.vectors * plane), offset(block, 2 * sizes.vectors * plane)
+            for j in range(units.count):
+                before, more = total[j], block[j]
+                after = before + more
+                back = after - before
+                lost[j] += (before - (after - back)) + (more - back)
+                total[j] = after
+                block[j] = 0
 
 
 @cpu_inlined
@@ -177,6 +202,12 @@ def _leave_first_gradients(share, sizes, layer, units, scratch, group):
         source = offset(group.carry, scratch.carried[r])
         target = offset(layer.d_initial, share.order[group.first + r] * layer.hidden + units.first)
         copy_runs(sizes.states, source, group.count * units.row, target, layer.state_size, units.count)
+        for k in range(sizes.vectors):
+            total = offset(source, (sizes.carried + sizes.vectors + k) * group.count * units.row)
+            lost = offset(total, sizes.vectors * group.count * units.row)
+            at = k * layer.state_size + share.order[group.first + r] * layer.hidden + units.first
+            for j in range(units.count):
+                layer.d_vectors[at + j] = total[j] + lost[j]
 
 
 @cpu_inlined
@@ -255,6 +286,10 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
         copy_runs(phase.slots, slots, scratch.plane, kept, layer.hidden, block.units)
         leaving, carried = offset(source, scratch.carry), offset(group.carry, scratch.carried[r] + block.unit)
         copy_runs(sizes.carried, leaving, scratch.plane, carried, group.count * units.row, block.units)
+        for k in range(phase.vectors):
+            d_vector = offset(leaving, (sizes.carried + sizes.rows + k) * scratch.plane)
+            sums = (sizes.carried + phase.first_vector + k) * group.count * units.row
+            add_run(d_vector, offset(carried, sums), block.units)
 
 
 @cpu_inlined
@@ -376,7 +411,9 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
 
 
 @engine_kernel
-def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial):
+def backward(
+    shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors
+):
     """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
 
     The gradients of the products of a phase stand side by side in the slots: column k of all of them, phase by phase,
@@ -385,7 +422,7 @@ def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_r
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
-    layer = _layer_of(task, d_y, d_others, d_last, d_initial)
+    layer = _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors)
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
     _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows)
@@ -420,6 +457,8 @@ def backward(shard, num_shards, work, batch, code, sizes, phases, task, weight_r
                 num_later = _later_rows(share, layer, units, scratch, phase, alive, asked)
                 asked = (asked + num_later) % alive
                 _add_products(code, layer, units, scratch, group, phase, alive, t, num_later)
+            if sizes.vectors and t % SUMMED_STEPS == 0:
+                _add_up_vectors(sizes, units, scratch, group, alive)
             rows_done += alive
         if done == steps:
             _leave_first_gradients(share, sizes, layer, units, scratch, group)

@@ -83,7 +83,7 @@ def forward(cell, task, last, plan, reverse, keep):
     )  # fmt: skip
 
 
-def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, reverse):
+def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
     """Overwrite the slots of a task with gradients of gates.
 
     Column k of those of products has row `weight_rows[k]` of its phase's part of `weight_hh`.
@@ -93,8 +93,10 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
     unit_blocks = -(-shape.hidden // width)
     memory_of = functools.partial(backward_loop.memory_of, sizes)
     d_others = _none(task.y.dtype) if d_others is None else d_others
+    carry_rows = (sizes.carried + 3 * sizes.vectors) * unit_blocks
     run(
-        Loop(backward_loop.backward, memory_of, width, sizes.carried * unit_blocks, panel_rows, _may_meet(cell, shape)),
+        Loop(backward_loop.backward, memory_of, width, carry_rows, panel_rows, _may_meet(cell, shape)),
         plan, reverse, len(task.y) * task.weights.weight_hh.size, unit_blocks, task.y,
         code, tuple(sizes), table, _plain(task, unit_blocks * width), weight_rows, d_y, d_others, d_last, d_initial,
+        d_vectors,
     )  # fmt: skip

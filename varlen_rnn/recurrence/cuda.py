@@ -25,7 +25,7 @@ from varlen_rnn.recurrence.phases import (
     norms_of,
     shape_of,
 )
-from varlen_rnn.recurrence.tuples import put, take
+from varlen_rnn.recurrence.tuples import add, put, take
 
 
 @cuda_kernel
@@ -186,9 +186,12 @@ def backward_step_of(cell, number):
     take_operands, take_carried, take_vectors = take(num_operands), take(num_carried), take(len(cell.vectors))
     first_slot, end = phase.slots
     put_slots, put_carried = put(end - first_slot), put(num_carried)
+    first_vector, add_vectors = phase.vectors[0], add(phase.vectors[1] - phase.vectors[0])
 
     @cuda_kernel
-    def backward_step(kept, given, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried):
+    def backward_step(
+        kept, given, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried, d_vectors
+    ):
         i = cuda.grid(1)
         hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
@@ -204,9 +207,10 @@ def backward_step_of(cell, number):
             operands = take_operands(kept[row], (num_slots + num_states - 1) * hidden + unit, hidden)
             prev, arriving = take_states(previous[:, r, unit], 0, 1), take_carried(carried[:, r, unit], 0, 1)
             others = take_vectors(vectors[:, unit], 0, 1) + take_rows(given[row if num_rows else 0], unit, hidden)
-            d_slots, leaving = step_grad(slots, prev, states, operands, arriving, others)
+            d_slots, leaving, d_v = step_grad(slots, prev, states, operands, arriving, others)
             put_slots(kept[row], first_slot * hidden + unit, hidden, d_slots)
             put_carried(carried[:, r, unit], 0, 1, leaving)
+            add_vectors(d_vectors[:, r, unit], first_vector, 1, d_v)
 
     return backward_step
 
@@ -276,7 +280,7 @@ def forward(cell, task, last, plan, reverse, keep):
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, reverse):
+def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
     y, weights, kept = task.y, task.weights, task.kept
     shape, order = shape_of(task.x, weights), to_device(plan.sorted_indices)
@@ -288,6 +292,7 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
     launch(permute_states, previous.size, d_last, order, False, previous)
     carried[:num_states].copy_to_device(previous)
     phases = _phases(cell, shape, backward_table, BackwardPhase)
+    sums = zeros(d_vectors.shape, y)
     for t in reversed(range(plan.max_seq_len)):
         alive = plan.batch_sizes[t]
         rows = _rows_of_step(plan, t, reverse)
@@ -301,7 +306,7 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
                 launch(normalise_grad, alive * phase.norms, kept, *places, carried, num_states + 1, phase.norms)
             if phase.equations:
                 ends = d_y, task.column, bool(phase.of_outputs), d_others, bool(phase.of_states)
-                arguments = kept, of_rows, rows, previous, vectors, *ends, carried
+                arguments = kept, of_rows, rows, previous, vectors, *ends, carried, sums
                 launch(backward_step_of(cell, number), alive * hidden, *arguments)
             else:
                 weight, perm = weights.weight_hr, none
@@ -313,3 +318,4 @@ def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, plan, re
     d_states = zeros(d_initial.shape, y)
     d_states.copy_to_device(carried[:num_states])
     launch(permute_states, d_initial.size, d_states, order, True, d_initial)
+    launch(permute_states, d_vectors.size, sums, order, True, d_vectors)

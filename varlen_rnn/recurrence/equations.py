@@ -105,6 +105,7 @@ def backward_equations(cell, number, dtype):
     others, operands, previous = (n * plane for n in (num_slots, num_slots + num_states - 1, cell.num_kept))
     carried, own = previous + num_states * plane, first * plane
     of_row = carried + carried_by(cell) * plane
+    of_vectors, put_vectors = of_row + len(cell.rows) * plane, put(phase.vectors[1] - phase.vectors[0])
 
     @body
     def run(scratch, vectors, j):
@@ -112,9 +113,10 @@ def backward_equations(cell, number, dtype):
         states = slots[:1] + take_others(scratch, j + others, plane)  # the output, which is not read, and the rest
         given, arriving = take_operands(scratch, j + operands, plane), take_carried(scratch, j + carried, plane)
         others_of_row = vectors + take_rows(scratch, j + of_row, plane)
-        d_slots, leaving = step_grad(slots, prev, states, given, arriving, others_of_row)
+        d_slots, leaving, d_vectors = step_grad(slots, prev, states, given, arriving, others_of_row)
         put_slots(scratch, j + own, plane, d_slots)
         put_carried(scratch, j + carried, plane, leaving)
+        put_vectors(scratch, j + of_vectors, plane, d_vectors)
 
     if num_vectors:
 

@@ -97,7 +97,8 @@ def backward(
         task = Task(x, direction, start, True, shape.outputs, y, column, slots, direction.rows)
         of_others = None if d_others is None else d_others[number]
         d_end = _of_direction(d_last, number)
-        engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, plan, backwards)
+        d_vectors = empty((len(cell.vectors), *sizes[1:]), x)
+        engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, d_vectors, plan, backwards)
         if need_x:
             weight = direction.weight_ih
             if len(x_rows):
@@ -106,11 +107,12 @@ def backward(
         d_initial.append(d_start)
         if need_weights:
             before = y, column, start[0], plan.previous_rows(backwards)
-            d_directions.append(_weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direction))
+            d_weights = _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows)
+            d_directions.append(d_weights._replace(vectors=_sum_of_sequences(cell, d_vectors)))
     return d_x, d_directions, _stack_directions(d_initial)
 
 
-def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direction):
+def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows):
     """Return the gradients of the weights of a direction, from the slots that hold those of gates.
 
     What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
@@ -130,15 +132,22 @@ def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows, direct
             operand += hidden
     d_bias_ih = _scatter(sums[of_x.first : of_x.end], x_rows)
     d_bias_hh = [_scatter(sums[slice(*window)], rows) for window, rows in zip(windows, weight_rows, strict=True)]
-    d_weight_hr = d_vectors = None
+    d_weight_hr = None
     if shape.projects:
         operand = cell.num_kept * hidden
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
-    if cell.vectors:
-        of_vectors = [to_host(sums)[slot * hidden : (slot + 1) * hidden] for slot in cell.vector_slots]
-        d_vectors = _like(np.stack(of_vectors), sums)
     d_rows = _columns(slots, cell.row_slots, hidden) if cell.rows else None
-    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, d_vectors, d_rows)
+    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, None, d_rows)
+
+
+def _sum_of_sequences(cell, d_vectors):
+    """Return the gradients of vectors from those of each sequence, (vectors, sequences, hidden), in phases' order."""
+    if not cell.vectors:
+        return None
+    host = to_host(d_vectors)
+    total = np.empty((len(host), host.shape[2]), host.dtype)
+    total[list(cell.vector_order)] = host.sum(axis=1, dtype=np.float64)
+    return _like(total, d_vectors)
 
 
 def _columns(slots, columns, hidden):

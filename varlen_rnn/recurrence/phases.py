@@ -22,7 +22,8 @@ class Sizes(NamedTuple):
 
     `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
     gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
-    `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected.
+    `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected, `vectors`
+    the parameters of one number per unit.
     """
 
     x_gates: int
@@ -37,6 +38,7 @@ class Sizes(NamedTuple):
     reads_output: bool
     norms: int
     rows: int
+    vectors: int
 
 
 class ForwardPhase(NamedTuple):
@@ -70,7 +72,7 @@ class BackwardPhase(NamedTuple):
     earlier phases'; the column where the gradients of its products begin; how many rows its weight has, and columns,
     whose gradients are `target` of what is carried; where its panels begin; the first row of its weight; whether the
     gradients of outputs and of other states, of every row, reach it; and how many of the values that it passed on are
-    normalised, and how many have been before.
+    normalised, and how many have been before; and the vectors whose gradients it gives, the first and how many.
     """
 
     equations: int
@@ -88,6 +90,8 @@ class BackwardPhase(NamedTuple):
     of_states: int
     norms: int
     first_norm: int
+    first_vector: int
+    vectors: int
 
 
 @cpu_inlined
@@ -102,9 +106,10 @@ def forward_phase(phases, number):
 @cpu_inlined
 def backward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 15)
+    at = pointer(phases, number * 17)
     return BackwardPhase(
-        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14]
+        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14],
+        at[15], at[16],
     )  # fmt: skip
 
 
@@ -149,6 +154,7 @@ def sizes_of(cell, projects):
     return Sizes(
         len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
         carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output, norms_of(cell), len(cell.rows),
+        len(cell.vectors),
     )  # fmt: skip
 
 
@@ -211,13 +217,29 @@ def backward_table(cell, shape, width, addresses):
         ends = number == last and not shape.projects, number == last
         product = phase.h_slot, depth, units, target, panels * width, first_row
         read = [one.kept for one in cell.phases[: number + 1] if one.kept[1] > one.kept[0]] or [(0, 0)]
+        first_vector, end_vector = phase.vectors
         reads = read[0][0], read[-1][1] - read[0][0]
-        rows.append((address, first, end - first, *reads, *product, *ends, phase.norms, norms))
+        rows.append(
+            (
+                address,
+                first,
+                end - first,
+                *reads,
+                *product,
+                *ends,
+                phase.norms,
+                norms,
+                first_vector,
+                end_vector - first_vector,
+            )
+        )
         norms += phase.norms
         panels += -(-units // width) * (depth + 1)
         first_row += depth
     if shape.projects:
         column = cell.num_kept + 1
-        rows.append((0, column, 0, 0, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0))
+        rows.append(
+            (0, column, 0, 0, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0, 0, 0)
+        )
         panels += -(-shape.hidden // width) * (shape.outputs + 1)
     return _table(rows), panels

@@ -42,3 +42,23 @@ def put(count):
         a[start + last * stride] = values[last]
 
     return store
+
+
+@functools.cache
+def add(count):
+    """Return `accumulate(a, start, stride, values)`, which adds `count` values to those that stand `stride` apart."""
+    if count == 0:
+
+        @body
+        def add_none(a, start, stride, values):
+            pass
+
+        return add_none
+    head, last = add(count - 1), count - 1
+
+    @body
+    def accumulate(a, start, stride, values):
+        head(a, start, stride, values)
+        a[start + last * stride] += values[last]
+
+    return accumulate
