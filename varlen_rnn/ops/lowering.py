@@ -80,32 +80,41 @@ def lower(block):
     """Return a step as a cell, or a text that says why it is none."""
     operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     key = repr((block[1:-1], sorted(block.specs.items()), operators))
-    if key not in _known:
+    if (found := _known.get(key)) is None:
+        try:
+            found = _Lowering(block).lowered()
+        except Refused as reason:
+            found = str(reason)
+        except EquationError as error:
+            found = f"its equations are no cell: {error}"
         if len(_known) >= _MOST:
             _known.clear()
-        try:
-            _count_numbers(block)
-            _known[key] = _Lowering(block).lowered()
-        except Refused as reason:
-            _known[key] = str(reason)
-        except EquationError as error:
-            _known[key] = f"its equations are no cell: {error}"
-    return _known[key]
+        _known[key] = found
+    return found
 
 
 _MOST = 256
 _known = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_cells = {}  # by equations, whatever the sizes
 _MOST_NUMBERS = 8
-_numbers_of = {}  # by what a step is but for its numbers: how many cells there are with others
+_numbers_of = {}  # by equations without their numbers: how many cells there are with others
 
 
-def _count_numbers(block):
-    """Refuse a step whose numbers are others at each call: to compile a cell for each takes longer than to run it."""
-    operators = [(one.op.type, one.inputs, one.outputs) for one in block.instructions]
-    key = repr((block[1:-1], operators))
-    if _numbers_of.get(key, 0) >= _MOST_NUMBERS:
-        raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
-    _numbers_of[key] = _numbers_of.get(key, 0) + 1
+def _cell_of(step):
+    """Return the cell of a step, of those that there are, if it is one of them.
+
+    A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
+    """
+    key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
+    if (cell := _cells.get(key)) is None:
+        nodes = [(node.op, node.operands) if node.op == "number" else node for node in step.trace.nodes]
+        others = repr((step.gates, step.vectors, step.results, nodes))
+        if _numbers_of.get(others, 0) >= _MOST_NUMBERS:
+            raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        _cells[key] = cell = cell_of_step(step, f"step {digest}", lower)
+        _numbers_of[others] = _numbers_of.get(others, 0) + 1
+    return cell
 
 
 class _Lowering:
@@ -147,9 +156,7 @@ class _Lowering:
         vectors = tuple(f"v{number}" for number in range(len(self.vectors)))
         if not gates:
             raise Refused("it has no product with a weight")
-        digest = hashlib.sha256(repr((trace.nodes, results, gates)).encode()).hexdigest()[:12]
-        step = Step(trace, gates, ("h", *states[1:]), vectors, results)
-        cell = cell_of_step(step, f"step {digest}", lower)
+        cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, results))
         of = {names[key]: {} for key in names}
         for key, gate in names.items():
             of[gate][key.kind == _INPUT] = key
