@@ -6,7 +6,7 @@ mixes rows or units in any other way than a product with a captured weight canno
 
 import hashlib
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell_of_step
@@ -94,10 +94,10 @@ def lower(block):
 
 
 _MOST = 256
-_known = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
-_cells = {}  # by equations, whatever the sizes
+_known: dict[str, Any] = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_cells: dict[str, Cell] = {}  # by equations, whatever the sizes
 _MOST_NUMBERS = 8
-_numbers_of = {}  # by equations without their numbers: how many cells there are with others
+_numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
 
 
 def _cell_of(step):
@@ -157,7 +157,7 @@ class _Lowering:
         if not gates:
             raise Refused("it has no product with a weight")
         cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, results))
-        of = {names[key]: {} for key in names}
+        of: dict[str, dict[bool, Product]] = {names[key]: {} for key in names}
         for key, gate in names.items():
             of[gate][key.kind == _INPUT] = key
         return Lowered(
@@ -179,7 +179,8 @@ class _Lowering:
                 pairs.append((both[0], both[1]))
         paired = {key for pair in pairs for key in pair}
         alone = [(key, None) for key in keys.values() if key not in paired]
-        levels, level_of = [], {}
+        levels: list[int] = []
+        level_of: dict[Product, int] = {}
         for op, operands, what in trace.nodes:  # how many products stand before each, as derived cells count them
             levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
             level_of[what] = levels[-1]
@@ -187,7 +188,8 @@ class _Lowering:
 
     def _interpret(self, names):
         """Return a trace of the step, and the numbers of its next states, the output first."""
-        self.trace, self.names, self.vectors, self.values = Trace(), names, [], {self.block.inputs[0]: [_INPUT]}
+        self.trace, self.names, self.vectors = Trace(), names, []
+        self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
