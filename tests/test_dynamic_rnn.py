@@ -10,7 +10,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import stages
+from varlen_rnn.ops import dynamic_rnn, stages
+from varlen_rnn.program import instructions
 from varlen_rnn.program.recorder import Block
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import apply
@@ -265,7 +266,9 @@ def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
         ((y * y).sum() + (last * 2.0).sum()).backward()
         return [np.asarray(y), np.asarray(last), *(None if v.grad is None else np.asarray(v.grad) for v in (x, *rest))]
 
+    monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
     staged = gradients()
+    monkeypatch.setattr(instructions, "_ready", {})
     monkeypatch.setattr(stages, "_TRUSTED", set())  # nothing is known of any operator: all run at every step
     for mine, other in zip(staged, gradients(), strict=True):
         assert (mine is None) == (other is None)
@@ -282,6 +285,27 @@ def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):
     assert calls == {"matmul": 1}
     y.sum().backward()
     assert calls == {"matmul": 1, "row_product": 1}
+
+
+def test_the_same_step_is_made_ready_once(monkeypatch):
+    weight, made = vr.nn.Parameter(np.ones((3, 3))), []
+    monkeypatch.setattr(dynamic_rnn, "arrange", lambda *given: made.append(1) or stages.arrange(*given))
+    for _ in range(3):
+        y, _ = vr.nn.DynamicRNN(lambda x, h: (F.relu(h * 3.25), F.tanh(x @ weight + h)))(batch([7, 5]), [(3,)])
+        y.sum().backward()
+    assert len(made) == 2  # and its gradient
+
+
+def test_an_operator_that_is_declared_again_is_the_one_that_runs():
+    def computed(factor):
+        @vr.operator(name="scaled_in_a_step")
+        def scaled(x):
+            return x.data * factor
+
+        scaled.infer(lambda x: x)
+        return np.asarray(vr.nn.DynamicRNN(lambda x, h: (scaled(x), h))(batch([2]), [(3,)])[0])
+
+    np.testing.assert_allclose(computed(2.0) * 1.5, computed(3.0))
 
 
 def test_a_size_that_fits_some_steps_only_is_checked_at_every_step():

@@ -261,3 +261,15 @@ def test_inference_keeps_nothing():
     with vr.no_grad():
         y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(rows([2, 3], np.float64), [np.zeros((2, HIDDEN))])
     assert y.record is last.record is None
+
+
+def test_a_second_pass_over_a_run_computes_again_what_the_first_wrote_over(monkeypatch):
+    backward, passes = dynamic_rnn.fused.backward, []
+    monkeypatch.setattr(
+        dynamic_rnn.fused, "backward", lambda *given: passes.append(backward(*given)) or backward(*given)
+    )
+    values, _ = trained(gru, [2, 0, 3], np.float64)
+    ((d_x, d_states, d_captured),) = passes
+    np.testing.assert_array_equal(np.asarray(values["x"]), d_x)
+    np.testing.assert_array_equal(np.asarray(values["state 0"]), d_states[0])
+    assert any(np.array_equal(d, values["w_h"]) for d in d_captured)

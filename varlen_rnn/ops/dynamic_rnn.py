@@ -141,10 +141,11 @@ def _check_batch(op, xs, boots):
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
     """Return the stages of a block: those of its last run, if the same is known of what it is given."""
-    key, ready = (given, carried, summed), nested.stages
+    instructions = nested.instructions
+    key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
-        missing = {nested.instructions.size - 1: of_value(None)}
-        nested.stages = ready = key, arrange(nested.instructions.all, given | missing, late, carried, summed)
+        missing = {instructions.size - 1: of_value(None)}
+        instructions.stages = ready = key, arrange(instructions.all, given | missing, late, carried, summed)
     return ready[1]
 
 

@@ -6,7 +6,7 @@ mixes rows or units in any other way than a product with a captured weight canno
 
 import hashlib
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell_of_step
@@ -80,32 +80,41 @@ def lower(block):
     """Return a step as a cell, or a text that says why it is none."""
     operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     key = repr((block[1:-1], sorted(block.specs.items()), operators))
-    if key not in _known:
+    if (found := _known.get(key)) is None:
+        try:
+            found = _Lowering(block).lowered()
+        except Refused as reason:
+            found = str(reason)
+        except EquationError as error:
+            found = f"its equations are no cell: {error}"
         if len(_known) >= _MOST:
             _known.clear()
-        try:
-            _count_numbers(block)
-            _known[key] = _Lowering(block).lowered()
-        except Refused as reason:
-            _known[key] = str(reason)
-        except EquationError as error:
-            _known[key] = f"its equations are no cell: {error}"
-    return _known[key]
+        _known[key] = found
+    return found
 
 
 _MOST = 256
-_known = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_known: dict[str, Any] = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_cells: dict[str, Cell] = {}  # by equations, whatever the sizes
 _MOST_NUMBERS = 8
-_numbers_of = {}  # by what a step is but for its numbers: how many cells there are with others
+_numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
 
 
-def _count_numbers(block):
-    """Refuse a step whose numbers are others at each call: to compile a cell for each takes longer than to run it."""
-    operators = [(one.op.type, one.inputs, one.outputs) for one in block.instructions]
-    key = repr((block[1:-1], operators))
-    if _numbers_of.get(key, 0) >= _MOST_NUMBERS:
-        raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
-    _numbers_of[key] = _numbers_of.get(key, 0) + 1
+def _cell_of(step):
+    """Return the cell of a step, of those that there are, if it is one of them.
+
+    A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
+    """
+    key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
+    if (cell := _cells.get(key)) is None:
+        nodes = [(node.op, node.operands) if node.op == "number" else node for node in step.trace.nodes]
+        others = repr((step.gates, step.vectors, step.results, nodes))
+        if _numbers_of.get(others, 0) >= _MOST_NUMBERS:
+            raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        _cells[key] = cell = cell_of_step(step, f"step {digest}", lower)
+        _numbers_of[others] = _numbers_of.get(others, 0) + 1
+    return cell
 
 
 class _Lowering:
@@ -147,10 +156,8 @@ class _Lowering:
         vectors = tuple(f"v{number}" for number in range(len(self.vectors)))
         if not gates:
             raise Refused("it has no product with a weight")
-        digest = hashlib.sha256(repr((trace.nodes, results, gates)).encode()).hexdigest()[:12]
-        step = Step(trace, gates, ("h", *states[1:]), vectors, results)
-        cell = cell_of_step(step, f"step {digest}", lower)
-        of = {names[key]: {} for key in names}
+        cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, results))
+        of: dict[str, dict[bool, Product]] = {names[key]: {} for key in names}
         for key, gate in names.items():
             of[gate][key.kind == _INPUT] = key
         return Lowered(
@@ -172,7 +179,8 @@ class _Lowering:
                 pairs.append((both[0], both[1]))
         paired = {key for pair in pairs for key in pair}
         alone = [(key, None) for key in keys.values() if key not in paired]
-        levels, level_of = [], {}
+        levels: list[int] = []
+        level_of: dict[Product, int] = {}
         for op, operands, what in trace.nodes:  # how many products stand before each, as derived cells count them
             levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
             level_of[what] = levels[-1]
@@ -180,7 +188,8 @@ class _Lowering:
 
     def _interpret(self, names):
         """Return a trace of the step, and the numbers of its next states, the output first."""
-        self.trace, self.names, self.vectors, self.values = Trace(), names, [], {self.block.inputs[0]: [_INPUT]}
+        self.trace, self.names, self.vectors = Trace(), names, []
+        self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):

@@ -89,16 +89,17 @@ class _Arrangement:
     def _infer(self, instruction):
         """Learn what an operator gives, for any number of rows; return whether it needs no checks then."""
         op, inputs = instruction.op, [self.known.get(place) for place in instruction.inputs]
-        found = None
+        found = []
         if op.type in _TRUSTED and None not in inputs:
             try:
                 counts = zip(*inputs, strict=True) if inputs else [()] * len(_COUNTS)
                 found = list(zip(*(op.specs(specs, instruction.attrs) for specs in counts), strict=True))
             except InputError:
                 pass  # of some number of rows: the run tells
-            found = found if found and all(map(_is_regular, found)) else None
-        self.known.update(zip(instruction.outputs, found or [None] * len(instruction.outputs), strict=True))
-        return found is not None
+        is_known = len(found) > 0 and all(map(_is_regular, found))
+        for number, place in enumerate(instruction.outputs):
+            self.known[place] = found[number] if is_known else None
+        return is_known
 
     def _are(self, check, places):
         return all(check(self.known[place]) for place in places)

@@ -40,6 +40,7 @@ class Instructions:
         names |= dict.fromkeys([*kept, *given])
         self.place = {name: number for number, name in enumerate(names)}
         self.size = len(names) + 1
+        self.stages = None  # what an operator made of them for what it was given last: (what, stages)
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
@@ -57,6 +58,10 @@ class Instructions:
             tuple(position for position in used if inputs[position] in not_ours),
             tuple(self.place[name] for name in done),
         )  # fmt: skip
+
+    def is_current(self):
+        """Return whether no operator was declared again since, as in a notebook."""
+        return all(one.op is find(one.op.type) for one in self.all)
 
     def run(self, values):
         """Return the list of all values, by place, after running the operators on some, by name."""
@@ -94,6 +99,11 @@ def nested_blocks(desc):
     return functools.cache(functools.partial(Nested, desc, tables={}))
 
 
+# By its description, and that of the block that it differentiates: in eager mode, each call describes the same step.
+_ready: dict = {}
+_MOST_READY = 64
+
+
 class Nested:
     """A block of a description, and the values that it is given.
 
@@ -114,7 +124,6 @@ class Nested:
         # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
         self._arguments = self._instructions = None
         self.lowered = None  # what its operator made of it: a cell, or why it is none
-        self.stages = None  # what its operator made of it for the specs that it was given last: (specs, stages)
 
     def _table(self, index):
         if index not in self._tables:
@@ -155,6 +164,17 @@ class Nested:
     def instructions(self):
         """Its operators, ready to run."""
         if self._instructions is None:
-            names = [var.name for var in self.block.vars]
-            self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
+            forward = self.block.forward_block_idx
+            key = self.block, self.desc.blocks[forward] if forward >= 0 else None
+            found = _ready.get(key)
+            if found is None or not found.is_current():
+                names = [var.name for var in self.block.vars]
+                found = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
+                if len(_ready) >= _MOST_READY:
+                    _ready.clear()
+                if not any(
+                    attr.is_block for op in self.block.ops for attr in op.attrs
+                ):  # whose content it does not tell
+                    _ready[key] = found
+            self._instructions = found
         return self._instructions
