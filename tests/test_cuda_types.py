@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba import config, types
 
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
 from varlen_rnn.kernels import pool, rows, segment, updates
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
@@ -20,12 +20,12 @@ if config.ENABLE_CUDASIM:
 from numba.cuda import compiler, dispatcher
 
 NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots", "column"}
-NUMBERS |= {"outputs", "first_row"}
+NUMBERS |= {"outputs", "first_row", "first_pass", "norms", "scales"}
 FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller", "of_outputs", "of_states"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
 RATES = {"lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2"}
 STATES = {"initial", "state", "carried", "passed"}
-ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection"
+ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
 
 
 def kernels():
@@ -35,9 +35,9 @@ def kernels():
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }
-    for name in (*ALONE, "keep_projection_grad"):
+    for name in (*ALONE, "normalise_grad", "keep_projection_grad"):
         found[name] = getattr(recurrence, name)
-    for cell in CELLS.values():
+    for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
         for number in range(len(cell.phases)):
             found[f"{cell.name}.{number}.forward_step"] = recurrence.forward_step_of(cell, number)
             found[f"{cell.name}.{number}.backward_step"] = recurrence.backward_step_of(cell, number)
@@ -48,8 +48,11 @@ def argument(kernel, name, real):
     deep = (name in STATES and kernel != "store_projection") or (
         kernel == "permute_states" and name in ("source", "out")
     )
+    deep = deep and not (kernel == "keep_projection_grad")
     deep = deep or (kernel == "load_states" and name == "out")
-    deep = deep or (kernel.endswith("backward_step") and name in ("previous",))
+    deep = deep or (kernel.endswith("backward_step") and name in ("previous", "d_vectors"))
+    if name == "first" and kernel == "normalise_grad":
+        return types.int64
     if name in FLAGS:
         return types.boolean
     if name in NUMBERS:

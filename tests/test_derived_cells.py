@@ -188,7 +188,7 @@ def test_ties_and_kinks():
     kinks = cell(lambda a, b, /: maximum(a.x, b.x) + where(a.h > 0, a.h, 0), name="kinks")
     step, grad = kinks.phases[0].step.py_func, kinks.phases[0].step_grad.py_func
     _, _, slots, _ = step((1.0, 1.0), (0.0, 2.0), (0.0,), (), ())
-    d_slots, _ = grad(slots, (0.0,), (0.0,), (), (1.0,), ())
+    d_slots, _, _ = grad(slots, (0.0,), (0.0,), (), (1.0,), ())
     by_name = dict(zip(kinks.slots, d_slots, strict=True))
     assert sorted(by_name.values()) == [0.0, 0.0, 1.0]
 

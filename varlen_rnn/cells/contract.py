@@ -269,12 +269,12 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
     step, step_grad = body(step), body(step_grad)
 
     @body
-    def of_phase(x, h, prev, passed, v):
+    def of_phase(x: Any, h: Any, prev: Any, passed: Any, v: Any) -> Any:
         states, slots = step(x, h, prev)
         return states[0], states[1:], slots, ()
 
     @body
-    def grad_of_phase(slots, prev, states, operands, carried, v):
+    def grad_of_phase(slots: Any, prev: Any, states: Any, operands: Any, carried: Any, v: Any) -> Any:
         d_slots, d_prev = step_grad(slots, prev, states, carried)
         return d_slots, d_prev, ()
 

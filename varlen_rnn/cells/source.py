@@ -34,7 +34,7 @@ def write(
             texts[k] = given[k], CALL
         elif op == "number":
             name = _NAMES.get(what) or f"k{len(constants)}"
-            constants.append(f"{name} = type({probe})({what!r})")
+            constants.append(f"{name} = type({probe})({int(what) if what == int(what) else what!r})")
             texts[k] = name, CALL
         else:
             texts[k] = _expression(op, [texts[a] for a in operands]), OPERATIONS[op].binds

@@ -128,7 +128,7 @@ class Trace:
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
             hint = "a number of one's own for each unit is a vector, after the * of the signature"
             raise EquationError("an equation", expected="numbers", got=type(value).__name__, hint=hint)
-        if not abs(value) <= _LARGEST:
+        if not abs(float(value)) <= _LARGEST:
             raise EquationError("an equation", expected="constants that float32 has", got=shown(value))
         return self.node("number", what=float(value)).number
 

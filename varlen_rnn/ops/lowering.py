@@ -156,7 +156,7 @@ class _Lowering:
         vectors = tuple(f"v{number}" for number in range(len(self.vectors)))
         if not gates:
             raise Refused("it has no product with a weight")
-        cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, results))
+        cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, (), results))
         of: dict[str, dict[bool, Product]] = {names[key]: {} for key in names}
         for key, gate in names.items():
             of[gate][key.kind == _INPUT] = key

@@ -36,14 +36,14 @@ from varlen_rnn.tape.variable import apply_list
 
 
 class _Chunk(NamedTuple):
-    """Some steps of one direction: its rows in the batch, its own plan, and the ranks of its sequences, 0 to `count`.
+    """Some steps of one direction: its rows in the batch, its own plan, and the ranks of its sequences, 0 to `alive`.
 
     Of these, `going_on` have steps after it.
     """
 
     rows: np.ndarray
     plan: SortedSeqs
-    count: int
+    alive: int
     going_on: int
 
 
@@ -66,14 +66,14 @@ def _run(cell, operands, plan, every, way, y, last, checkpoints=None):
     order = plan.sorted_indices
     states = last[:, order]  # the initial ones, by rank
     for chunk in _chunks(plan, every, backward):
-        begin = states[:, : chunk.count].copy()  # what follows overwrites it
+        begin = states[:, : chunk.alive].copy()  # what follows overwrites it
         if checkpoints is not None:
             checkpoints.append(begin.reshape(-1, begin.shape[2]))
         part, end, _ = recurrence.forward(
             cell, x[chunk.rows], [weights], begin[:, None], chunk.plan, False, (backward,)
         )
         y[chunk.rows] = part
-        states[:, : chunk.count] = end[:, 0]
+        states[:, : chunk.alive] = end[:, 0]
     last[:, order] = states
 
 
@@ -157,13 +157,13 @@ def _begins(cell, layer, plan, every, way, checkpoints):
     """Return the chunks of a direction, each with whether it runs backward, and the states at which it begins."""
     chunks = list(_chunks(plan, every, way))
     num_states, end, begins = len(cell.states), 0, []
-    wanted = num_states * sum(chunk.count for chunk in chunks)
+    wanted = num_states * sum(chunk.alive for chunk in chunks)
     if len(checkpoints) != wanted:
         what = "recomputed_recurrent_grad, checkpoints"
         raise ShapeError(what, expected=f"{wanted} rows", got=len(checkpoints), hint="what the layer kept")
     for chunk in chunks:
-        first, end = end, end + num_states * chunk.count
-        begins.append((chunk, way, checkpoints[first:end].reshape(num_states, 1, chunk.count, layer.hidden)))
+        first, end = end, end + num_states * chunk.alive
+        begins.append((chunk, way, checkpoints[first:end].reshape(num_states, 1, chunk.alive, layer.hidden)))
     return begins
 
 
@@ -175,12 +175,12 @@ def _run_back(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
     for chunk, way, begin in reversed(begins):
         part, weights, begin = x[chunk.rows], [direction], np.ascontiguousarray(begin)
         y, _, kept = recurrence.forward(cell, part, weights, begin, chunk.plan, True, (way,))
-        d_end = np.ascontiguousarray(d_now[:, None, : chunk.count])
+        d_end = np.ascontiguousarray(d_now[:, None, : chunk.alive])
         d_part, d_weights, d_begin = recurrence.backward(
             cell, part, weights, begin, chunk.plan, y, kept, d_y[chunk.rows], d_end, d_x is not None, need_weights,
             (way,),
         )  # fmt: skip
-        d_now[:, : chunk.count] = d_begin[:, 0]
+        d_now[:, : chunk.alive] = d_begin[:, 0]
         if d_x is not None:
             d_x[chunk.rows] += d_part
         if need_weights:

@@ -14,8 +14,8 @@ from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.products.gemm import product
 from varlen_rnn.recurrence.phases import (
-    NORM_EPSILON,
     NOTHING,
+    PER_EPSILON,
     BackwardPhase,
     ForwardPhase,
     backward_table,
@@ -98,17 +98,19 @@ def keep_projection_grad(kept, column, rows, d_y, y_column, outputs, d_state):
 def normalise(passed, first_pass, norms, rows, kept, column, scales):
     """Normalise what a phase passes on, and keep it, with the divisor's inverse; one thread per rank and value."""
     i = cuda.grid(1)
-    hidden = passed.shape[2]
+    number, hidden = kept.dtype.type, passed.shape[2]
     if i < rows.shape[0] * norms:
         r, n = i // norms, i % norms
-        row, mean, variance = rows[r], 0.0, 0.0
+        row, mean, variance = rows[r], number(0), number(0)
         for j in range(hidden):
-            mean += passed[first_pass + n, r, j] / hidden
+            mean += passed[first_pass + n, r, j] / number(hidden)
         for j in range(hidden):
-            variance += (passed[first_pass + n, r, j] - mean) ** 2 / hidden
-        kept[row, scales + n] = 1 / math.sqrt(variance + NORM_EPSILON)
+            apart = passed[first_pass + n, r, j] - mean
+            variance += apart * apart / number(hidden)
+        scale = number(1) / math.sqrt(variance + number(1) / number(PER_EPSILON))
+        kept[row, scales + n] = scale
         for j in range(hidden):
-            value = (passed[first_pass + n, r, j] - mean) * kept[row, scales + n]
+            value = (passed[first_pass + n, r, j] - mean) * scale
             passed[first_pass + n, r, j] = value
             kept[row, column + n * hidden + j] = value
 
@@ -117,13 +119,13 @@ def normalise(passed, first_pass, norms, rows, kept, column, scales):
 def normalise_grad(kept, column, scales, rows, carried, first, norms):
     """Turn gradients of what was normalised into those of what was passed on; one thread per rank and value."""
     i = cuda.grid(1)
-    hidden = carried.shape[2]
+    number, hidden = kept.dtype.type, carried.shape[2]
     if i < rows.shape[0] * norms:
         r, n = i // norms, i % norms
-        row, mean, slope = rows[r], 0.0, 0.0
+        row, mean, slope = rows[r], number(0), number(0)
         for j in range(hidden):
-            mean += carried[first + n, r, j] / hidden
-            slope += carried[first + n, r, j] * kept[row, column + n * hidden + j] / hidden
+            mean += carried[first + n, r, j] / number(hidden)
+            slope += carried[first + n, r, j] * kept[row, column + n * hidden + j] / number(hidden)
         for j in range(hidden):
             d = carried[first + n, r, j] - mean - kept[row, column + n * hidden + j] * slope
             carried[first + n, r, j] = kept[row, scales + n] * d

@@ -27,7 +27,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
-from varlen_rnn.recurrence.phases import NORM_EPSILON, NOTHING, OUTPUT, Sizes, forward_phase
+from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, PER_EPSILON, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -412,7 +412,9 @@ def _normalise(sizes, layer, units, scratch, block, phase):
             mean = _mean_of_panels(at, step, layer.hidden, units, lanes, 0, False)
             for j in range(valid, units.width):
                 at[last * step + j] = mean
-            lanes[0] = 1 / math.sqrt(_mean_of_panels(at, step, layer.hidden, units, lanes, mean, True) + NORM_EPSILON)
+            lanes[0] = 1 / math.sqrt(
+                _mean_of_panels(at, step, layer.hidden, units, lanes, mean, True) + 1 / PER_EPSILON
+            )
             scale = lanes[0]  # a number of their type
             row = block.rows[r] * layer.kept_stride
             for i in range(units.count):
