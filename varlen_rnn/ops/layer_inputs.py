@@ -179,14 +179,14 @@ def operands_of(cell, layer, plan):
 
 
 def _direction(cell, layer, weights):
-    arrays = [None if weight is None else as_operand(weight.data) for weight in weights.values()]
-    if None in weights.values():
-        shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
-        pairs = zip(arrays, shapes.values(), strict=True)
-        arrays = [np.zeros(shape, layer.x.dtype) if array is None else array for array, shape in pairs]
+    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+    arrays = [
+        np.zeros(shape, layer.x.dtype) if weight is None else as_operand(weight.data)
+        for weight, shape in zip(weights.values(), shapes.values(), strict=True)
+    ]
     projection = arrays[4] if layer.projects else None
     vectors = np.stack(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
-    return recurrence.Direction(*arrays[:4], projection, vectors)
+    return recurrence.Direction._make([*arrays[:4], projection, vectors])
 
 
 def flat(directions):
