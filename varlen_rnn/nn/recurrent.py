@@ -86,8 +86,8 @@ class Recurrent(Module):
         products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
 
     recompute : bool or int
-        Whether to keep for the gradient only the states at every so many steps, and compute the others again: memory
-        for a third more time.  True is the square root of the longest length.  `all_states` keeps them all.
+        Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
+        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps them all.
 
     Attributes
     ----------
