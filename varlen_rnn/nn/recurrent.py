@@ -87,7 +87,8 @@ class Recurrent(Module):
 
     recompute : bool or int
         Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
-        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps them all.
+        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps
+        them all.
 
     Attributes
     ----------
