@@ -59,4 +59,10 @@ def _equations(activation: Any, clip: float | None) -> Callable:
 
 
 _activation = activation
-rnn_cell = Family("rnn", _check, _equations, RNN_TANH)
+_family = Family("rnn", _check, _equations, RNN_TANH)
+
+
+def rnn_cell(activation: Any = "tanh", clip: float | None = None) -> Cell:
+    """Return the simple recurrent cell of an activation, perhaps with a bound of what goes into it."""
+    made = _family(activation=activation, clip=clip)
+    return RNN_RELU if made.name == "rnn(activation='relu')" else made

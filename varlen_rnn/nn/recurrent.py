@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.cells import GRU as GRU_CELL
-from varlen_rnn.cells import LSTM as LSTM_CELL
-from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell, find_cell
+from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
@@ -22,6 +20,7 @@ from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
 Way: TypeAlias = Literal["forward", "backward", "both"]
+Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
 Merge: TypeAlias = Literal["concat", "sum", "mean"]
 _MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
 _REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
@@ -86,8 +85,9 @@ class Recurrent(Module):
         products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
 
     recompute : bool or int
-        Whether to keep for the gradient only the states at every so many steps, and compute the others again: memory
-        for a third more time.  True is the square root of the longest length.  `all_states` keeps them all.
+        Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
+        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps
+        them all.
 
     Attributes
     ----------
@@ -305,7 +305,8 @@ class Recurrent(Module):
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""
-        cell = f"{self.cell.name!r}, " if type(self) is Recurrent else ""
+        told = type(self) is not Recurrent and self.cell.name in CELLS
+        cell = "" if told else f"{self.cell.name!r}, "
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         text += f", dropout={self.dropout}, direction={self.direction!r}"
         text += f", merge={self.merge!r}" if self.merge != "concat" else ""
@@ -314,7 +315,24 @@ class Recurrent(Module):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory over rows; the parameters are those of `Recurrent`.
+    """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
+
+    Parameters
+    ----------
+    peepholes : bool
+        Whether the gates see the cell, through parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
+    coupled : bool
+        Whether the forget gate is 1 - i, without weights of its own.
+    forget_gate : bool
+        Whether there is one; without, the cell forgets nothing.
+    cell_clip : float, optional
+        The largest absolute value of the cell.
+    clip : float, optional
+        That of what goes into activations.
+    activations : tuple of three
+        Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
+        "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
+        "softsign", "softplus" and "silu".
 
     Examples
     --------
@@ -323,6 +341,8 @@ class LSTM(Recurrent):
     >>> y, (h_n, c_n) = LSTM(3, 4)(x)
     >>> y.shape, y.lod(), h_n.shape
     ((5, 4), [[0, 2, 2, 5]], (1, 3, 4))
+    >>> LSTM(3, 4, peepholes=True, clip=3.0).p_i_l0.shape
+    (4,)
 
     Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
     """
@@ -341,15 +361,21 @@ class LSTM(Recurrent):
         merge: Merge = "concat",
         proj_size: int = 0,
         recompute: bool | int = False,
+        peepholes: bool = False,
+        coupled: bool = False,
+        forget_gate: bool = True,
+        cell_clip: float | None = None,
+        clip: float | None = None,
+        activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
     ) -> None:
-        options: dict[str, Any] = {
-            "direction": direction,
-            "merge": merge,
-            "proj_size": proj_size,
-            "recompute": recompute,
-        }
-        sizes = input_size, hidden_size, num_layers
-        super().__init__(LSTM_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
+        cell = lstm_cell(
+            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, clip=clip,
+            activations=activations,
+        )  # fmt: skip
+        super().__init__(
+            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
+            direction=direction, merge=merge, proj_size=proj_size, recompute=recompute,
+        )  # fmt: skip
 
     if TYPE_CHECKING:  # two states
 
@@ -360,7 +386,19 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent units over rows, reset after the product; the parameters are those of `Recurrent`.
+    """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
+
+    Parameters
+    ----------
+    reset_after : bool
+        Whether the reset gate multiplies the product, as in PyTorch; else what the product reads, a second product per
+        step.
+    origin_mode : bool
+        Whether the update gate weighs the output before, as in PyTorch; else the candidate.
+    clip : float, optional
+        The largest absolute value of what goes into activations.
+    activations : tuple of two
+        Of the gates and the candidate, as those of `LSTM`.
 
     Examples
     --------
@@ -385,10 +423,16 @@ class GRU(Recurrent):
         direction: Way | None = None,
         merge: Merge = "concat",
         recompute: bool | int = False,
+        reset_after: bool = True,
+        origin_mode: bool = True,
+        clip: float | None = None,
+        activations: Sequence[Activation] = ("sigmoid", "tanh"),
     ) -> None:
-        options: dict[str, Any] = {"direction": direction, "merge": merge, "recompute": recompute}
-        sizes = input_size, hidden_size, num_layers
-        super().__init__(GRU_CELL, *sizes, bias, dropout, bidirectional, dtype, **options)
+        cell = gru_cell(reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations)
+        super().__init__(
+            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
+            direction=direction, merge=merge, recompute=recompute,
+        )  # fmt: skip
 
     def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
@@ -396,9 +440,14 @@ class GRU(Recurrent):
 
 
 class RNN(Recurrent):
-    """Elman's recurrent network over rows; the parameters are those of `Recurrent`.
+    """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
 
-    And `nonlinearity`, "tanh" or "relu".
+    Parameters
+    ----------
+    nonlinearity : activation
+        "tanh", "relu", or any other, as those of `LSTM`.
+    clip : float, optional
+        The largest absolute value of what goes into it.
 
     Examples
     --------
@@ -415,7 +464,7 @@ class RNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        nonlinearity: Activation = "tanh",
         bias: bool = True,
         dropout: float = 0.0,
         bidirectional: bool = False,
@@ -424,12 +473,12 @@ class RNN(Recurrent):
         direction: Way | None = None,
         merge: Merge = "concat",
         recompute: bool | int = False,
+        clip: float | None = None,
     ) -> None:
-        check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
-        cell = RNN_TANH if nonlinearity == "tanh" else RNN_RELU
-        options: dict[str, Any] = {"direction": direction, "merge": merge, "recompute": recompute}
-        sizes = input_size, hidden_size, num_layers
-        super().__init__(cell, *sizes, bias, dropout, bidirectional, dtype, **options)
+        super().__init__(
+            rnn_cell(activation=nonlinearity, clip=clip), input_size, hidden_size, num_layers, bias, dropout,
+            bidirectional, dtype, direction=direction, merge=merge, recompute=recompute,
+        )  # fmt: skip
 
     def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""

@@ -27,7 +27,7 @@ from varlen_rnn.ops.layer_inputs import (
     ways_of,
     weight_shapes,
 )
-from varlen_rnn.ops.recurrent import like_states_and_weights, recurrent, recurrent_grad
+from varlen_rnn.ops.recurrent import cost_of_gradient, cost_of_layer, like_states_and_weights, recurrent
 from varlen_rnn.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.checks import check_like
 from varlen_rnn.tape.declare import operator
@@ -36,15 +36,11 @@ from varlen_rnn.tape.variable import apply_list
 
 
 class _Chunk(NamedTuple):
-    """Some steps of one direction: its rows in the batch, its own plan, and the ranks of its sequences, 0 to `alive`.
-
-    Of these, `going_on` have steps after it.
-    """
+    """Some steps of one direction: their rows in the batch, their own plan, and how many sequences have any."""
 
     rows: np.ndarray
     plan: SortedSeqs
     alive: int
-    going_on: int
 
 
 def _chunks(plan, every, backward):
@@ -52,12 +48,12 @@ def _chunks(plan, every, backward):
     steps = every or math.isqrt(max(0, plan.max_seq_len - 1)) + 1
     starts, lengths = plan.starts, plan.seq_lens
     for first in range(0, plan.max_seq_len, steps):
-        count, going_on = (int(np.count_nonzero(lengths > step)) for step in (first, first + steps))
-        sizes = np.minimum(lengths[:count] - first, steps)
-        begins = starts[:count] + (lengths[:count] - first - sizes if backward else first)
+        alive = int(np.count_nonzero(lengths > first))
+        sizes = np.minimum(lengths[:alive] - first, steps)
+        begins = starts[:alive] + (lengths[:alive] - first - sizes if backward else first)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         taken = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], sizes)
-        yield _Chunk(taken, SortedSeqs(offsets), count, going_on)
+        yield _Chunk(taken, SortedSeqs(offsets), alive)
 
 
 def _run(cell, operands, plan, every, way, y, last, checkpoints=None):
@@ -191,11 +187,11 @@ def _run_back(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
 
 def _added(total, more):
     """Return the sums of the gradients of two chunks."""
-    return recurrence.Direction(*(None if a is None else a + b for a, b in zip(total, more, strict=True)))
+    return recurrence.Direction._make(None if a is None else a + b for a, b in zip(total, more, strict=True))
 
 
 def _zeros_like(direction):
-    return recurrence.Direction(*(None if array is None else np.zeros_like(array) for array in direction))
+    return recurrence.Direction._make(None if array is None else np.zeros_like(array) for array in direction)
 
 
 @functools.lru_cache
@@ -216,16 +212,14 @@ def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x, need_weight
 
 def _cost(inputs, outputs, cell, keep, reverse, every):
     """That of `recurrent`."""
-    return recurrent.op.cost(inputs, outputs, cell=cell, keep=False)
+    return cost_of_layer(inputs, outputs, cell=cell, keep=False)
 
 
 def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights, reverse, every):
     """Those of `recurrent` and its gradient."""
     attrs = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights}
-    again, back = (
-        recurrent.op.cost(inputs[:num_forward], outputs, cell=cell, keep=True),
-        recurrent_grad.op.cost(inputs, outputs, cell=cell, **attrs),
-    )
+    again = cost_of_layer(inputs[:num_forward], outputs, cell=cell, keep=True)
+    back = cost_of_gradient(inputs, outputs, cell=cell, **attrs)
     return Cost(again.flops + back.flops, again.bytes + back.bytes)
 
 

@@ -291,7 +291,7 @@ def _flops_of_products(cell, sizes, projects):
     return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
 
 
-def _cost(inputs, outputs, cell, keep, reverse=None, all_states=False):
+def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False):
     """2 gates hidden (input + output), and 2 hidden output for a projection, per row and direction."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs, cell)
@@ -299,7 +299,7 @@ def _cost(inputs, outputs, cell, keep, reverse=None, all_states=False):
     return Cost(sum(_flops_of_products(cell, sizes, projects)), more)
 
 
-def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
+def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
     """Twice the layer's, less the products for the gradients of x or of weights where nobody asks for them."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs[:num_forward], cell)
@@ -312,7 +312,7 @@ def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights, reve
     outputs=("*y",),
     intermediate=("kept", "kept_reverse"),
     may_miss=("states_and_weights",),
-    cost=_cost,
+    cost=cost_of_layer,
     inference={"keep": False},
     shortcut=_shortcut,
     places=_places,
@@ -351,7 +351,7 @@ def _examples(rng):
         yield [rows(rng, 3), *states, *map(rng.standard_normal, shapes)], constants
 
 
-@operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_grad, overwrites=_overwritten, places=_places_grad)
+@operator(outputs=("*d",), may_miss=("rest",), cost=cost_of_gradient, overwrites=_overwritten, places=_places_grad)
 def recurrent_grad(
     x,
     *rest,

@@ -412,9 +412,8 @@ def _normalise(sizes, layer, units, scratch, block, phase):
             mean = _mean_of_panels(at, step, layer.hidden, units, lanes, 0, False)
             for j in range(valid, units.width):
                 at[last * step + j] = mean
-            lanes[0] = 1 / math.sqrt(
-                _mean_of_panels(at, step, layer.hidden, units, lanes, mean, True) + 1 / PER_EPSILON
-            )
+            variance = _mean_of_panels(at, step, layer.hidden, units, lanes, mean, True)
+            lanes[0] = 1 / math.sqrt(variance + 1 / PER_EPSILON)
             scale = lanes[0]  # a number of their type
             row = block.rows[r] * layer.kept_stride
             for i in range(units.count):

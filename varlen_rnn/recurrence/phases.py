@@ -14,9 +14,7 @@ from varlen_rnn.products.vectors import pointer
 
 OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
 NUMBER = 4  # bytes of the smallest number
-PER_EPSILON = (
-    100_000  # 1 over what is added to a variance, 1e-5, as PyTorch's `LayerNorm` does: an integer has any type
-)
+PER_EPSILON = 100_000  # 1 over what is added to a variance, as of PyTorch's `LayerNorm`: an integer is of any type
 
 
 class Sizes(NamedTuple):
