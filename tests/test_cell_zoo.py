@@ -64,9 +64,13 @@ def with_rows(a, /, h, *, w, keep: Row, mask: Row):
 
 SINGLE = MGU, SLSTM, LIGRU, INDRNN, SRU, LN_LSTM, LN_GRU, with_rows
 ZOO = {one.name: (one, getattr(oracle, one.name)) for one in SINGLE}
-for family, options in ((lstm_cell, LSTMS), (gru_cell, GRUS), (rnn_cell, RNNS)):
+for family, equations, options in (
+    (lstm_cell, oracle.lstm, LSTMS),
+    (gru_cell, oracle.gru, GRUS),
+    (rnn_cell, oracle.rnn, RNNS),
+):
     for chosen in options:
-        ZOO[family(**chosen).name] = family(**chosen), getattr(oracle, family.name)(**chosen)
+        ZOO[family(**chosen).name] = family(**chosen), equations(**chosen)
 
 TROUBLES = [2, 0, 3, 1] if SIMULATOR else [0, 3, 7, 1, 0, 4, 2, 2, 5, 6, 1, 0]
 SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70)]

@@ -116,11 +116,13 @@ class Module:
         return pairs
 
     def _collect(self, prefix: str, found: dict[int, tuple[str, Parameter]]) -> None:
-        for name, value in self._entries():
+        entries = self._entries()
+        for name, value in entries:
             if isinstance(value, Parameter):
                 found.setdefault(id(value), (prefix + name, value))
-        for name, child in self.children():
-            child._collect(f"{prefix}{name}.", found)
+        for name, value in entries:
+            if isinstance(value, Module):
+                value._collect(f"{prefix}{name}.", found)
 
     def parameters(self) -> list[Parameter]:
         """Return the Parameters, in the order of `named_parameters`."""

@@ -128,6 +128,11 @@ def memory_of(sizes, own_unit_blocks, sequences):
     return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
 
 
+def carry_rows(sizes, unit_blocks):
+    """Return how many rows of numbers a sequence carries: gradients, and three sums for each vector."""
+    return (sizes.carried + 3 * sizes.vectors) * unit_blocks
+
+
 @cpu_inlined
 def _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors):
     hidden = task.initial.shape[2]

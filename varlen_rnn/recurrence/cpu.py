@@ -4,6 +4,7 @@ Rows stay where they are: products read inputs, and the gradients of gates, thro
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.phases import backward_table, forward_table, norms_of, shape_of, sizes_of
+from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 
 _NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
@@ -21,12 +22,37 @@ _LONG = 16  # cache lines of a row of slots that are worth one more
 _SHAPES = 256  # of layers, whose tables are remembered
 
 
+class _Prepared(NamedTuple):
+    """What a loop takes for a cell and a shape, plain tuples for kernels: Code, Sizes, the table; and its Loop.
+
+    A row of whole panels has `row` numbers.
+    """
+
+    code: tuple
+    sizes: tuple
+    table: np.ndarray
+    loop: Loop
+    unit_blocks: int
+    row: int
+    whole_panels: bool
+
+
 @functools.lru_cache(maxsize=_SHAPES)
-def _compiled(cell, dtype, shape, equations, table_of):
-    """Return the Code of a loop, as the tuple that kernels take, its Sizes, its table, and the rows of its panels."""
+def _prepared(cell, dtype, shape, backward):
+    """Return what the forward or the backward loop takes; compiles its equations."""
+    equations, table_of, loops = forward_equations, forward_table, forward_loop
+    if backward:
+        equations, table_of, loops = backward_equations, backward_table, backward_loop
     addresses = [equations(cell, number, dtype) for number in range(len(cell.phases))]
-    table, panel_rows = table_of(cell, shape, panel_width(dtype), addresses)
-    return tuple(code_of(dtype)), sizes_of(cell, shape.projects), table, panel_rows
+    width, sizes = panel_width(dtype), sizes_of(cell, shape.projects)
+    table, panel_rows = table_of(cell, shape, width, addresses)
+    unit_blocks = -(-shape.hidden // width)
+    carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
+    may_meet = not shape.projects and not sizes.norms  # there a thread needs all units
+    kernel = loops.backward if backward else loops.forward
+    loop = Loop(kernel, memory_of, width, carry_rows, panel_rows, may_meet)
+    row = unit_blocks * width
+    return _Prepared(tuple(code_of(dtype)), tuple(sizes), table, loop, unit_blocks, row, row == shape.hidden)
 
 
 def kept_of_rows(x, columns):
@@ -63,40 +89,25 @@ def _plain(task, row):
     return task.x, weights, *task[2:-1], none if rows is None else rows
 
 
-def _may_meet(cell, shape):
-    """Return whether threads may share units: not where a thread needs all of them."""
-    return not shape.projects and not norms_of(cell)
-
-
-def forward(cell, task, last, plan, reverse, keep):
+def forward(cell, task, shape, last, plan, reverse, keep):
     """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
-    shape, width = shape_of(task.x, task.weights), panel_width(task.y.dtype)
-    code, sizes, table, panel_rows = _compiled(cell, task.y.dtype, shape, forward_equations, forward_table)
-    unit_blocks = -(-shape.hidden // width)
-    memory_of = functools.partial(forward_loop.memory_of, sizes)
-    carry_rows = (1 + len(table)) * forward_loop.output_blocks(unit_blocks) + (len(cell.states) - 1) * unit_blocks
+    it, weights = _prepared(cell, task.y.dtype, shape, False), task.weights
+    products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
     run(
-        Loop(forward_loop.forward, memory_of, width, carry_rows, panel_rows, _may_meet(cell, shape)), plan, reverse,
-        len(task.x) * sum(w.size for w in task.weights[:2]), unit_blocks, task.y,
-        code, tuple(sizes), table, _plain(task, unit_blocks * width), last, keep,
-        keep and _past_caches(task.kept, shape.hidden % width == 0),
+        it.loop, plan, reverse, products, it.unit_blocks, task.y,
+        it.code, it.sizes, it.table, _plain(task, it.row), last, keep,
+        keep and _past_caches(task.kept, it.whole_panels),
     )  # fmt: skip
 
 
-def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
+def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
     """Overwrite the slots of a task with gradients of gates.
 
     Column k of those of products has row `weight_rows[k]` of its phase's part of `weight_hh`.
     """
-    shape, width = shape_of(task.x, task.weights), panel_width(task.y.dtype)
-    code, sizes, table, panel_rows = _compiled(cell, task.y.dtype, shape, backward_equations, backward_table)
-    unit_blocks = -(-shape.hidden // width)
-    memory_of = functools.partial(backward_loop.memory_of, sizes)
+    it = _prepared(cell, task.y.dtype, shape, True)
     d_others = _none(task.y.dtype) if d_others is None else d_others
-    carry_rows = (sizes.carried + 3 * sizes.vectors) * unit_blocks
     run(
-        Loop(backward_loop.backward, memory_of, width, carry_rows, panel_rows, _may_meet(cell, shape)),
-        plan, reverse, len(task.y) * task.weights.weight_hh.size, unit_blocks, task.y,
-        code, tuple(sizes), table, _plain(task, unit_blocks * width), weight_rows, d_y, d_others, d_last, d_initial,
-        d_vectors,
+        it.loop, plan, reverse, len(task.y) * task.weights.weight_hh.size, it.unit_blocks, task.y,
+        it.code, it.sizes, it.table, _plain(task, it.row), weight_rows, d_y, d_others, d_last, d_initial, d_vectors,
     )  # fmt: skip

@@ -23,7 +23,6 @@ from varlen_rnn.recurrence.phases import (
     forward_table,
     kept_by,
     norms_of,
-    shape_of,
 )
 from varlen_rnn.recurrence.tuples import add, put, take
 
@@ -246,10 +245,10 @@ def kept_of_rows(x, columns):
     return empty((x.shape[0], columns), x)
 
 
-def forward(cell, task, last, plan, reverse, keep):
+def forward(cell, task, shape, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
     x, weights, y, kept = task.x, task.weights, task.y, task.kept
-    shape, count, order = shape_of(x, weights), plan.num_sequences, to_device(plan.sorted_indices)
+    count, order = plan.num_sequences, to_device(plan.sorted_indices)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     projected = empty((x.shape[0], weights.weight_ih.shape[0]), y)
     product(x, weights.weight_ih, projected, transposed=True, bias=weights.bias_ih)
@@ -282,10 +281,10 @@ def forward(cell, task, last, plan, reverse, keep):
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
+def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
     y, weights, kept = task.y, task.weights, task.kept
-    shape, order = shape_of(task.x, weights), to_device(plan.sorted_indices)
+    order = to_device(plan.sorted_indices)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     weight_rows, none = to_device(weight_rows), to_device(np.empty(0, np.int64))
     d_others = zeros((0, 0), y) if d_others is None else d_others

@@ -146,6 +146,11 @@ def memory_of(sizes, own_unit_blocks, sequences):
     return planes * MOST_ROWS + own_unit_blocks * of_unit_block, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
+def carry_rows(sizes, unit_blocks):
+    """Return how many rows of numbers a sequence carries: outputs of two steps, operands, and other states."""
+    return (1 + sizes.phases) * output_blocks(unit_blocks) + (sizes.states - 1) * unit_blocks
+
+
 @cpu_inlined
 def _layer_of(task, last, keep, non_temporal):
     hidden = task.initial.shape[2]

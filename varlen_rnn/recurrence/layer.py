@@ -4,6 +4,7 @@ The loop projects its own inputs on the CPU.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +43,8 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     kept : list of (rows, columns of the cell * hidden or more), one per direction; empty unless `keep`
     """
     shape = shape_of(x, directions[0])
-    hidden, outputs, num_states = shape.hidden, shape.outputs, len(cell.states)
-    sizes, columns = (num_states, plan.num_sequences, hidden), kept_numbers(cell, shape)
+    outputs, columns = shape.outputs, _places(cell, shape).kept
+    sizes = len(cell.states), plan.num_sequences, shape.hidden
     y = empty((x.shape[0], len(directions) * outputs), x)
     last, kept = [], []
     engine = _engine_of(x)
@@ -53,7 +54,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
         start = end if initial is None else _of_direction(initial, number)
         kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
         task = Task(x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows, direction.rows)
-        engine.forward(cell, task, end, plan, backwards, keep)
+        engine.forward(cell, task, shape, end, plan, backwards, keep)
         last.append(end)
         if keep:
             kept.append(kept_rows)
@@ -86,8 +87,7 @@ def backward(
     """
     shape = shape_of(x, directions[0])
     sizes = len(cell.states), plan.num_sequences, shape.hidden
-    x_rows, x_column = _weight_rows(cell.x_order, shape.hidden), cell.x_slot * shape.hidden
-    weight_rows, of_all = _rows_of_phases(cell, shape.hidden)
+    places = _places(cell, shape)
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
     engine = _engine_of(x)
@@ -98,52 +98,56 @@ def backward(
         of_others = None if d_others is None else d_others[number]
         d_end = _of_direction(d_last, number)
         d_vectors = empty((len(cell.vectors), *sizes[1:]), x)
-        engine.backward(cell, task, of_all, d_y, of_others, d_end, d_start, d_vectors, plan, backwards)
+        engine.backward(cell, task, shape, places.all_rows, d_y, of_others, d_end, d_start, d_vectors, plan, backwards)
         if need_x:
             weight = direction.weight_ih
-            if len(x_rows):
-                weight = _like(to_host(weight)[x_rows], weight)
-            product(slots, weight, d_x, a_column=x_column, accumulate=number > 0)
+            if len(places.x_rows):
+                weight = _like(to_host(weight)[places.x_rows], weight)
+            product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
         d_initial.append(d_start)
         if need_weights:
             before = y, column, start[0], plan.previous_rows(backwards)
-            d_weights = _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows)
-            d_directions.append(d_weights._replace(vectors=_sum_of_sequences(cell, d_vectors)))
+            d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, d_vectors))
     return d_x, d_directions, _stack_directions(d_initial)
 
 
-def _weight_gradients(cell, shape, x, slots, before, weight_rows, x_rows):
+def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
     """Return the gradients of the weights of a direction, from the slots that hold those of gates.
 
     What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
     """
-    (y, column, first, previous), hidden = before, shape.hidden
-    start, end = cell.x_slot * hidden, (cell.x_slot + len(cell.x_gates)) * hidden
-    of_x = Factor(start, end, x, 0, x.shape[1], x[:0], ALL_ROWS, x_rows)
-    windows = [(p.h_slot * hidden, (p.h_slot + p.gates) * hidden) for p in cell.phases]
+    (y, column, first, previous), hidden, windows = before, shape.hidden, places.of_phases
     if shape.projects:
         first = _like(np.ascontiguousarray(to_host(first)[:, : shape.outputs]), first)
-    of_h = Factor(*windows[0], y, column, shape.outputs, first, previous, weight_rows[0])
-    d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, len(cell.slots) * hidden)
-    parts, operand = [d_weight_hh], (len(cell.slots) + len(cell.states) - 1) * hidden
-    for window, rows in zip(windows[1:], weight_rows[1:], strict=True):
-        if window[1] > window[0]:
-            parts.append(_product_of_columns(slots, *window, operand, hidden, rows))
-            operand += hidden
-    d_bias_ih = _scatter(sums[of_x.first : of_x.end], x_rows)
-    d_bias_hh = [_scatter(sums[slice(*window)], rows) for window, rows in zip(windows, weight_rows, strict=True)]
+    of_x = Factor(*places.of_x, x, 0, x.shape[1], x[:0], ALL_ROWS, places.x_rows)
+    of_h = Factor(*windows[0], y, column, shape.outputs, first, previous, places.rows[0])
+    d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, places.num_slots)
+    d_bias_ih = _scatter(sums[slice(*places.of_x)], places.x_rows)
+    d_bias_hh = _scatter(sums[slice(*windows[0])], places.rows[0])
     d_weight_hr = None
+    if len(windows) > 1:
+        d_weight_hh, d_bias_hh = _of_later_phases(cell, places, hidden, slots, sums, d_weight_hh, d_bias_hh)
     if shape.projects:
         operand = cell.num_kept * hidden
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
+    d_vectors = _sum_of_sequences(cell, d_vectors) if cell.vectors else None
     d_rows = _columns(slots, cell.row_slots, hidden) if cell.rows else None
-    return Direction(d_weight_ih, _joined(parts), d_bias_ih, _joined(d_bias_hh), d_weight_hr, None, d_rows)
+    return Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, d_weight_hr, d_vectors, d_rows)
+
+
+def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
+    """Return the gradients of the recurrent weight and its bias, with the parts of phases but the first."""
+    weights, biases, operand = [d_weight], [d_bias], (len(cell.slots) + len(cell.states) - 1) * hidden
+    for window, rows in zip(places.of_phases[1:], places.rows[1:], strict=True):
+        if window[1] > window[0]:
+            weights.append(_product_of_columns(slots, *window, operand, hidden, rows))
+            biases.append(_scatter(sums[slice(*window)], rows))
+            operand += hidden
+    return _joined(weights), _joined(biases)
 
 
 def _sum_of_sequences(cell, d_vectors):
     """Return the gradients of vectors from those of each sequence, (vectors, sequences, hidden), in phases' order."""
-    if not cell.vectors:
-        return None
     host = to_host(d_vectors)
     total = np.empty((len(host), host.shape[2]), host.dtype)
     total[list(cell.vector_order)] = host.sum(axis=1, dtype=np.float64)
@@ -201,16 +205,37 @@ def _weight_rows(order, hidden):
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
+class _Places(NamedTuple):
+    """Where the gradients of a cell's gates stand in what rows keep, in numbers, for a shape.
+
+    The first and the end of those of projected inputs, and of each phase's products; the row of the weight that each
+    column belongs to, none where it is that of its number, of all phases' in one array too; how many numbers are slots,
+    and how many a row keeps.
+    """
+
+    of_x: tuple
+    of_phases: list
+    x_rows: np.ndarray
+    rows: list
+    all_rows: np.ndarray
+    num_slots: int
+    kept: int
+
+
 @functools.lru_cache
-def _rows_of_phases(cell, hidden):
-    """Return for each phase the row of its weight that each column belongs to, and all of these in one array."""
-    rows = [_weight_rows(phase.order, hidden) for phase in cell.phases]
-    if not any(map(len, rows)):
-        return rows, ALL_ROWS
-    counted = (np.arange(phase.gates * hidden) for phase in cell.phases)
-    of_all = np.concatenate([part if len(part) else all_rows for part, all_rows in zip(rows, counted, strict=True)])
-    of_all.flags.writeable = False
-    return rows, of_all
+def _places(cell, shape):
+    """Return the Places of a cell."""
+    hidden, start = shape.hidden, cell.x_slot * shape.hidden
+    of_phases = [(phase.h_slot * hidden, (phase.h_slot + phase.gates) * hidden) for phase in cell.phases]
+    rows, all_rows = [_weight_rows(phase.order, hidden) for phase in cell.phases], ALL_ROWS
+    if any(map(len, rows)):
+        counted = (np.arange(phase.gates * hidden) for phase in cell.phases)
+        all_rows = np.concatenate([part if len(part) else own for part, own in zip(rows, counted, strict=True)])
+        all_rows.flags.writeable = False
+    return _Places(
+        (start, start + len(cell.x_gates) * hidden), of_phases, _weight_rows(cell.x_order, hidden), rows, all_rows,
+        len(cell.slots) * hidden, kept_numbers(cell, shape),
+    )  # fmt: skip
 
 
 def _scatter(values, places):
