@@ -46,7 +46,7 @@ def lstm(peepholes=False, coupled=False, forget_gate=True, cell_clip=None, clip=
         i = gate(total("i", c))
         f = 1 - i if coupled else gate(total("f", c)) if forget_gate else 1
         c = bound(f * c + i * candidate(total("g")), cell_clip)
-        return gate(total("o", c)) * output(bound(c, clip)), c
+        return gate(total("o", c)) * output(c), c
 
     return step
 

@@ -64,7 +64,7 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None)
     ... def leaky(a, /, h, *, rate):
     ...     return h + sigmoid(rate) * (tanh(a) - h)
     >>> leaky.states, leaky.vectors, leaky.num_kept
-    (('h',), ('rate',), 2)
+    (('h',), ('rate',), 1)
 
     Source: reverse mode of automatic differentiation (Griewank and Walther, 2008), once, when a cell is made.
     """

@@ -14,8 +14,8 @@ Gradient, with dh, dc the gradients of h_t and c_t, and s = tanh(c_t); `dc` gath
     dc_{t-1} = dc f                 dh_{t-1} = W_hh^T da, which the recurrence adds
 
 Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
-gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `clip` what goes into
-activations, c_t for the output's among them; `activations` of gates, candidate and output.
+gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `clip` what goes into the
+activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates, candidate and output.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; the form and the order of `torch.nn.LSTM`.
@@ -101,7 +101,7 @@ def _equations(
         f = gate(clipped(f + p_f * c, clip)) if f is not None else 1 - i if coupled else 1
         c = multiply_add(i, candidate(clipped(g, clip)), f * c)
         c = clipped(c, cell_clip)
-        return gate(clipped(o + p_o * c, clip)) * output(clipped(c, clip)), c
+        return gate(clipped(o + p_o * c, clip)) * output(c), c
 
     if coupled or not forget_gate:
         if peepholes:

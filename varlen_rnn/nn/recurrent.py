@@ -328,7 +328,7 @@ class LSTM(Recurrent):
     cell_clip : float, optional
         The largest absolute value of the cell.
     clip : float, optional
-        That of what goes into activations.
+        That of what goes into the activations of gates and candidate, as in onnxruntime.
     activations : tuple of three
         Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
         "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
