@@ -375,6 +375,10 @@ for name in ("LSTM", "GRU", "RNN"):
         "direction": lambda: "forward",
         "merge": lambda: "concat",
         "recompute": bool,
+        "clip": lambda: None,
+        "zoneout": float,
+        "recurrent_dropout": float,
+        "weight_dropout": float,
     }
     CALLS[f"{name}, x"] = (layer(3, 4), rows, states)
     CALLS[f"Padded {name}, x"] = (vr.baselines.Padded(layer(3, 4)), rows, states)

@@ -64,7 +64,11 @@ def gru(reset_after=True, origin_mode=True, clip=None, activations=("sigmoid", "
 
 
 def rnn(activation="tanh", clip=None):
-    return lambda x, product, states, v: (_activation(activation)(bound(x["h"] + product("h", states[0]), clip)),)
+    def step(x, product, states, v):
+        ((name, projected),) = x.items()
+        return (_activation(activation)(bound(projected + product(name, states[0]), clip)),)
+
+    return step
 
 
 _activation = activation

@@ -111,11 +111,12 @@ def _located(error: Exception, function: Callable[..., Any], name: str) -> Equat
 
 def _trace(function: Callable[..., Any], name: str) -> Step:
     """Run the equations once."""
-    kinds = [(p.kind, p.name) for p in inspect.signature(function).parameters.values()]
+    parameters = inspect.signature(function).parameters
+    kinds = [(p.kind, p.name) for p in parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    rows = tuple(n for n in others if function.__annotations__.get(n) in (Row, Row.__name__))
+    rows = tuple(n for n in others if parameters[n].annotation in (Row, Row.__name__))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
         raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))

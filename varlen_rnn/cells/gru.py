@@ -15,7 +15,8 @@ Gradient, with dh the gradient of h_t:
 The candidate's two gradients differ, so it has two slots: (u_n, r, z, n), overwritten by (du_n, dr, dz, dx_n).
 
 Options: a reset before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), a second product per step; Fluid's other
-`origin_mode`, h_t = z n + (1 - z) h_{t-1}; `clip` of what goes into activations; `activations` of gates and candidate.
+`origin_mode`, h_t = z n + (1 - z) h_{t-1}; `clip` of what goes into activations; `activations` of gates and candidate;
+`zoneout` and `recurrent_dropout` as of the LSTM.
 
 Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
 `torch.nn.GRU` and ONNX `linear_before_reset=1`.
@@ -23,15 +24,15 @@ Sources: Cho et al. (2014), "On the properties of neural machine translation"; r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, check_names, clipped
+from varlen_rnn.cells.options import check_bound, check_names, clipped, equations_of, zoned
 from varlen_rnn.errors import check_flag
-from varlen_rnn.kernels.activations import sigmoid, tanh
+from varlen_rnn.kernels.activations import constant, sigmoid, tanh
 
 
 def step(x, h, prev):
@@ -69,6 +70,8 @@ def _check(
     origin_mode: bool = True,
     clip: float | None = None,
     activations: tuple[Any, ...] = ("sigmoid", "tanh"),
+    zoneout: bool = False,
+    recurrent_dropout: bool = False,
 ) -> dict[str, Any]:
     """Return the options in their only form."""
     return {
@@ -76,19 +79,28 @@ def _check(
         "origin_mode": check_flag(origin_mode, "origin_mode"),
         "clip": check_bound(clip, "clip"),
         "activations": check_names(activations, "activations", ("gates", "candidate"), check_activation),
+        "zoneout": check_flag(zoneout, "zoneout"),
+        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
     }
 
 
-def _equations(reset_after: bool, origin_mode: bool, clip: float | None, activations: tuple) -> Callable:
+def _equations(
+    reset_after: bool, origin_mode: bool, clip: float | None, activations: tuple, zoneout: bool, recurrent_dropout: bool
+) -> Callable:
     """Return the equations of a GRU with options."""
     gate, candidate = map(activation, activations)
+    rows = ["keep_h"] * zoneout + ["mask_h"] * recurrent_dropout
 
-    def step(r: Any, z: Any, n: Any, /, h: Any) -> Any:
-        r, z = gate(clipped(r, clip)), gate(clipped(z, clip))
-        n = candidate(clipped(n.x + (r * n.h if reset_after else n.of(r * h)), clip))
-        return n + z * (h - n) if origin_mode else h + z * (n - h)
+    def step(at: Mapping[str, Any]) -> Any:
+        r, z, n, h = (at[name] for name in "rznh")
+        seen = constant(at["mask_h"]) * h if recurrent_dropout else h
+        product = lambda gate: gate.of(seen) if recurrent_dropout else gate.h
+        r, z = (gate(clipped(g.x + product(g), clip)) for g in (r, z))
+        n = candidate(clipped(n.x + (r * product(n) if reset_after else n.of(r * seen)), clip))
+        now = n + z * (h - n) if origin_mode else h + z * (n - h)
+        return zoned(now, h, at["keep_h"]) if zoneout else now
 
-    return step
+    return equations_of(step, "rzn", "h", (), rows)
 
 
 gru_cell = Family("gru", _check, _equations, GRU)

@@ -15,23 +15,25 @@ Gradient, with dh, dc the gradients of h_t and c_t, and s = tanh(c_t); `dc` gath
 
 Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
 gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `clip` what goes into the
-activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates, candidate and output.
+activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates, candidate and output;
+`zoneout`, by masks keep_h and keep_c of what stays as it was; `recurrent_dropout`, by a mask of what products read.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
-Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; the form and the order of `torch.nn.LSTM`.
+Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and
+Ghahramani (2016) for the dropout; the form and the order of `torch.nn.LSTM`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, check_names, clipped
+from varlen_rnn.cells.options import check_bound, check_names, clipped, equations_of, zoned
 from varlen_rnn.errors import ShapeError, check_flag
-from varlen_rnn.kernels.activations import multiply_add, sigmoid, tanh
+from varlen_rnn.kernels.activations import constant, multiply_add, sigmoid, tanh
 
 
 def step(x, h, prev):
@@ -75,6 +77,8 @@ def _check(
     cell_clip: float | None = None,
     clip: float | None = None,
     activations: tuple[Any, ...] = ("sigmoid", "tanh", "tanh"),
+    zoneout: bool = False,
+    recurrent_dropout: bool = False,
 ) -> dict[str, Any]:
     """Return the options in their only form."""
     coupled, forget_gate = check_flag(coupled, "coupled"), check_flag(forget_gate, "forget_gate")
@@ -87,29 +91,41 @@ def _check(
         "cell_clip": check_bound(cell_clip, "cell_clip"),
         "clip": check_bound(clip, "clip"),
         "activations": check_names(activations, "activations", ("gates", "candidate", "output"), check_activation),
+        "zoneout": check_flag(zoneout, "zoneout"),
+        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
     }
 
 
 def _equations(
-    peepholes: bool, coupled: bool, forget_gate: bool, cell_clip: float | None, clip: float | None, activations: tuple
+    peepholes: bool,
+    coupled: bool,
+    forget_gate: bool,
+    cell_clip: float | None,
+    clip: float | None,
+    activations: tuple,
+    zoneout: bool,
+    recurrent_dropout: bool,
 ) -> Callable:
     """Return the equations of an LSTM with options; f = 1 - i where gates are coupled, 1 without a forget gate."""
     gate, candidate, output = map(activation, activations)
+    gates = "ifgo" if forget_gate and not coupled else "igo"
+    vectors = [f"p_{name}" for name in gates if name != "g"] if peepholes else []
+    rows = ["keep_h", "keep_c"] * zoneout + ["mask_h"] * recurrent_dropout
 
-    def step(i: Any, f: Any, g: Any, o: Any, c: Any, p_i: Any = 0, p_f: Any = 0, p_o: Any = 0) -> Any:
-        i = gate(clipped(i + p_i * c, clip))
-        f = gate(clipped(f + p_f * c, clip)) if f is not None else 1 - i if coupled else 1
-        c = multiply_add(i, candidate(clipped(g, clip)), f * c)
-        c = clipped(c, cell_clip)
-        return gate(clipped(o + p_o * c, clip)) * output(c), c
+    def total(at: Mapping[str, Any], name: str, seen: Any = None) -> Any:
+        a = at[name]
+        a = a.x + a.of(constant(at["mask_h"]) * at["h"]) if recurrent_dropout else a
+        return clipped(a if seen is None or not peepholes else a + at[f"p_{name}"] * seen, clip)
 
-    if coupled or not forget_gate:
-        if peepholes:
-            return lambda i, g, o, /, c, *, p_i, p_o: step(i, None, g, o, c, p_i, 0, p_o)
-        return lambda i, g, o, /, c: step(i, None, g, o, c)
-    if peepholes:
-        return lambda i, f, g, o, /, c, *, p_i, p_f, p_o: step(i, f, g, o, c, p_i, p_f, p_o)
-    return lambda i, f, g, o, /, c: step(i, f, g, o, c)
+    def step(at: Mapping[str, Any]) -> Any:
+        c = at["c"]
+        i = gate(total(at, "i", c))
+        f = gate(total(at, "f", c)) if "f" in gates else 1 - i if coupled else 1
+        now = clipped(multiply_add(i, candidate(total(at, "g")), f * c), cell_clip)
+        h = gate(total(at, "o", now)) * output(now)
+        return (zoned(h, at["h"], at["keep_h"]), zoned(now, c, at["keep_c"])) if zoneout else (h, now)
+
+    return equations_of(step, gates, ["h", "c"] if rows else ["c"], vectors, rows)
 
 
 lstm_cell = Family("lstm", _check, _equations, LSTM)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from varlen_rnn.cells.trace import Row
 from varlen_rnn.errors import ShapeError, check_list, check_number, shown
-from varlen_rnn.kernels.activations import clip
+from varlen_rnn.kernels.activations import clip, constant
 
 
 def check_bound(bound: Any, name: str) -> float | None:
@@ -27,3 +29,30 @@ def check_names(given: Any, name: str, places: tuple[str, ...], check: Callable[
 def clipped(x: Any, bound: float | None) -> Any:
     """Return what goes into an activation, between -bound and bound where there is one."""
     return x if bound is None else clip(x, -bound, bound)
+
+
+def equations_of(
+    step: Callable[[Mapping[str, Any]], Any],
+    gates: Iterable[str],
+    states: Iterable[str],
+    vectors: Iterable[str] = (),
+    rows: Iterable[str] = (),
+) -> Callable[..., Any]:
+    """Return the equations of a cell whose arguments its options decide; `step` gets all of them by name."""
+    kinds = inspect.Parameter
+    parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in gates]
+    parameters += [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in states]
+    parameters += [kinds(name, kinds.KEYWORD_ONLY) for name in vectors]
+    parameters += [kinds(name, kinds.KEYWORD_ONLY, annotation=Row) for name in rows]
+    names = [p.name for p in parameters if p.kind is not kinds.KEYWORD_ONLY]
+
+    def equations(*given: Any, **others: Any) -> Any:
+        return step(dict(zip(names, given, strict=True)) | others)
+
+    equations.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return equations
+
+
+def zoned(now: Any, before: Any, keep: Any) -> Any:
+    """Return a state after zoneout: as before where `keep` is 1, the new one where it is 0."""
+    return now + constant(keep) * (before - now)

@@ -8,14 +8,15 @@ Sources: Elman (1990), "Finding structure in time"; the form of `torch.nn.RNN`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, clipped
-from varlen_rnn.kernels.activations import relu, tanh
+from varlen_rnn.cells.options import check_bound, clipped, equations_of, zoned
+from varlen_rnn.errors import check_flag
+from varlen_rnn.kernels.activations import constant, relu, tanh
 
 
 def step_tanh(x, h, prev):
@@ -47,22 +48,36 @@ RNN_TANH = Cell(name="rnn_tanh", gates=("h",), states=("h",), slots=("h",), step
 RNN_RELU = Cell(name="rnn_relu", gates=("h",), states=("h",), slots=("h",), step=step_relu, step_grad=step_relu_grad)
 
 
-def _check(activation: Any = "tanh", clip: float | None = None) -> dict[str, Any]:
+def _check(
+    activation: Any = "tanh", clip: float | None = None, zoneout: bool = False, recurrent_dropout: bool = False
+) -> dict[str, Any]:
     """Return the options in their only form."""
-    return {"activation": check_activation(activation, "activation"), "clip": check_bound(clip, "clip")}
+    return {
+        "activation": check_activation(activation, "activation"),
+        "clip": check_bound(clip, "clip"),
+        "zoneout": check_flag(zoneout, "zoneout"),
+        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
+    }
 
 
-def _equations(activation: Any, clip: float | None) -> Callable:
-    """Return the equations of a simple recurrent cell with an activation, and perhaps a bound of what goes into it."""
-    function = _activation(activation)
-    return lambda h, /: function(clipped(h, clip))
+def _equations(activation: Any, clip: float | None, zoneout: bool, recurrent_dropout: bool) -> Callable:
+    """Return the equations of a simple recurrent cell with options."""
+    function, rows = _activation(activation), ["keep_h"] * zoneout + ["mask_h"] * recurrent_dropout
+
+    def step(at: Mapping[str, Any]) -> Any:
+        a, h = at["a"], at.get("h")
+        a = a.x + a.of(constant(at["mask_h"]) * h) if recurrent_dropout else a
+        now = function(clipped(a, clip))
+        return zoned(now, h, at["keep_h"]) if zoneout else now
+
+    return equations_of(step, "a", "h" if rows else "", (), rows)
 
 
 _activation = activation
 _family = Family("rnn", _check, _equations, RNN_TANH)
 
 
-def rnn_cell(activation: Any = "tanh", clip: float | None = None) -> Cell:
-    """Return the simple recurrent cell of an activation, perhaps with a bound of what goes into it."""
-    made = _family(activation=activation, clip=clip)
+def rnn_cell(activation: Any = "tanh", **options: Any) -> Cell:
+    """Return the simple recurrent cell of an activation, with options."""
+    made = _family(activation=activation, **options)
     return RNN_RELU if made.name == "rnn(activation='relu')" else made

@@ -70,9 +70,9 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
     return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
 
 
-def check_probability(p: float) -> None:
+def check_probability(p: float, name: str = "dropout, p") -> None:
     """Raise unless `p` is a probability."""
-    check_number(p, "dropout, p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
+    check_number(p, name, "0 <= p <= 1", lambda p: 0 <= p <= 1)
 
 
 def cross_entropy(logits: Rows, labels: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:

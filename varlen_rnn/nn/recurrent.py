@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.layer_inputs import weight_shapes
-from varlen_rnn.tape.modes import grad_enabled, recorder
+from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
@@ -194,7 +194,7 @@ class Recurrent(Module):
         sides = y.reshape(-1, 2, y.shape[1] // 2)
         return sides.sum(axis=1) if self.merge == "sum" else sides.mean(axis=1)
 
-    def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Any]:
+    def forward(self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None) -> tuple[Variable, Any]:
         """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
 
         Parameters
@@ -204,6 +204,8 @@ class Recurrent(Module):
             One, or a tuple where the cell has several; each
             `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.  Where
             there is a projection, the first has `proj_size` columns.
+        rows : mapping of str to Variable, shape `(rows, hidden_size)`, optional
+            The inputs of rows that are not projected, by name, of a cell that has some; of one layer.
 
         Returns
         -------
@@ -211,7 +213,7 @@ class Recurrent(Module):
             `hidden_size` columns, or `proj_size`; of each direction, unless `merge` adds them up.
         last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
         """
-        y, last, _ = self._run(x, self.each_state(states))
+        y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
 
     def all_states(self, x: Rows, states: Any = None) -> tuple[Variable, tuple[Variable, ...], Any]:
@@ -253,12 +255,17 @@ class Recurrent(Module):
         return tuple(states)
 
     def _run(
-        self, x: Rows, states: tuple[Rows | None, ...], all_states: bool = False
+        self,
+        x: Rows,
+        states: tuple[Rows | None, ...],
+        all_states: bool = False,
+        rows: Mapping[str, Rows] | None = None,
     ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
         """Return the outputs, the last states, and with `all_states` those of every row of the last layer."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
+        given = self._given_rows(rows)
         last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
@@ -266,7 +273,7 @@ class Recurrent(Module):
             of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
-            weights = [getattr(self, name + suffix) for suffix in self.suffixes(layer) for name in self._names]
+            weights = self._weights(layer, x, given)
             attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse}
             if self.recompute and not of_all and attrs["keep"]:
                 every = 0 if self.recompute is True else self.recompute
@@ -280,6 +287,41 @@ class Recurrent(Module):
                 del outputs[: num_states - 1]
             last.append(outputs[:num_states])
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
+
+    def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
+        """Return the inputs of rows, in the order of the cell; none of a cell whose masks the layer draws."""
+        what = f"{type(self).__name__}, rows"
+        drawn = self._masks()
+        if rows is None and (drawn or not self.cell.rows):
+            return []
+        if drawn or not isinstance(rows, Mapping) or set(rows) != set(self.cell.rows):
+            expected = "None: the layer draws them" if drawn else f"a mapping of {self.cell.rows}"
+            raise ShapeError(what, expected=expected, got=shown(rows))
+        if self.num_layers > 1:
+            raise ShapeError(what, expected="one layer", got=self.num_layers, hint="stack layers of one each")
+        return [required(rows[name], f"{what}, {name}") for name in self.cell.rows]
+
+    def _masks(self) -> list[tuple[float, bool]]:
+        """Return the probability of each mask that a layer draws, and whether it is one per sequence."""
+        return []
+
+    def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
+        """Return the weights of a layer, and its inputs of rows, direction by direction."""
+        found: list[Variable | None] = []
+        for suffix in self.suffixes(layer):
+            found += [self._weight(name + suffix) for name in self._names]
+            found += given
+            for p, per_sequence in self._masks():
+                with no_grad():
+                    mask = apply(
+                        "row_mask", x, p=p, units=self.hidden_size, per_sequence=per_sequence, training=self.training
+                    )
+                found.append(mask)
+        return found
+
+    def _weight(self, name: str) -> Variable | None:
+        """Return a weight as a forward pass takes it."""
+        return getattr(self, name)
 
     def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
         """Raise unless the rows and the initial states, None or Variables, fit this layer."""
@@ -311,10 +353,44 @@ class Recurrent(Module):
         text += f", dropout={self.dropout}, direction={self.direction!r}"
         text += f", merge={self.merge!r}" if self.merge != "concat" else ""
         text += f", proj_size={self.proj_size}" if self.proj_size else ""
+        for p, per_sequence in self._masks():
+            text += f", {'recurrent_dropout' if per_sequence else 'zoneout'}={p}"
+        weight_dropout = getattr(self, "weight_dropout", 0)
+        text += f", weight_dropout={weight_dropout}" if weight_dropout else ""
         return text + (f", recompute={self.recompute}" if self.recompute else "")
 
 
-class LSTM(Recurrent):
+def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
+    """Return as many probabilities, of one for all or of one each."""
+    several = given if isinstance(given, (tuple, list)) else [given] * count
+    if len(several) != count:
+        raise ShapeError(name, expected=f"one probability, or {count}", got=shown(given))
+    return tuple(_probability(p, name) for p in several)
+
+
+def _probability(p: Any, name: str) -> float:
+    check_probability(p, name)
+    return float(p)
+
+
+class _Regularised(Recurrent):
+    """A layer whose cell may have zoneout, and dropouts of what its recurrent products read and of their weights."""
+
+    def _regularise(self, zoneout: tuple[float, ...], recurrent_dropout: float, weight_dropout: float) -> None:
+        self.zoneout, self.recurrent_dropout = zoneout, recurrent_dropout
+        self.weight_dropout = _probability(weight_dropout, "weight_dropout")
+
+    def _weight(self, name: str) -> Variable | None:
+        weight = getattr(self, name)
+        dropped = self.weight_dropout and weight is not None and name.startswith("weight_hh")
+        return dropout(weight, self.weight_dropout, self.training) if dropped else weight
+
+    def _masks(self) -> list[tuple[float, bool]]:
+        masks = [(p, False) for p in self.zoneout] if any(self.zoneout) else []
+        return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
+
+
+class LSTM(_Regularised):
     """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -333,6 +409,15 @@ class LSTM(Recurrent):
         Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
         "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
         "softsign", "softplus" and "silu".
+    zoneout : float, or one for h and one for c
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
 
     Examples
     --------
@@ -367,25 +452,35 @@ class LSTM(Recurrent):
         cell_clip: float | None = None,
         clip: float | None = None,
         activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+        zoneout: float | tuple[float, float] = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
     ) -> None:
+        zoned = _probabilities(zoneout, "zoneout", 2)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
         cell = lstm_cell(
             peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, clip=clip,
-            activations=activations,
+            activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
         )  # fmt: skip
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
             direction=direction, merge=merge, proj_size=proj_size, recompute=recompute,
         )  # fmt: skip
+        self._regularise(zoned, dropped, weight_dropout)
 
     if TYPE_CHECKING:  # two states
 
         def forward(
-            self, x: Rows, states: Sequence[Rows | None] | None = None
+            self,
+            x: Rows,
+            states: Sequence[Rows | None] | None = None,
+            *,
+            rows: Mapping[str, Rows] | None = None,
         ) -> tuple[Variable, tuple[Variable, Variable]]:
             """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
 
 
-class GRU(Recurrent):
+class GRU(_Regularised):
     """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -399,6 +494,15 @@ class GRU(Recurrent):
         The largest absolute value of what goes into activations.
     activations : tuple of two
         Of the gates and the candidate, as those of `LSTM`.
+    zoneout : float
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
 
     Examples
     --------
@@ -427,19 +531,30 @@ class GRU(Recurrent):
         origin_mode: bool = True,
         clip: float | None = None,
         activations: Sequence[Activation] = ("sigmoid", "tanh"),
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
     ) -> None:
-        cell = gru_cell(reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations)
+        zoned = _probabilities(zoneout, "zoneout", 1)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
+        cell = gru_cell(
+            reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations,
+            zoneout=any(zoned), recurrent_dropout=dropped > 0,
+        )  # fmt: skip
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
             direction=direction, merge=merge, recompute=recompute,
         )  # fmt: skip
+        self._regularise(zoned, dropped, weight_dropout)
 
-    def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
+    def forward(
+        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
-        return super().forward(x, h_0)
+        return super().forward(x, h_0, rows=rows)
 
 
-class RNN(Recurrent):
+class RNN(_Regularised):
     """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -448,6 +563,15 @@ class RNN(Recurrent):
         "tanh", "relu", or any other, as those of `LSTM`.
     clip : float, optional
         The largest absolute value of what goes into it.
+    zoneout : float
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
 
     Examples
     --------
@@ -474,12 +598,22 @@ class RNN(Recurrent):
         merge: Merge = "concat",
         recompute: bool | int = False,
         clip: float | None = None,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
     ) -> None:
+        zoned = _probabilities(zoneout, "zoneout", 1)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
+        options: dict[str, Any] = {"zoneout": any(zoned), "recurrent_dropout": dropped > 0}
+        cell = rnn_cell(activation=nonlinearity, clip=clip, **options)
         super().__init__(
-            rnn_cell(activation=nonlinearity, clip=clip), input_size, hidden_size, num_layers, bias, dropout,
+            cell, input_size, hidden_size, num_layers, bias, dropout,
             bidirectional, dtype, direction=direction, merge=merge, recompute=recompute,
         )  # fmt: skip
+        self._regularise(zoned, dropped, weight_dropout)
 
-    def forward(self, x: Rows, h_0: Rows | None = None) -> tuple[Variable, Variable]:
+    def forward(
+        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, Variable]:
         """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
-        return super().forward(x, h_0)
+        return super().forward(x, h_0, rows=rows)

@@ -16,6 +16,7 @@ from varlen_rnn.ops import (
     recurrent,
     reductions,
     reshape,
+    row_mask,
     sums,
     updates,
 )

@@ -1,0 +1,201 @@
+"""Zoneout and dropout inside of recurrent layers: their masks, and their numbers by loops of NumPy."""
+
+import numpy as np
+import pytest
+from scipy.special import expit as sigmoid
+
+import varlen_rnn as vr
+from varlen_rnn.cells import Row, cell, registry, tanh
+from varlen_rnn.tape.variable import apply
+
+LENGTHS = [3, 0, 5, 1]
+KINDS = {"LSTM": (vr.nn.LSTM, 2), "GRU": (vr.nn.GRU, 1), "RNN": (vr.nn.RNN, 1)}
+
+
+OPTIONS = [{"zoneout": 0.4}, {"recurrent_dropout": 0.4}, {"weight_dropout": 0.5}]
+OPTIONS += [{"zoneout": 0.2, "recurrent_dropout": 0.3, "weight_dropout": 0.1}]
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    """What a test makes is forgotten after it; its numbers are the same in each run."""
+    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
+    vr.manual_seed(3)
+
+
+def batch(columns=3, lengths=LENGTHS, dtype=np.float64):
+    return vr.create_lod_tensor(np.random.default_rng(0).normal(size=(sum(lengths), columns)).astype(dtype), [lengths])
+
+
+def mask(per_sequence, training, p=0.3, units=400, lengths=(50, 0, 70)):
+    drawn = apply("row_mask", batch(2, list(lengths)), p=p, units=units, per_sequence=per_sequence, training=training)
+    return np.asarray(drawn)
+
+
+def test_masks_of_rows():
+    drawn = mask(False, True)
+    assert set(np.unique(drawn)) == {0, 1}
+    assert drawn.mean() == pytest.approx(0.3, abs=0.01)
+    assert (mask(False, False) == 0.3).all()
+    assert not np.array_equal(mask(False, True), drawn), "another one each time"
+    vr.manual_seed(3)
+    assert np.array_equal(mask(False, True), drawn)
+
+
+def test_masks_of_sequences():
+    drawn = mask(True, True)
+    assert (drawn[:50] == drawn[0]).all()
+    assert (drawn[50:] == drawn[50]).all()
+    assert not np.array_equal(drawn[0], drawn[50])
+    np.testing.assert_allclose(np.unique(drawn), [0, 1 / 0.7])
+    assert (drawn == 0).mean() == pytest.approx(0.3, abs=0.06)
+    assert (mask(True, False) == 1).all()
+    assert not mask(True, True, p=1.0).any()
+
+
+def test_what_comes_after_a_row_changes_no_number_before_it():
+    drawn = {}
+    for lengths in ((4, 2), (4, 2, 9)):
+        vr.manual_seed(5)
+        drawn[lengths] = mask(False, True, lengths=lengths), mask(True, True, lengths=lengths)
+    for short, long in zip(*drawn.values(), strict=True):
+        np.testing.assert_array_equal(short, long[:6])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_evaluation_zoneout_is_its_expectation_and_dropout_nothing(kind):
+    make, _ = KINDS[kind]
+    plain = make(3, 4, dtype=np.float64)
+    zoned = make(3, 4, dtype=np.float64, zoneout=0.25, recurrent_dropout=0.5)
+    zoned.load_state_dict(plain.state_dict())
+    zoned.train(False)
+    w_ih, w_hh, b_ih, b_hh = (np.asarray(plain.state_dict()[f"{name}_l0"]) for name in
+                              ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))  # fmt: skip
+    x = batch()
+    y, _ = zoned(x)
+    wanted, cuts = [], np.cumsum([0, *LENGTHS])
+    for i in range(len(LENGTHS)):
+        h, c = np.zeros(4), np.zeros(4)
+        for row in np.asarray(x)[cuts[i] : cuts[i + 1]]:
+            a, u = w_ih @ row + b_ih, w_hh @ h + b_hh
+            if kind == "LSTM":
+                i_, f, g, o = np.split(a + u, 4)
+                now = sigmoid(f) * c + sigmoid(i_) * np.tanh(g)
+                new = sigmoid(o) * np.tanh(now)
+                c = 0.25 * c + 0.75 * now
+            elif kind == "GRU":
+                (ar, az, an), (ur, uz, un) = np.split(a, 3), np.split(u, 3)
+                z, n = sigmoid(az + uz), np.tanh(an + sigmoid(ar + ur) * un)
+                new = (1 - z) * n + z * h
+            else:
+                new = np.tanh(a + u)
+            h = 0.25 * h + 0.75 * new
+            wanted.append(h)
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options", [{"zoneout": 0.4}, {"recurrent_dropout": 0.4}, {"zoneout": 0.2, "recurrent_dropout": 0.3}]
+)
+def test_gradients_in_training_are_differences(kind, options):
+    """The gradient sees the masks that the output saw: of one seed, one loss."""
+    make, _ = KINDS[kind]
+    layer, x = (
+        make(3, 4, dtype=np.float64, direction="both", num_layers=2, **options),
+        vr.Variable(batch(), requires_grad=True),
+    )
+    rng = np.random.default_rng(1)
+
+    def loss():
+        vr.manual_seed(11)
+        y, _ = layer(x)
+        return (y * weights).sum()
+
+    weights = rng.normal(size=(sum(LENGTHS), 8))
+    loss().backward()
+    for parameter in layer.parameters():
+        v, there = rng.normal(size=parameter.shape), parameter.data.copy()
+        sums = []
+        for step in (1e-6, -1e-6):
+            parameter.data[...] = there + step * v
+            with vr.no_grad():
+                sums.append(float(loss()))
+        parameter.data[...] = there
+        assert (np.asarray(parameter.grad) * v).sum() == pytest.approx((sums[0] - sums[1]) / 2e-6, rel=1e-6, abs=1e-7)
+
+
+def test_threads_change_no_bit():
+    before, found = vr.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            vr.set_num_threads(count)
+            vr.manual_seed(1)
+            layer = vr.nn.LSTM(3, 70, zoneout=(0.1, 0.4), recurrent_dropout=0.2)
+            y, _ = layer(batch(3, [40, 30, 9, 0, 50] * 4, np.float32))
+            (y * y).mean().backward()
+            found.append([np.asarray(y), *(np.asarray(p.grad) for p in layer.parameters())])
+    finally:
+        vr.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_program_draws_masks_at_each_run(tmp_path):
+    layer, program = vr.nn.GRU(3, 4, zoneout=0.5, dtype=np.float64), vr.Program()
+    with vr.program_guard(program):
+        x = vr.data("x", (-1, 3), np.float64, lod_level=1)
+        y, _ = layer(x)
+    program.save(tmp_path / "zoned")
+    executor, again = vr.Executor(), vr.Program.load(tmp_path / "zoned")
+    runs = [np.asarray(executor.run(again, feed={"x": batch()}, fetch_list=[y.name])[0]) for _ in range(2)]
+    assert not np.array_equal(*runs)
+
+
+def test_rows_of_a_cell_of_ones_own():
+    @cell
+    def gated(a, /, h, *, gain: Row):
+        return tanh(a) * gain + h
+
+    layer, x = vr.nn.Recurrent(gated, 3, 4, dtype=np.float64, direction="both"), batch()
+    gain = vr.Variable(x.like(np.random.default_rng(2).normal(size=(9, 4))), requires_grad=True)
+    y, _ = layer(x, rows={"gain": gain})
+    (y * y).sum().backward()
+    v, sums = np.random.default_rng(3).normal(size=(9, 4)), []
+    for step in (1e-6, -1e-6):
+        with vr.no_grad():
+            moved, _ = layer(x, rows={"gain": x.like(np.asarray(gain) + step * v)})
+            sums.append(float((moved * moved).sum()))
+    assert (np.asarray(gain.grad) * v).sum() == pytest.approx((sums[0] - sums[1]) / 2e-6, rel=1e-6)
+    for rows in (None, {}, {"other": gain}, 3, {"gain": np.zeros((8, 4))}, {"gain": np.zeros((9, 4), np.float32)}):
+        with pytest.raises(vr.InputError):
+            layer(x, rows=rows)
+    with pytest.raises(vr.InputError, match="one layer"):
+        vr.nn.Recurrent(gated, 3, 4, num_layers=2, dtype=np.float64)(x, rows={"gain": gain})
+    with pytest.raises(vr.InputError, match="the layer draws them"):
+        vr.nn.GRU(3, 4, zoneout=0.1)(batch(dtype=np.float32), rows={"keep_h": gain})
+
+
+@pytest.mark.parametrize("given", [-0.1, 1.5, "half", None, (0.1,), (0.1, 0.2, 0.3), float("nan")], ids=str)
+def test_what_is_no_probability_is_refused(given):
+    for name in ("zoneout", "recurrent_dropout", "weight_dropout"):
+        with pytest.raises(vr.InputError, match=name):
+            vr.nn.LSTM(3, 4, **{name: given})
+
+
+def test_repr_and_bounds():
+    assert "zoneout=0.1, zoneout=0.2, recurrent_dropout=0.3" in repr(
+        vr.nn.LSTM(3, 4, zoneout=(0.1, 0.2), recurrent_dropout=0.3)
+    )
+    with pytest.raises(vr.InputError, match="proj_size"):
+        vr.nn.LSTM(3, 4, zoneout=0.1, proj_size=2)
+
+
+def test_weights_are_dropped_in_training_alone():
+    layer, x = vr.nn.RNN(3, 50, weight_dropout=0.5, dtype=np.float64), batch()
+    first, again = np.asarray(layer(x)[0]), np.asarray(layer(x)[0])
+    assert not np.array_equal(first, again)
+    layer.train(False)
+    plain = vr.nn.RNN(3, 50, dtype=np.float64)
+    plain.load_state_dict(layer.state_dict())
+    np.testing.assert_array_equal(np.asarray(layer(x)[0]), np.asarray(plain(x)[0]))

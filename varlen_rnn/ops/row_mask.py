@@ -1,0 +1,57 @@
+"""Masks of rows, for recurrent cells with zoneout or dropout of what their products read; drawn each time that it runs.
+
+The numbers come from a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"),
+with a key of the context's generator: those of a row or sequence depend on neither threads nor on what comes after it.
+"""
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.random import generator
+from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_SEEDS = 2**63
+
+
+def _numbers(count, units):
+    """Return uniform numbers in [0, 1), (count, units)."""
+    philox = np.random.Philox(key=int(generator().integers(_SEEDS)))
+    return np.random.Generator(philox).random((count, units), np.float32)
+
+
+@operator()
+def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
+    """Return a mask (rows, units) for the rows of `x`.
+
+    In training each row's numbers are 1 with probability `p`, else 0; otherwise all are `p`.  With `per_sequence`, all
+    rows of a sequence have the same: 0 with probability `p`, else 1 / (1 - p), in training; otherwise 1.
+    """
+    dtype, count = x.dtype.type, x.shape[0]
+    if not per_sequence:
+        return x.like((_numbers(count, units) < p).astype(dtype) if training else np.full((count, units), dtype(p)))
+    if not training:
+        return x.like(np.ones((count, units), dtype))
+    offsets = x.structure.levels[-1]
+    keep = _numbers(len(offsets) - 1, units) >= p
+    mask = keep * (dtype(1 / (1 - p)) if p < 1 else dtype(0))
+    return x.like(np.repeat(mask, np.diff(offsets), axis=0))
+
+
+@row_mask.infer
+def _infer(x, p, units, per_sequence, training):
+    check_float("row_mask", x=x)
+    check_lod_level("row_mask", "x", x)
+    if not 0 <= p <= 1:
+        raise OutOfRangeError("row_mask, p", expected="0 <= p <= 1", got=p)
+    if units < 1:
+        raise ShapeError("row_mask, units", expected="at least 1", got=units)
+    return TensorSpec((x.shape[0], units), x.dtype, x.lod_level)
+
+
+@row_mask.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {"p": 0.4, "units": 2, "per_sequence": False, "training": True}
+    yield [rows(rng, 3)], {"p": 0.4, "units": 2, "per_sequence": True, "training": False}
