@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.memory import CACHE_LINE
-from varlen_rnn.products.gemm import Code
 from varlen_rnn.products.packing import Weight, no_weight, pack
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -25,7 +24,6 @@ from varlen_rnn.products.vectors import (
     copy_runs,
     lanes_of,
     least,
-    make_stack_memory,
     offset,
     optimise_for_size,
     pointer,
@@ -34,7 +32,8 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
-from varlen_rnn.recurrence.phases import Sizes, backward_phase
+from varlen_rnn.recurrence.norms import add_up, normalise_grad
+from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -48,7 +47,6 @@ from varlen_rnn.recurrence.sharing import (
 from varlen_rnn.recurrence.task import Direction, Task
 
 SUMMED_STEPS = 48  # of the gradients of vectors of a sequence, before they are added to those of other steps
-_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
 
 
 class _Layer(NamedTuple):
@@ -180,24 +178,17 @@ def _bring_last_gradients(share, sizes, layer, units, scratch, group):
 
 
 @cpu_inlined
-def _add_up_vectors(sizes, units, scratch, group, alive):
+def _add_up_vectors(code, sizes, units, scratch, group, alive):
     """Add what was summed of the gradients of vectors, in a block of steps, to the sums of all blocks.
 
-    Three planes for each vector: the block's sum, that of all, and what its additions lost (Knuth's two-sum).
+    Three planes for each vector: the block's sum, that of all, and what its additions lost.
     """
     plane = group.count * units.row
     for r in range(alive):
-        carried = offset(group.carry, scratch.carried[r] + sizes.carried * plane)
         for k in range(sizes.vectors):
-            block = offset(carried, k * plane)
-            total, lost = offset(block, sizes.vectors * plane), offset(block, 2 * sizes.vectors * plane)
-            for j in range(units.count):
-                before, more = total[j], block[j]
-                after = before + more
-                back = after - before
-                lost[j] += (before - (after - back)) + (more - back)
-                total[j] = after
-                block[j] = 0
+            block = offset(group.carry, scratch.carried[r] + (sizes.carried + k) * plane)
+            total = offset(block, sizes.vectors * plane)
+            add_up(code.add_up, (block, total, offset(total, sizes.vectors * plane), units.count))
 
 
 @cpu_inlined
@@ -343,42 +334,16 @@ def _differentiate_projection(layer, units, scratch, group, phase, alive):
 
 
 @cpu_inlined
-def _differentiate_norms(sizes, layer, units, scratch, group, phase, alive):
-    """Turn the gradients of what was normalised into those of what a phase passed on.
-
-    Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
-    """
-    plane, lanes = group.count * units.row, _lanes_on_stack(layer.kept)
-    of_norms = sizes.kept - sizes.norms + phase.first_norm
+def _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive):
+    """Turn the gradients of what was normalised into those of what a phase passed on."""
+    plane, of_norms = group.count * units.row, sizes.kept - sizes.norms + phase.first_norm
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(alive):
         kept = offset(layer.kept, scratch.gates[r])
         for n in range(phase.norms):
             d = offset(group.carry, scratch.carried[r] + (sizes.states + 1 + n) * plane)
             x = offset(kept, (of_norms + n) * layer.hidden)
-            mean = _mean_of_products(d, d, layer.hidden, units.width, lanes, False)
-            slope = _mean_of_products(d, x, layer.hidden, units.width, lanes, True)
-            scale = kept[scales + n]
-            for j in range(layer.hidden):
-                d[j] = scale * (d[j] - mean - x[j] * slope)
-
-
-@cpu_inlined
-def _mean_of_products(a, b, count, width, lanes, both):
-    """Return the mean of `a`, or of the products of both, summed lane by lane first."""
-    for j in range(width):
-        lanes[j] = 0
-    whole = count // width * width
-    for i in range(0, whole, width):
-        for j in range(width):
-            lanes[j] += a[i + j] * b[i + j] if both else a[i + j]
-    for j in range(count - whole):
-        lanes[j] += a[whole + j] * b[whole + j] if both else a[whole + j]
-    total = 0.0
-    for j in range(width):
-        total += lanes[j]
-    lanes[0] = total / count
-    return lanes[0]
+            normalise_grad(code.normalise_grad, (d, x, layer.hidden, offset(kept, scales + n)))
 
 
 @cpu_inlined
@@ -426,7 +391,7 @@ def backward(
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
-    code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
+    code, sizes, task = BackwardCode(*code), Sizes(*sizes), Task(*task)
     layer = _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors)
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
@@ -449,7 +414,7 @@ def backward(
             for i in range(sizes.phases):
                 phase = backward_phase(phases, sizes.phases - 1 - i)
                 if phase.norms:
-                    _differentiate_norms(sizes, layer, units, scratch, group, phase, alive)
+                    _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive)
                 if phase.equations:
                     _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t)
                 else:
@@ -463,7 +428,7 @@ def backward(
                 asked = (asked + num_later) % alive
                 _add_products(code, layer, units, scratch, group, phase, alive, t, num_later)
             if sizes.vectors and t % SUMMED_STEPS == 0:
-                _add_up_vectors(sizes, units, scratch, group, alive)
+                _add_up_vectors(code, sizes, units, scratch, group, alive)
             rows_done += alive
         if done == steps:
             _leave_first_gradients(share, sizes, layer, units, scratch, group)

@@ -7,19 +7,15 @@ Projected inputs are planes, too, one per panel of units and gate, where the row
 phase passes on.
 """
 
-import math
 from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined, engine_kernel
-from varlen_rnn.products.gemm import Code
 from varlen_rnn.products.packing import no_weight, pack, part_of_weight, weight_of, weight_without_bias
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
-    TILE_VECTORS,
     copy_units,
     least,
-    make_stack_memory,
     offset,
     optimise_for_size,
     pointer,
@@ -27,7 +23,8 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
-from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, PER_EPSILON, Sizes, forward_phase
+from varlen_rnn.recurrence.norms import normalise
+from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Work,
@@ -39,8 +36,6 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Task
-
-_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
 
 
 class _Layer(NamedTuple):
@@ -400,53 +395,17 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
 
 
 @cpu_inlined
-def _normalise(sizes, layer, units, scratch, block, phase):
-    """Normalise over all units what a phase passes on, and keep it, with the inverse of what it was divided by.
-
-    Sums are those of each place of a panel first, in single lanes, then of the lanes: their order is that of units.
-    """
-    lanes, last = _lanes_on_stack(scratch.planes), units.count - 1
-    valid = layer.hidden - last * units.width
-    for n in range(phase.norms):
-        column = (sizes.kept - sizes.norms + phase.first_norm + n) * layer.hidden
-        for r in range(block.count):
+def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
+    """Normalise over all units what a phase passes on, and keep it, with the inverse of what it was divided by."""
+    column = (sizes.kept - sizes.norms + phase.first_norm) * layer.hidden
+    scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
+    for r in range(block.count):
+        kept = offset(layer.kept, block.rows[r] * layer.kept_stride)
+        for n in range(phase.norms):
             at = offset(scratch.passed, (phase.first_pass + n) * scratch.plane + r * units.width)
+            place, scale = offset(kept, column + n * layer.hidden), offset(kept, scales + n)
             step = sizes.passes * scratch.plane
-            for j in range(valid, units.width):
-                at[last * step + j] = 0
-            mean = _mean_of_panels(at, step, layer.hidden, units, lanes, 0, False)
-            for j in range(valid, units.width):
-                at[last * step + j] = mean
-            variance = _mean_of_panels(at, step, layer.hidden, units, lanes, mean, True)
-            lanes[0] = 1 / math.sqrt(variance + 1 / PER_EPSILON)
-            scale = lanes[0]  # a number of their type
-            row = block.rows[r] * layer.kept_stride
-            for i in range(units.count):
-                for j in range(units.width):
-                    at[i * step + j] = (at[i * step + j] - mean) * scale
-                if layer.keep:
-                    unit = i * units.width
-                    target = offset(layer.kept, row + column + unit)
-                    copy_units(1, offset(at, i * step), 0, target, 0, least(units.width, layer.hidden - unit))
-            if layer.keep:
-                end = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden
-                layer.kept[row + end + phase.first_norm + n] = scale
-
-
-@cpu_inlined
-def _mean_of_panels(at, step, hidden, units, lanes, less, squared):
-    """Return the mean of what stands in all panels less a number, or of its squares."""
-    for j in range(units.width):
-        lanes[j] = 0
-    for i in range(units.count):
-        for j in range(units.width):
-            value = at[i * step + j] - less
-            lanes[j] += value * value if squared else value
-    total = 0.0
-    for j in range(units.width):
-        total += lanes[j]
-    lanes[0] = total / hidden
-    return lanes[0]
+            normalise(code.normalise, (at, step, layer.hidden, layer.keep, place, scale))
 
 
 @cpu_inlined
@@ -475,7 +434,7 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
             if layer.keep:
                 _keep_rows(sizes, layer, units, scratch, block, panel, phase)
         if phase.norms:
-            _normalise(sizes, layer, units, scratch, block, phase)
+            _normalise_rows(code, sizes, layer, units, scratch, block, phase)
         operand = given
     return meetings
 
@@ -489,7 +448,7 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
-    code, sizes, task = Code(*code), Sizes(*sizes), Task(*task)
+    code, sizes, task = ForwardCode(*code), Sizes(*sizes), Task(*task)
     layer = _layer_of(task, last, keep, non_temporal)
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)

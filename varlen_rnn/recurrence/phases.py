@@ -17,6 +17,23 @@ NUMBER = 4  # bytes of the smallest number
 PER_EPSILON = 100_000  # 1 over what is added to a variance, as of PyTorch's `LayerNorm`: an integer is of any type
 
 
+class ForwardCode(NamedTuple):
+    """The addresses of functions that the forward loop calls; 0 of those that a cell has no use for."""
+
+    multiply: int
+    pack: int
+    normalise: int
+
+
+class BackwardCode(NamedTuple):
+    """The addresses of functions that the backward loop calls; 0 of those that a cell has no use for."""
+
+    multiply: int
+    pack: int
+    normalise_grad: int
+    add_up: int
+
+
 class Sizes(NamedTuple):
     """How many there are of each thing of a cell, and whether its equations read the output before.
 

@@ -1,0 +1,141 @@
+"""Values normalised over all units of a row, and sums of the gradients of vectors: of cells that have them alone.
+
+Each is compiled once per data type, for the loops to call by address: as parts of the loops they would make the first
+step of every cell wait longer.
+"""
+
+import functools
+import math
+
+from numba import types
+from numba.np.numpy_support import from_dtype
+
+from varlen_rnn.jit import address_of, caller, cpu_inlined
+from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
+from varlen_rnn.recurrence.phases import PER_EPSILON
+
+_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
+
+
+def _norm_arguments(scalar):
+    address = types.CPointer(scalar)
+    return address, types.intp, types.intp, types.boolean, address, address
+
+
+def _normalise(at, step, hidden, keep, kept, scale):
+    """Normalise `hidden` numbers, of which a panel's stand `step` from those of the next; perhaps keep them.
+
+    Their deviations are divided by the standard deviation, whose inverse is kept at `scale`.  Sums are those of each
+    place of a panel first, in single lanes, then of the lanes: their order is that of units.
+    """
+    lanes, width = _lanes_on_stack(at), width_of(at)
+    panels = (hidden + width - 1) // width
+    last, valid = offset(at, (panels - 1) * step), hidden - (panels - 1) * width
+    for j in range(valid, width):
+        last[j] = 0
+    mean = _mean_of_panels(at, step, hidden, panels, lanes, 0, False)
+    for j in range(valid, width):
+        last[j] = mean
+    lanes[0] = 1 / math.sqrt(_mean_of_panels(at, step, hidden, panels, lanes, mean, True) + 1 / PER_EPSILON)
+    inverse = lanes[0]  # a number of their type
+    for i in range(panels):
+        for j in range(width):
+            at[i * step + j] = (at[i * step + j] - mean) * inverse
+        if keep:
+            for j in range(least(width, hidden - i * width)):
+                kept[i * width + j] = at[i * step + j]
+    if keep:
+        scale[0] = inverse
+
+
+@cpu_inlined
+def _mean_of_panels(at, step, hidden, panels, lanes, less, squared):
+    """Return the mean of what stands in all panels less a number, or of its squares."""
+    width = width_of(at)
+    for j in range(width):
+        lanes[j] = 0
+    for i in range(panels):
+        for j in range(width):
+            value = at[i * step + j] - less
+            lanes[j] += value * value if squared else value
+    total = 0.0
+    for j in range(width):
+        total += lanes[j]
+    lanes[0] = total / hidden
+    return lanes[0]
+
+
+def _grad_arguments(scalar):
+    address = types.CPointer(scalar)
+    return address, address, types.intp, address
+
+
+def _normalise_grad(d, x, hidden, scale):
+    """Turn the gradients of what was normalised into those of what it was before.
+
+    Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
+    """
+    lanes = _lanes_on_stack(d)
+    mean = _mean_of_products(d, d, hidden, lanes, False)
+    slope = _mean_of_products(d, x, hidden, lanes, True)
+    for j in range(hidden):
+        d[j] = scale[0] * (d[j] - mean - x[j] * slope)
+
+
+@cpu_inlined
+def _mean_of_products(a, b, count, lanes, both):
+    """Return the mean of `a`, or of the products of both, summed lane by lane first."""
+    width = width_of(a)
+    for j in range(width):
+        lanes[j] = 0
+    whole = count // width * width
+    for i in range(0, whole, width):
+        for j in range(width):
+            lanes[j] += a[i + j] * b[i + j] if both else a[i + j]
+    for j in range(count - whole):
+        lanes[j] += a[whole + j] * b[whole + j] if both else a[whole + j]
+    total = 0.0
+    for j in range(width):
+        total += lanes[j]
+    lanes[0] = total / count
+    return lanes[0]
+
+
+def _sum_arguments(scalar):
+    address = types.CPointer(scalar)
+    return address, address, address, types.intp
+
+
+def _add_up(block, total, lost, count):
+    """Add what was summed in a block of steps to the sums of all blocks, and what that lost to what is lost.
+
+    Source: the two-sum of Knuth.
+    """
+    for j in range(count):
+        before, more = total[j], block[j]
+        after = before + more
+        back = after - before
+        lost[j] += (before - (after - back)) + (more - back)
+        total[j] = after
+        block[j] = 0
+
+
+normalise, normalise_grad, add_up = caller(_norm_arguments), caller(_grad_arguments), caller(_sum_arguments)
+
+
+@functools.cache
+def address_of_norm(dtype):
+    """Return the address that `normalise` calls."""
+    return address_of(_normalise, _norm_arguments(from_dtype(dtype)))
+
+
+@functools.cache
+def address_of_norm_grad(dtype):
+    """Return the address that `normalise_grad` calls."""
+    return address_of(_normalise_grad, _grad_arguments(from_dtype(dtype)))
+
+
+@functools.cache
+def address_of_sum(dtype):
+    """Return the address that `add_up` calls."""
+    return address_of(_add_up, _sum_arguments(from_dtype(dtype)))
