@@ -32,7 +32,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
-from varlen_rnn.recurrence.norms import add_up, normalise_grad
+from varlen_rnn.recurrence.norms import add_up, copy_planes, normalise_grad
 from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -236,7 +236,7 @@ def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
 
 
 @cpu_inlined
-def _load_rows(share, sizes, layer, units, scratch, group, phase, block):
+def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
     """Copy to the scratch what a phase's equations read of a block of rows."""
     unit, plane = units.first + block.unit, group.count * units.row
     for r in range(block.first, block.first + block.count):
@@ -268,7 +268,8 @@ def _load_rows(share, sizes, layer, units, scratch, group, phase, block):
         copy_runs(sizes.states - 1, others, step, offset(previous, scratch.plane), scratch.plane, block.units)
         given = offset(layer.rows, row * sizes.rows * layer.hidden + unit)
         of_row = offset(here, sizes.carried * scratch.plane)
-        copy_runs(sizes.rows, given, layer.hidden, of_row, scratch.plane, block.units)
+        if sizes.rows:
+            copy_planes(code.copy, (given, layer.hidden, of_row, scratch.plane, sizes.rows, block.units))
 
 
 @cpu_inlined
@@ -347,7 +348,7 @@ def _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive
 
 
 @cpu_inlined
-def _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t):
+def _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase, alive, t):
     """Run a phase's equations over all sequences of a step."""
     for first in range(0, alive, BACKWARD_ROWS):
         count = least(BACKWARD_ROWS, alive - first)
@@ -357,7 +358,7 @@ def _differentiate_phase(share, sizes, layer, units, scratch, group, phase, aliv
             block = _Block(t, first, count, unit, num_units, span)
             if phase.of_states:
                 _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive)
-            _load_rows(share, sizes, layer, units, scratch, group, phase, block)
+            _load_rows(code, share, sizes, layer, units, scratch, group, phase, block)
             vectors = offset(units.vectors, units.first + unit)
             step_backward(phase.equations, (scratch.planes, vectors, units.vector_step, count, span))
             _store_rows(sizes, layer, units, scratch, group, phase, block)
@@ -416,7 +417,7 @@ def backward(
                 if phase.norms:
                     _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive)
                 if phase.equations:
-                    _differentiate_phase(share, sizes, layer, units, scratch, group, phase, alive, t)
+                    _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase, alive, t)
                 else:
                     _differentiate_projection(layer, units, scratch, group, phase, alive)
                 if phase.depth == 0:

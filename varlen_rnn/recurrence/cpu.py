@@ -14,7 +14,7 @@ from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_norm, address_of_norm_grad, address_of_sum
+from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 
@@ -54,7 +54,7 @@ def _prepared(cell, dtype, shape, backward):
     loop = Loop(kernel, memory_of, width, carry_rows, panel_rows, may_meet)
     row = unit_blocks * width
     norm = address_of_norm_grad if backward else address_of_norm
-    more = [norm(dtype) if sizes.norms else 0]
+    more = [address_of_copy(dtype) if sizes.rows else 0, norm(dtype) if sizes.norms else 0]
     more += [address_of_sum(dtype) if sizes.vectors else 0] * backward
     return _Prepared((*code_of(dtype), *more), tuple(sizes), table, loop, unit_blocks, row, row == shape.hidden)
 

@@ -23,7 +23,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
-from varlen_rnn.recurrence.norms import normalise
+from varlen_rnn.recurrence.norms import copy_planes, normalise
 from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -269,7 +269,7 @@ def _project_rows(code, sizes, layer, units, scratch, num_rows):
 
 
 @cpu_inlined
-def _bring_rows(sizes, layer, units, scratch, num_rows):
+def _bring_rows(code, sizes, layer, units, scratch, num_rows):
     """Copy the inputs that are not projected, of the listed rows, for the thread's units."""
     for unit_block in range(units.first, units.end):
         unit, plane = unit_block * units.width, PROJECTED_ROWS * units.width
@@ -277,7 +277,8 @@ def _bring_rows(sizes, layer, units, scratch, num_rows):
         for r in range(num_rows):
             source = offset(layer.rows, scratch.rows[r] * sizes.rows * layer.hidden + unit)
             valid = least(units.width, layer.hidden - unit)
-            copy_units(sizes.rows, source, layer.hidden, offset(target, r * units.width), plane, valid)
+            there = offset(target, r * units.width)
+            copy_planes(code.copy, (source, layer.hidden, there, plane, sizes.rows, valid))
 
 
 @cpu_inlined
@@ -476,7 +477,7 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
                     num_rows, until = _find_rows(share, layer, scratch, group, first, count, alive, t)
                     _project_rows(code, sizes, layer, units, scratch, num_rows)
                     if sizes.rows:
-                        _bring_rows(sizes, layer, units, scratch, num_rows)
+                        _bring_rows(code, sizes, layer, units, scratch, num_rows)
                     projected_until, at_x = until if count == alive else projected_until, 0
                 at, operands = first * carry.output_step, offset(carry.operands, first * carry.output_step)
                 outputs = offset(carry.outputs, at)

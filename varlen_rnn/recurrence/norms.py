@@ -1,4 +1,4 @@
-"""Values normalised over all units of a row, and sums of the gradients of vectors: of cells that have them alone.
+"""Norms over all units of a row, inputs of rows, and sums of the gradients of vectors: of cells that have them alone.
 
 Each is compiled once per data type, for the loops to call by address: as parts of the loops they would make the first
 step of every cell wait longer.
@@ -120,6 +120,19 @@ def _add_up(block, total, lost, count):
         block[j] = 0
 
 
+def _copy_arguments(scalar):
+    address = types.CPointer(scalar)
+    return address, types.intp, address, types.intp, types.intp, types.intp
+
+
+def _copy_planes(source, source_step, target, target_step, planes, count):
+    """Copy `count` numbers of each of some planes."""
+    for k in range(planes):
+        for j in range(count):
+            target[k * target_step + j] = source[k * source_step + j]
+
+
+copy_planes = caller(_copy_arguments)
 normalise, normalise_grad, add_up = caller(_norm_arguments), caller(_grad_arguments), caller(_sum_arguments)
 
 
@@ -139,3 +152,9 @@ def address_of_norm_grad(dtype):
 def address_of_sum(dtype):
     """Return the address that `add_up` calls."""
     return address_of(_add_up, _sum_arguments(from_dtype(dtype)))
+
+
+@functools.cache
+def address_of_copy(dtype):
+    """Return the address that `copy_planes` calls."""
+    return address_of(_copy_planes, _copy_arguments(from_dtype(dtype)))

@@ -22,6 +22,7 @@ class ForwardCode(NamedTuple):
 
     multiply: int
     pack: int
+    copy: int
     normalise: int
 
 
@@ -30,6 +31,7 @@ class BackwardCode(NamedTuple):
 
     multiply: int
     pack: int
+    copy: int
     normalise_grad: int
     add_up: int
 
