@@ -16,8 +16,8 @@ _COUNTS = (1, 2147483629, 2147483647)
 
 _ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "pow"}
 _OF_ONE_ROW = _ELEMENTWISE | {
-    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "sum", "sum_to", "embedding",
-    "reduce_sum", "reduce_mean", "reduce_grad",
+    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "detach", "sum", "sum_to",
+    "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
 }  # fmt: skip
 # With the gradients that are operators of their own.
 _BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*_ELEMENTWISE, "log_softmax", "getitem", "reshape")}
