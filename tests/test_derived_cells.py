@@ -17,6 +17,7 @@ from varlen_rnn.cells import (
     RNN_RELU,
     RNN_TANH,
     EquationError,
+    Row,
     cell,
     find_cell,
     maximum,
@@ -173,11 +174,12 @@ def test_what_is_no_equation_is_refused_with_its_line(equations, message):
     assert "refused" not in registry._CELLS
 
 
-@pytest.mark.parametrize("given", [None, 3, "lstm", LSTM, print], ids=str)
+def test_it_decorates_with_a_name():
+    assert cell(name="leaky")(lambda a, /, h: tanh(a) + h).name == "leaky"
+
+
+@pytest.mark.parametrize("given", [3, "lstm", LSTM, print], ids=str)
 def test_what_is_no_function_is_refused(given):
-    if given is None:
-        assert callable(cell(given))
-        return
     with pytest.raises(vr.InputError, match="a function of scalars"):
         cell(given)
 
@@ -205,6 +207,23 @@ def test_a_layer_a_program_and_a_copy(tmp_path):
     y, _ = layer(x)
     (y * y).mean().backward()
     assert np.abs(layer.gain_l0.grad).max() > 0
+    with vr.program_guard() as program:
+        fetched, _ = layer(vr.data("x", [-1, 3], "float64", lod_level=1))
+    program.save(tmp_path / "p")
+    (found,) = vr.Executor().run(vr.Program.load(tmp_path / "p"), {"x": x}, [fetched.name])
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(y))
+
+
+@pytest.mark.parametrize("annotation", [Row, "Row", "cells.Row", "vr.cells.Row"], ids=str)
+def test_an_input_of_rows_is_told_by_its_annotation(annotation):
+    """As text, too: so are annotations in a file that begins with `from __future__ import annotations`."""
+
+    def masked(a, /, *, mask, gain):
+        return tanh(a) * mask * gain
+
+    masked.__annotations__["mask"] = annotation
+    found = cell(masked)
+    assert (found.rows, found.vectors) == (("mask",), ("gain",))
 
 
 def test_options_are_found_by_name_in_a_fresh_process():

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.cells.derive import Derived, Step
-from varlen_rnn.cells.trace import EquationError
+from varlen_rnn.cells.trace import EquationError, Node
 
-_SAMPLES, _COMPARED = 48, 6
+_SAMPLES, _COMPARED = 48, 6  # points at which gradients are differences, and of these, at which the source is run
 _STEP, _TOLERANCE = 1e-5, 1e-6
 _LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
@@ -26,11 +26,7 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
     columns = [column for group in derived.columns for column in group]
     with np.errstate(all="ignore"):
         _check_differences(name, step, derived, given, pairs)
-        roots = [
-            *step.results,
-            *(c.kept for c in columns if c.kept >= 0),
-            *(c.number for c in columns if c.number >= 0),
-        ]
+        roots = [*step.results, *(k for c in columns for k in (c.kept, c.number) if k >= 0)]
         d_norms = [gradient.number for (op, _), gradient in derived.gradients.items() if op == "norm"]
         d_prev = [gradient.number for (op, _), gradient in derived.gradients.items() if op in ("prev", "vector")]
         values = trace.evaluate(given, [*roots, *d_prev, *(value for _, value in ends), *d_norms])
@@ -39,14 +35,14 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
 
 
 def _check_differences(name: str, step: Step, derived: Derived, given: dict[int, Any], pairs: list[Any]) -> None:
+    """Raise unless the derived gradients are central differences of the trace; `pairs`: results, their gradients."""
     trace, ends = step.trace, [k for k, _ in pairs]
+    leaves = {_name_of(node): k for k, node in enumerate(trace.nodes)}
     at_rest = trace.evaluate(given, ends)
     frozen = {k: value for k, value in at_rest.items() if trace.nodes[k].op == "constant"}
     gradients = trace.evaluate(given, [gradient.number for gradient in derived.gradients.values()])
     for (op, what), gradient in derived.gradients.items():
-        name_of = [node.operands[0] if node.op == "norm" else node.what for node in trace.nodes]
-        leaf = next(k for k, node in enumerate(trace.nodes) if node.op == op and name_of[k] == what)
-        sums = []
+        leaf, sums = leaves[op, what], []
         for sign in (1, -1):
             moved = trace.evaluate(given | {leaf: given[leaf] + sign * _STEP}, ends, frozen)
             sums.append(sum(moved[k] * d for k, d in pairs))
@@ -68,8 +64,7 @@ class _Run:
 
     def __init__(self, step: Step, derived: Derived, values: dict[int, float]) -> None:
         self.step, self.derived, self.values, trace = step, derived, values, step.trace
-        names = ((n.op, n.operands[0] if n.op == "norm" else n.what) for n in trace.nodes)
-        self.numbers = {name: k for k, name in enumerate(names)}
+        self.numbers = {_name_of(node): k for k, node in enumerate(trace.nodes)}
         self.prev = tuple(self.leaf("prev", number) for number in range(len(step.states)))
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
         self.v = tuple(self.leaf(op, name) for op, name in others)
@@ -123,11 +118,10 @@ class _Run:
         return d_slots, carried, d_norms + d_vectors
 
     def _d_operand(self, number: int) -> float:
-        """Return the gradient that the product of a phase passes back."""
-        for gate in self.derived.gates[number]:
-            nodes = self.step.trace.nodes
-            return self.leaf("d_operand", next(n.operands[0] for n in nodes if n.op == "of" and n.what == gate))
-        return np.nan
+        """Return the gradient that the product of a phase passes back; NaN of one without products."""
+        gates = self.derived.gates[number]
+        read = (node.operands[0] for node in self.step.trace.nodes if node.op == "of" and node.what in gates)
+        return self.leaf("d_operand", next(read, None))
 
 
 def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ...], values: dict[int, float]) -> None:
@@ -151,6 +145,11 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
     if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
         expected = "derived functions that compute the trace"
         raise EquationError(f"cell {name!r}", expected=expected, got=f"{found}, {wanted}")
+
+
+def _name_of(node: Node) -> tuple[str, Any]:
+    """Return what gradients call a node: its kind, and its name or, of a norm, what it normalises."""
+    return node.op, node.operands[0] if node.op == "norm" else node.what
 
 
 def _python(function: Any) -> Any:

@@ -83,11 +83,9 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None,
 
 def _define(function: Callable[..., Any], name: str, proj_clip: float | None) -> Cell:
     try:
-        step = _trace(function, name)
+        step = _trace(function)
         derived = derive(step)
-    except InputError as error:
-        raise _located(error, function, name) from error
-    except Exception as error:
+    except Exception as error:  # equations are a user's code, and may raise anything
         raise _located(error, function, name) from error
     return _made(step, derived, name, function, proj_clip)
 
@@ -98,7 +96,7 @@ def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
 
 
 def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any], proj_clip: float | None = None) -> Cell:
-    phases = _phases(step, derived, name)
+    phases = _phases(derived, name)
     check_derived(name, step, derived, phases)
     return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin, proj_clip)
 
@@ -115,14 +113,14 @@ def _located(error: Exception, function: Callable[..., Any], name: str) -> Equat
     return EquationError(f"cell {name!r}, {code.co_filename}:{line}: {text}\n{message}")
 
 
-def _trace(function: Callable[..., Any], name: str) -> Step:
-    """Run the equations once."""
+def _trace(function: Callable[..., Any]) -> Step:
+    """Run the equations once; raise unless they read all that the signature names, and return all states."""
     parameters = inspect.signature(function).parameters
     kinds = [(p.kind, p.name) for p in parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    rows = tuple(n for n in others if parameters[n].annotation in (Row, Row.__name__))
+    rows = tuple(n for n in others if _is_row(parameters[n].annotation))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
         raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))
@@ -143,13 +141,19 @@ def _trace(function: Callable[..., Any], name: str) -> Step:
     return step
 
 
+def _is_row(annotation: Any) -> bool:
+    """Return whether an annotation is `Row`, which is text where the file puts off annotations, as `cells.Row`."""
+    return annotation is Row or (isinstance(annotation, str) and annotation.rpartition(".")[2] == Row.__name__)
+
+
 def _gates(step: Step, part: str) -> tuple[str, ...]:
+    """Return the gates of which the equations read a part: "x", the projected input, or another leaf of a trace."""
     nodes = step.trace.nodes
     found = {nodes[k].what for k in step.trace.reach(step.results) if nodes[k].op == part}
     return tuple(gate for gate in step.gates if gate in found)
 
 
-def _phases(step: Step, derived: Derived, name: str) -> tuple[Phase, ...]:
+def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
     """Return the phases, their functions compiled when they are first used."""
     file = f"<cell {name}>"
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file

@@ -43,7 +43,7 @@ class Scalar(Symbol):
 
     def _refuse(self, *_: Any) -> Any:
         hint = "choose by where(condition, a, b)"
-        raise EquationError("an equation", expected=f"{', '.join(OPERATIONS)}", got="the value of a scalar", hint=hint)
+        raise EquationError("an equation", expected=", ".join(OPERATIONS), got="the value of a scalar", hint=hint)
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
     __mod__ = __matmul__ = __floordiv__ = __rpow__ = _refuse
