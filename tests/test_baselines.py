@@ -57,9 +57,12 @@ def test_the_rectangle_is_counted():
     assert vr.baselines.Padded.rows(x) == 21
 
 
-def test_dropout_between_layers_draws_the_same_mask():
+@pytest.mark.parametrize(
+    "options", [{"dropout": 0.5}, {"dropout": 0.5, "dropout_per": "sequence"}, {"weight_dropout": 0.5}], ids=str
+)
+def test_dropout_draws_the_same_mask(options):
     vr.manual_seed(0)
-    layer = vr.nn.GRU(3, 4, 2, dropout=0.5, bidirectional=True, dtype=np.float64)
+    layer = vr.nn.GRU(3, 4, 2, bidirectional=True, dtype=np.float64, **options)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 3)), [[2, 0, 4]])
     vr.manual_seed(1)
     y, _ = layer(x)
@@ -101,6 +104,8 @@ def test_equal_sequences_are_reversed():
 def test_only_recurrent_layers_have_a_twin():
     with pytest.raises(vr.DTypeError, match=r"nn\.LSTM, nn\.GRU or nn\.Recurrent"):
         vr.baselines.Padded(vr.nn.Linear(2, 3))
+    with pytest.raises(vr.ShapeError, match="Padded, layer: expected a cell without inputs of rows"):
+        vr.baselines.Padded(vr.nn.GRU(2, 3, zoneout=0.1))
 
 
 @pytest.mark.parametrize("index", [[0, 2], [-2]])

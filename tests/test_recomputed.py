@@ -101,6 +101,12 @@ def test_checkpoints_are_of_the_rows(rows):
         vr.tape.variable.apply("recomputed_recurrent_grad", *given, **attrs)
 
 
+@pytest.mark.parametrize("option", ["zoneout", "recurrent_dropout"])
+def test_masks_are_refused_when_a_layer_is_made(option):
+    with pytest.raises(vr.ShapeError, match="recompute: expected False"):
+        vr.nn.LSTM(3, 4, recompute=True, **{option: 0.1})
+
+
 @pytest.mark.parametrize("recompute", [0, -1, 1.5, "yes"])
 def test_steps_are_a_number(recompute):
     with pytest.raises(vr.InputError, match="recompute"):

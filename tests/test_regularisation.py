@@ -170,6 +170,9 @@ def test_rows_of_a_cell_of_ones_own():
     for rows in (None, {}, {"other": gain}, 3, {"gain": np.zeros((8, 4))}, {"gain": np.zeros((9, 4), np.float32)}):
         with pytest.raises(vr.InputError):
             layer(x, rows=rows)
+    whole, (), last = layer.all_states(x, rows={"gain": gain})
+    np.testing.assert_array_equal(np.asarray(whole), np.asarray(y))
+    assert last.shape == (2, 4, 4)
     with pytest.raises(vr.InputError, match="one layer"):
         vr.nn.Recurrent(gated, 3, 4, num_layers=2, dtype=np.float64)(x, rows={"gain": gain})
     with pytest.raises(vr.InputError, match="the layer draws them"):
@@ -184,9 +187,10 @@ def test_what_is_no_probability_is_refused(given):
 
 
 def test_repr_and_bounds():
-    assert "zoneout=0.1, zoneout=0.2, recurrent_dropout=0.3" in repr(
-        vr.nn.LSTM(3, 4, zoneout=(0.1, 0.2), recurrent_dropout=0.3)
-    )
+    layer = vr.nn.LSTM(3, 4, zoneout=(0.1, 0.2), recurrent_dropout=0.3, weight_dropout=0.4)
+    assert "zoneout=(0.1, 0.2), recurrent_dropout=0.3, weight_dropout=0.4" in repr(layer)
+    assert "zoneout=0.1" in repr(vr.nn.GRU(3, 4, zoneout=0.1))
+    assert "weight_dropout" not in repr(vr.nn.RNN(3, 4, zoneout=0.1))
     with pytest.raises(vr.InputError, match="proj_size"):
         vr.nn.LSTM(3, 4, zoneout=0.1, proj_size=2)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from varlen_rnn.errors import DTypeError
+from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
@@ -27,7 +27,8 @@ class Padded(Module):
     Parameters
     ----------
     layer : nn.Recurrent
-        RNN, LSTM, GRU, or one of a cell of your own.  Its Parameters are used, not copied.
+        RNN, LSTM, GRU, or one of a cell of your own; without inputs of rows, so neither zoneout nor recurrent dropout.
+        Its Parameters are used, not copied.
 
     Examples
     --------
@@ -45,6 +46,9 @@ class Padded(Module):
         if not isinstance(layer, Recurrent):
             expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
             raise DTypeError("Padded, layer", expected=expected, got=type(layer).__name__)
+        if layer.cell.rows:
+            expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.rows}"
+            raise ShapeError("Padded, layer", expected=expected, got=got)
         self.layer = layer
 
     @staticmethod
@@ -69,7 +73,7 @@ class Padded(Module):
         last: list[Variable] = []
         for number in range(layer.num_layers):
             if number:
-                x = dropout(x, layer.dropout, layer.training)
+                x = dropout(x, layer.dropout, layer.training, layer.dropout_per)
             outputs = []
             for direction, suffix in zip(directions, layer.suffixes(number), strict=True):
                 initial = [None if s is None else s[len(last) : len(last) + 1] for s in states]

@@ -55,8 +55,12 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     return proj_size
 
 
-def _check_recompute(recompute: bool | int) -> bool | int:
-    return recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
+def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
+    recompute = recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
+    if recompute and cell.rows:
+        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are not cut into chunks"
+        raise ShapeError("recompute", expected=f"False of the cell {cell.name!r}", got=shown(recompute), hint=hint)
+    return recompute
 
 
 class Recurrent(Module):
@@ -79,17 +83,16 @@ class Recurrent(Module):
     direction : {"forward", "backward", "both"}, optional
         "backward" runs each sequence from its last row to its first; "both" does that beside a forward direction.
     merge : {"concat", "sum", "mean"}
-        What becomes of the outputs of both directions, in every layer: they stand side by side, or are added up.
+        What becomes of the outputs of both directions, in every layer: side by side, their sum, or their mean.
     dropout_per : {"row", "sequence"}
         What has a mask of its own between layers: every row, or every sequence (Gal and Ghahramani, 2016).
     proj_size : int
         Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
         products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
-
     recompute : bool or int
         Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
         of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps
-        them all.
+        them all.  Of cells without inputs of rows: without zoneout and recurrent dropout.
 
     Attributes
     ----------
@@ -143,7 +146,7 @@ class Recurrent(Module):
         check_choice(dropout_per, "dropout_per", "row", "sequence")
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
-        self.recompute = _check_recompute(recompute)
+        self.recompute = _check_recompute(recompute, cell)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
             shapes = self._shapes(layer)
@@ -187,9 +190,9 @@ class Recurrent(Module):
         """Return the endings of the names of a layer's parameters, one per direction."""
         return [f"_l{layer}{_ENDS[backward]}" for backward in self._reverse]
 
-    def weights(self, suffix: str) -> list[Parameter | None]:
-        """Return the parameters of a layer and direction, None where one is missing, as the operator takes them."""
-        return [getattr(self, name + suffix) for name in self._names]
+    def weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
+        return [self._weight(name + suffix) for name in self._names]
 
     def merged(self, y: Variable) -> Variable:
         """Return what becomes of the columns of all directions, side by side."""
@@ -214,18 +217,20 @@ class Recurrent(Module):
         Returns
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
-            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` adds them up.
+            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` makes one of them.
         last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
 
-    def all_states(self, x: Rows, states: Any = None) -> tuple[Variable, tuple[Variable, ...], Any]:
+    def all_states(
+        self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, tuple[Variable, ...], Any]:
         """Return the outputs, every other state of every row, and the last states.
 
         Parameters
         ----------
-        x, states
+        x, states, rows
             As of a call of the layer.
 
         Returns
@@ -245,7 +250,7 @@ class Recurrent(Module):
         """
         if (into := recorder()) is not None:
             into.suggest(self)
-        y, last, others = self._run(x, self.each_state(states), all_states=True)
+        y, last, others = self._run(x, self.each_state(states), all_states=True, rows=rows)
         return y, others, last if len(last) > 1 else last[0]
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
@@ -313,8 +318,7 @@ class Recurrent(Module):
         """Return the weights of a layer, and its inputs of rows, direction by direction."""
         found: list[Variable | None] = []
         for suffix in self.suffixes(layer):
-            found += [self._weight(name + suffix) for name in self._names]
-            found += given
+            found += [*self.weights(suffix), *given]
             for p, per_sequence in self._masks():
                 with no_grad():
                     mask = apply(
@@ -358,10 +362,6 @@ class Recurrent(Module):
         text += f", dropout_per={self.dropout_per!r}" if self.dropout_per != "row" else ""
         text += f", merge={self.merge!r}" if self.merge != "concat" else ""
         text += f", proj_size={self.proj_size}" if self.proj_size else ""
-        for p, per_sequence in self._masks():
-            text += f", {'recurrent_dropout' if per_sequence else 'zoneout'}={p}"
-        weight_dropout = getattr(self, "weight_dropout", 0)
-        text += f", weight_dropout={weight_dropout}" if weight_dropout else ""
         return text + (f", recompute={self.recompute}" if self.recompute else "")
 
 
@@ -393,6 +393,13 @@ class _Regularised(Recurrent):
     def _masks(self) -> list[tuple[float, bool]]:
         masks = [(p, False) for p in self.zoneout] if any(self.zoneout) else []
         return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
+
+    def extra_repr(self) -> str:
+        """Return what `Recurrent` says, and the probabilities that are not 0."""
+        text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
+        text += f", zoneout={zoneout}" if any(self.zoneout) else ""
+        text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
+        return text + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
 
 
 class LSTM(_Regularised):
