@@ -9,8 +9,8 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
 Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
 gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `proj_clip` projected outputs,
 `clip` what goes into the activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates,
-candidate and output;
-`zoneout`, by masks keep_h and keep_c of what stays as it was; `recurrent_dropout`, by a mask of what products read.
+candidate and output; `zoneout`, by masks keep_h and keep_c of what stays as it was; `recurrent_dropout`, by a mask
+mask_h of what products read.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and

@@ -4,8 +4,8 @@ float32 takes a polynomial exponential and a rational tangent, which vectorise a
 place; float64 takes the C library's, for there accuracy is the point.
 
 Sources: the exponential splits -x = n ln 2 - r and evaluates a minimax polynomial in r (Cephes, `expf`); the logarithm
-is that of the mantissa by a minimax polynomial, and of the power of two (Cephes, `logf`); the
-hyperbolic tangent is the rational minimax approximation on [-7.9, 7.9] that Eigen uses (`generic_fast_tanh_float`).
+is that of the power of two, and of the mantissa by a minimax polynomial (Cephes, `logf`); the hyperbolic tangent is the
+rational minimax approximation on [-7.9, 7.9] that Eigen uses (`generic_fast_tanh_float`).
 """
 
 import math

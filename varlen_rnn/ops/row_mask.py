@@ -1,7 +1,7 @@
-"""Masks of rows, for recurrent cells with zoneout or dropout of what their products read; drawn each time that it runs.
+"""Masks of rows, for zoneout and for dropout with one mask per sequence; drawn each time that the operator runs.
 
 The numbers come from a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-with a key of the context's generator: those of a row or sequence depend on neither threads nor on what comes after it.
+with a key of the context's generator: those of a row or sequence depend neither on threads nor on what comes after it.
 """
 
 import numpy as np
