@@ -99,6 +99,14 @@ def names_of_weights(cell, count):
     raise ShapeError("recurrent, weights", expected=expected, got=count)
 
 
+def names_of_inputs(cell, count):
+    """Return the names of `count` inputs, and what the names of each direction's weights end with."""
+    of_weights = count - 1 - len(cell.states)
+    names = names_of_weights(cell, of_weights)
+    ends = ("", "_reverse")[: of_weights // len(names)]
+    return ("x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)), ends
+
+
 def _hidden(cell, weights):
     """Return the hidden size, which one of the weights of a direction tells."""
     if "weight_hr" in weights:
@@ -205,11 +213,12 @@ def _direction(cell, layer, weights):
 def flat(directions):
     """Return the weights of Directions, or their gradients, one after another, as inputs are."""
     arrays = []
-    for *four, projection, vectors, of_rows in directions:
+    for direction in directions:
+        *four, projection, vectors, of_rows = direction
         arrays += [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
         if of_rows is not None:
-            hidden = (projection if projection is not None else four[1]).shape[1]
-            arrays += map(np.ascontiguousarray, np.split(of_rows, of_rows.shape[1] // hidden, axis=1))
+            parts = np.split(of_rows, of_rows.shape[1] // direction.hidden, axis=1)
+            arrays += map(np.ascontiguousarray, parts)
     return arrays
 
 

@@ -21,7 +21,7 @@ from varlen_rnn.ops.layer_inputs import (
     flat,
     full_states,
     layer_of,
-    names_of_weights,
+    names_of_inputs,
     of_outputs,
     operands_of,
     ways_of,
@@ -56,17 +56,20 @@ def _chunks(plan, every, backward):
         yield _Chunk(taken, SortedSeqs(offsets), alive)
 
 
-def _run(cell, operands, plan, every, way, y, last, checkpoints=None):
-    """Run one direction, which writes its outputs and last states; note the states at which chunks begin."""
-    x, weights, backward = operands[0], operands[1], way
+def _run(cell, operands, plan, every, y, last, checkpoints=None):
+    """Run one direction, which writes its outputs and last states; note the states at which chunks begin.
+
+    `operands` are the rows, the Direction, and whether it runs backward; `last` holds the initial states.
+    """
+    x, direction, backward = operands
     order = plan.sorted_indices
-    states = last[:, order]  # the initial ones, by rank
+    states = last[:, order]  # by rank
     for chunk in _chunks(plan, every, backward):
         begin = states[:, : chunk.alive].copy()  # what follows overwrites it
         if checkpoints is not None:
             checkpoints.append(begin.reshape(-1, begin.shape[2]))
         part, end, _ = recurrence.forward(
-            cell, x[chunk.rows], [weights], begin[:, None], chunk.plan, False, (backward,)
+            cell, x[chunk.rows], [direction], begin[:, None], chunk.plan, False, (backward,)
         )
         y[chunk.rows] = part
         states[:, : chunk.alive] = end[:, 0]
@@ -85,7 +88,7 @@ def _forward(*inputs, cell, keep, reverse, every):
     for number, (direction, way) in enumerate(zip(weights, ways_of(reverse, len(weights)), strict=True)):
         columns = y[:, number * layer.outputs : (number + 1) * layer.outputs]
         checkpoints = [np.empty((0, layer.hidden), x.dtype)]
-        _run(cell, (x, direction), plan, every, way, columns, last[:, number], checkpoints if keep else None)
+        _run(cell, (x, direction, way), plan, every, columns, last[:, number], checkpoints if keep else None)
         kept.append(LoDTensor.wrap(np.concatenate(checkpoints)))
     outputs = [LoDTensor.wrap(state) for state in of_outputs(layer, last)]
     return [LoDTensor.wrap(y, layer.x.structure), *outputs, *(kept if keep else ())]
@@ -142,7 +145,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse, eve
     for number, (direction, way) in enumerate(zip(weights, ways_of(reverse, count), strict=True)):
         columns = d_y[:, number * layer.outputs : (number + 1) * layer.outputs]
         begins = _begins(cell, layer, plan, every, way, kept[number].data)
-        d = _run_back(cell, (x, direction), begins, plan, columns, d_states[:, number], d_x, need_weights)
+        d = _run_back(cell, (x, direction, way), begins, plan, columns, d_states[:, number], d_x, need_weights)
         d_weights.append(d)
     d_x = layer.x.like(d_x) if need_x else layer.x
     groups = d_weights if need_weights else weights
@@ -150,7 +153,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse, eve
 
 
 def _begins(cell, layer, plan, every, way, checkpoints):
-    """Return the chunks of a direction, each with whether it runs backward, and the states at which it begins."""
+    """Return the chunks of a direction, each with the states at which it begins."""
     chunks = list(_chunks(plan, every, way))
     num_states, end, begins = len(cell.states), 0, []
     wanted = num_states * sum(chunk.alive for chunk in chunks)
@@ -159,22 +162,22 @@ def _begins(cell, layer, plan, every, way, checkpoints):
         raise ShapeError(what, expected=f"{wanted} rows", got=len(checkpoints), hint="what the layer kept")
     for chunk in chunks:
         first, end = end, end + num_states * chunk.alive
-        begins.append((chunk, way, checkpoints[first:end].reshape(num_states, 1, chunk.alive, layer.hidden)))
+        begins.append((chunk, checkpoints[first:end].reshape(num_states, 1, chunk.alive, layer.hidden)))
     return begins
 
 
 def _run_back(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
     """Return the gradients of the weights of a direction; add those of its rows, and overwrite those of its states."""
-    x, direction = operands
+    x, direction, backward = operands
     order, total = plan.sorted_indices, None
     d_now = d_states[:, order]
-    for chunk, way, begin in reversed(begins):
+    for chunk, begin in reversed(begins):
         part, weights, begin = x[chunk.rows], [direction], np.ascontiguousarray(begin)
-        y, _, kept = recurrence.forward(cell, part, weights, begin, chunk.plan, True, (way,))
+        y, _, kept = recurrence.forward(cell, part, weights, begin, chunk.plan, True, (backward,))
         d_end = np.ascontiguousarray(d_now[:, None, : chunk.alive])
         d_part, d_weights, d_begin = recurrence.backward(
             cell, part, weights, begin, chunk.plan, y, kept, d_y[chunk.rows], d_end, d_x is not None, need_weights,
-            (way,),
+            (backward,),
         )  # fmt: skip
         d_now[:, : chunk.alive] = d_begin[:, 0]
         if d_x is not None:
@@ -198,9 +201,7 @@ def _zeros_like(direction):
 def _places(num_inputs, num_outputs, cell, keep, reverse, every):
     """Return the names of inputs, and of outputs: y, the last states, the states at which chunks begin."""
     cell = find_cell(cell)
-    names = names_of_weights(cell, num_inputs - 1 - len(cell.states))
-    ends = ["", "_reverse"][: (num_inputs - 1 - len(cell.states)) // len(names)]
-    inputs = "x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)
+    inputs, ends = names_of_inputs(cell, num_inputs)
     return inputs, ("y", *(f"{state}_n" for state in cell.states), *("checkpoints" + end for end in ends if keep))
 
 

@@ -17,7 +17,7 @@ from varlen_rnn.ops.layer_inputs import (
     flat,
     full_states,
     layer_of,
-    names_of_weights,
+    names_of_inputs,
     of_outputs,
     operands_of,
     ways_of,
@@ -248,9 +248,7 @@ def _overwritten(num_inputs, cell, **attrs):
 def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False):
     """Return the names of inputs, and of outputs: y, other states, the last states, the plan, what is kept."""
     cell = find_cell(cell)
-    names = names_of_weights(cell, num_inputs - 1 - len(cell.states))
-    ends = ["", "_reverse"][: (num_inputs - 1 - len(cell.states)) // len(names)]
-    inputs = "x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)
+    inputs, ends = names_of_inputs(cell, num_inputs)
     others = (f"{state}_all" for state in cell.states[1:] if all_states)
     kept = ("kept" + end for end in ends if keep)
     return inputs, ("y", *others, *(f"{state}_n" for state in cell.states), "sorted_seqs", *kept)
