@@ -59,6 +59,7 @@ def forward_equations(cell, number, dtype):
         put_states(scratch, j + states, plane, new)
         put_passes(passed, j + passes, plane, later)
 
+    # A vector has one number per unit, so its loop needs to know the unit; without vectors, all numbers are one loop.
     if num_vectors:
 
         def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
@@ -118,7 +119,7 @@ def backward_equations(cell, number, dtype):
         put_carried(scratch, j + carried, plane, leaving)
         put_vectors(scratch, j + of_vectors, plane, d_vectors)
 
-    if num_vectors:
+    if num_vectors:  # as of the step
 
         def backward_step(scratch, vectors, vector_step, rows, span):
             vectorise_widely()

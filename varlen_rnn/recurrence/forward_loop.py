@@ -328,7 +328,7 @@ def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
 
 
 @cpu_inlined
-def _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given):
+def _store_results(layer, units, scratch, carry, block, panel, phase, given):
     """Copy the results of a block of units: outputs to `y`, states for the next step, both to what is `given` on.
 
     What a phase gives to the next one's product is kept, too; where there is none, nothing is.
@@ -437,7 +437,7 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
                 _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way)
             if phase.equations:
                 _run_equations(sizes, units, scratch, block, panel, phase, at_x)
-            _store_results(sizes, layer, units, scratch, carry, block, panel, phase, given)
+            _store_results(layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
                 _keep_rows(sizes, layer, units, scratch, block, panel, phase)
         if phase.norms:

@@ -113,10 +113,13 @@ class BackwardPhase(NamedTuple):
     vectors: int
 
 
+_FORWARD_FIELDS, _BACKWARD_FIELDS = len(ForwardPhase._fields), len(BackwardPhase._fields)
+
+
 @cpu_inlined
 def forward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 13)
+    at = pointer(phases, number * _FORWARD_FIELDS)
     return ForwardPhase(
         at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
     )  # fmt: skip
@@ -125,7 +128,7 @@ def forward_phase(phases, number):
 @cpu_inlined
 def backward_phase(phases, number):
     """Return a phase of a table."""
-    at = pointer(phases, number * 17)
+    at = pointer(phases, number * _BACKWARD_FIELDS)
     return BackwardPhase(
         at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14],
         at[15], at[16],
@@ -215,14 +218,24 @@ def forward_table(cell, shape, width, addresses):
             keeps = cell.num_kept if shape.projects else OUTPUT
         elif cell.phases[number + 1].gates:
             keeps, operand = operand, operand + 1
-        product = depth, shape.hidden, panels * width, first_row
-        of_passes = passes, phase.norms, norms
-        rows.append((address, phase.gates, first, end - first, states, keeps, *product, *of_passes))
+        rows.append(
+            ForwardPhase(
+                equations=address, gates=phase.gates, first_slot=first, slots=end - first, states=states, keeps=keeps,
+                depth=depth, units=shape.hidden, panels=panels * width, first_row=first_row, first_pass=passes,
+                norms=phase.norms, first_norm=norms,
+            )
+        )  # fmt: skip
         panels += blocks * phase.gates * (depth + 1)
         first_row += phase.gates * shape.hidden
         passes, norms = passes + phase.passes, norms + phase.norms
     if shape.projects:
-        rows.append((0, 1, cell.num_kept + 1, 0, 0, OUTPUT, shape.hidden, shape.outputs, panels * width, 0, 0, 0, 0))
+        rows.append(
+            ForwardPhase(
+                equations=0, gates=1, first_slot=cell.num_kept + 1, slots=0, states=0, keeps=OUTPUT,
+                depth=shape.hidden, units=shape.outputs, panels=panels * width, first_row=0, first_pass=0,
+                norms=0, first_norm=0,
+            )
+        )  # fmt: skip
         panels += -(-shape.outputs // width) * (shape.hidden + 1)
     return _table(rows), panels
 
@@ -233,32 +246,28 @@ def backward_table(cell, shape, width, addresses):
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), units = phase.slots, shape.hidden if number else shape.outputs
         depth, target = phase.gates * shape.hidden, operand if number else 0
-        ends = number == last and not shape.projects, number == last
-        product = phase.h_slot, depth, units, target, panels * width, first_row
         read = [one.kept for one in cell.phases[: number + 1] if one.kept[1] > one.kept[0]] or [(0, 0)]
-        first_vector, end_vector = phase.vectors
-        reads = read[0][0], read[-1][1] - read[0][0]
+        first_read, (first_vector, end_vector) = read[0][0], phase.vectors
         rows.append(
-            (
-                address,
-                first,
-                end - first,
-                *reads,
-                *product,
-                *ends,
-                phase.norms,
-                norms,
-                first_vector,
-                end_vector - first_vector,
+            BackwardPhase(
+                equations=address, first_slot=first, slots=end - first, first_read=first_read,
+                num_read=read[-1][1] - first_read, h_slot=phase.h_slot, depth=depth, units=units, target=target,
+                panels=panels * width, first_row=first_row, of_outputs=number == last and not shape.projects,
+                of_states=number == last, norms=phase.norms, first_norm=norms, first_vector=first_vector,
+                vectors=end_vector - first_vector,
             )
-        )
+        )  # fmt: skip
         norms += phase.norms
         panels += -(-units // width) * (depth + 1)
         first_row += depth
     if shape.projects:
         column = cell.num_kept + 1
         rows.append(
-            (0, column, 0, 0, 0, column, shape.outputs, shape.hidden, 0, panels * width, 0, True, False, 0, 0, 0, 0)
-        )
+            BackwardPhase(
+                equations=0, first_slot=column, slots=0, first_read=0, num_read=0, h_slot=column, depth=shape.outputs,
+                units=shape.hidden, target=0, panels=panels * width, first_row=0, of_outputs=True, of_states=False,
+                norms=0, first_norm=0, first_vector=0, vectors=0,
+            )
+        )  # fmt: skip
         panels += -(-shape.hidden // width) * (shape.outputs + 1)
     return _table(rows), panels
