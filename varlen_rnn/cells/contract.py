@@ -108,6 +108,26 @@ class Cell(Frozen):
         Of gates whose recurrent product has another gradient than the projected input: the slot that gets it.  The
         first slots, as many as there are gates, are those that get the gradients of recurrent products.
 
+    Attributes
+    ----------
+    name, gates, states, slots
+        As given.
+    x_gates, h_gates : tuple of str
+        The gates that have a projected input, and those that have a recurrent product.
+    vectors, rows : tuple of str
+        Parameters of one number per unit, and inputs of rows that are not projected: of cells that `cell` makes.
+    num_kept : int
+        How many columns, each as wide as the layer, a row keeps for the gradient: slots, the states but the first, what
+        products of later phases read, and what was normalised.
+    reads_output : bool
+        Whether the equations read the output of the step before, unit by unit: such a cell has no projection.
+    proj_clip : float
+        The largest absolute value of a projected output; infinite, unless `cell` was told another.
+    source : str, or None
+        The equations that `cell` derived, as Python; None of a cell by hand.
+    phases : tuple of Phase
+        The equations, as the engine takes them.
+
     Raises
     ------
     DTypeError, ShapeError
@@ -184,7 +204,7 @@ class Cell(Frozen):
         register(self)
 
     def _put_rest(self, phases: tuple[Phase, ...], function: Callable, **rest: Any) -> None:
-        """Put what the engine reads, and where the equations were written."""
+        """Put what the engine reads, and where `function`, the equations, was written."""
         for what, value in rest.items():
             self._put(what, value)
         self._put("phases", phases)

@@ -19,23 +19,9 @@ from varlen_rnn.cells.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
 OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
-_RESERVED = {
-    "x",
-    "h",
-    "prev",
-    "passed",
-    "v",
-    "slots",
-    "states",
-    "operands",
-    "carried",
-    "zero",
-    "one",
-    "two",
-    "half",
-    "none",
-}
-_RESERVED |= {"type", "float", "abs", "_", *OPERATIONS}
+# Names that the source has a use for, so that no column is called so: arguments, constants, and functions.
+_RESERVED = {"x", "h", "prev", "passed", "v", "slots", "states", "operands", "carried"}
+_RESERVED |= {"zero", "one", "two", "half", "none", "type", "float", "abs", "_", *OPERATIONS}
 _TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names that the source gives to what it computes
 
 
@@ -100,11 +86,10 @@ class _Derivation:
         self.reads_output = any(nodes[k] == Node("prev", (), 0) for k in self.native)
         self.stages = self._stages()
         self.depends = {k for k, stage in enumerate(self.stages) if stage >= 0}
-        zero = self.zero
         of = {key: gradient.number for key, gradient in self.gradients.items()}
-        self.d_prev = [of.get(("prev", number), zero) for number in range(len(step.states))]
-        self.columns = self._columns(of, zero)
-        self.d_vectors = [of.get(("vector", name), zero) for name in step.vectors]
+        self.d_prev = [of.get(("prev", number), self.zero) for number in range(len(step.states))]
+        self.columns = self._columns(of)
+        self.d_vectors = [of.get(("vector", name), self.zero) for name in step.vectors]
         self.vectors: list[list[int]] = [[] for _ in range(self.num_phases)]  # whose gradients each phase gives
         for number, d_vector in enumerate(self.d_vectors):
             self.vectors[max(0, self.stages[d_vector])].append(number)
@@ -170,12 +155,12 @@ class _Derivation:
                 stages.append(min((stages[k] for k in operands if stages[k] >= 0), default=-1))
         return stages
 
-    def _columns(self, of: dict[tuple[str, object], int], zero: int) -> list[list[Column]]:
+    def _columns(self, of: dict[tuple[str, object], int]) -> list[list[Column]]:
         """Return the columns of each phase, so that gradients which weights read stand side by side.
 
         Those of inputs from the end of the first phase on, those of products from its begin, and at the last one's end.
         """
-        last = self.num_phases - 1
+        last, zero = self.num_phases - 1, self.zero
         phases: list[dict[str, list[Column]]] = [
             {kind: [] for kind in ("row", "h", "both", "x")} for _ in range(self.num_phases)
         ]
@@ -253,7 +238,7 @@ class _Derivation:
         backward, carries = self._backward_source()
         return Derived(
             tuple(map(tuple, self.columns)), self.products, passes, carries, tuple(map(tuple, self.norms)),
-            tuple(map(self.kept_columns, range(self.num_phases))), tuple(map(tuple, self.vectors)), self.reads_output,
+            tuple(map(self._kept_columns, range(self.num_phases))), tuple(map(tuple, self.vectors)), self.reads_output,
             self.gradients, tuple(self.slot_names), "\n".join([*forward, *backward]),
         )  # fmt: skip
 
@@ -314,18 +299,18 @@ class _Derivation:
     def _forward_roots(self, number: int) -> list[int]:
         """Return what a phase of the step gives: its operand or the output, states, and slots."""
         zero, last = self.zero, number == self.num_phases - 1
-        first, end = self.kept_columns(number)
+        first, end = self._kept_columns(number)
         slots = [column.kept if column.kept >= 0 else zero for column in self.columns[number][first:end]]
         operand = zero if last else self.operands[number]
         return [*(self.step.results if last else [zero if operand is None else operand]), *slots]
 
-    def kept_columns(self, number: int) -> tuple[int, int]:
+    def _kept_columns(self, number: int) -> tuple[int, int]:
         """Return the first of a phase's columns that its step gives, and where these end."""
         kept = [place for place, column in enumerate(self.columns[number]) if column.kept >= 0]
         return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
     def _split_forward(self, number: int, texts: list[str]) -> tuple[str, list[str], list[str]]:
-        first, end = self.kept_columns(number)
+        first, end = self._kept_columns(number)
         cut = len(texts) - (end - first)
         return texts[0], texts[1:cut], texts[cut:]
 
