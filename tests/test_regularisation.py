@@ -205,6 +205,20 @@ def test_weights_are_dropped_in_training_alone():
     np.testing.assert_array_equal(np.asarray(layer(x)[0]), np.asarray(plain(x)[0]))
 
 
+def test_what_is_dropped_are_numbers_of_the_recurrent_weight_for_a_whole_pass():
+    """Of a layer that computes `W_ih x + W_hh h`: from a one of each unit, a step shows the weight itself."""
+    layer = vr.nn.RNN(2, 30, nonlinearity="identity", bias=False, weight_dropout=0.25, dtype=np.float64)
+    layer.weight_ih_l0.assign(np.ones((30, 2)))
+    layer.weight_hh_l0.assign(np.full((30, 30), 3.0))
+    none, ones = (vr.create_lod_tensor(fill((60, 2)), [[2] * 30]) for fill in (np.zeros, np.ones))
+    y = np.asarray(layer(none, np.eye(30)[None])[0])
+    dropped = y[0::2].T
+    assert set(np.unique(dropped)) == {0.0, 4.0}
+    assert (dropped == 0).mean() == pytest.approx(0.25, abs=0.05)
+    np.testing.assert_allclose(y[1::2], y[0::2] @ dropped.T, rtol=1e-12)  # the same numbers at the next step
+    assert (np.asarray(layer(ones)[0])[0::2] == 2).all(), "those of `weight_ih` stay"
+
+
 def test_dropout_per_sequence_has_one_mask_for_all_rows_of_a_sequence():
     vr.manual_seed(3)
     x = vr.create_lod_tensor(np.ones((40, 6)), [[25, 0, 15]])
@@ -223,16 +237,19 @@ def test_dropout_per_sequence_has_one_mask_for_all_rows_of_a_sequence():
 
 
 def test_dropout_between_layers_per_sequence():
-    seen = []
-    layer = vr.nn.LSTM(3, 8, num_layers=2, dropout=0.5, dropout_per="sequence", dtype=np.float64)
+    options = {"num_layers": 2, "nonlinearity": "identity", "bias": False, "dropout": 0.5, "dropout_per": "sequence"}
+    layer = vr.nn.RNN(3, 8, **options, dtype=np.float64)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((7, 3)), [[4, 3]])
-    weight = layer.weight_ih_l1
-    weight.assign(np.eye(32, 8))  # so that what the second layer is given shows in its input projection
+    layer.weight_ih_l1.assign(np.eye(8))  # the outputs are what the second layer is given
+    layer.weight_hh_l1.assign(np.zeros((8, 8)))
+    dropped = []
     for seed in (1, 1, 2):
         vr.manual_seed(seed)
-        seen.append(np.asarray(layer(x)[0]))
-    np.testing.assert_array_equal(seen[0], seen[1])
-    assert (seen[0] != seen[2]).any()
+        dropped.append(np.asarray(layer(x)[0]) == 0)
+    assert (dropped[0] == np.repeat(dropped[0][[0, 4]], [4, 3], axis=0)).all()
+    assert (dropped[0][0] != dropped[0][4]).any()
+    np.testing.assert_array_equal(dropped[0], dropped[1])
+    assert (dropped[0] != dropped[2]).any()
     assert "dropout_per='sequence'" in repr(layer)
     with pytest.raises(vr.ShapeError, match="dropout_per"):
         vr.nn.GRU(3, 8, dropout_per="batch")
