@@ -152,6 +152,22 @@ def test_a_program_draws_masks_at_each_run(tmp_path):
     assert not np.array_equal(*runs)
 
 
+PER_SEQUENCE = {"num_layers": 2, "dropout": 0.5, "dropout_per": "sequence"}
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, PER_SEQUENCE], ids=str)
+def test_a_model_for_inference_draws_nothing(options, tmp_path):
+    """Also one that was recorded in training."""
+    layer = vr.nn.GRU(3, 4, **options, dtype=np.float64)
+    with vr.program_guard() as program:
+        y, _ = layer(vr.data("x", (-1, 3), np.float64, lod_level=1))
+    vr.save_inference_model(tmp_path, ["x"], [y], program)
+    model = vr.load_inference_model(tmp_path)
+    (found,) = vr.Executor().run(model, {"x": batch()}, model.fetch_names)
+    layer.eval()
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(layer(batch())[0]))
+
+
 def test_rows_of_a_cell_of_ones_own():
     @cell
     def gated(a, /, h, *, gain: Row):

@@ -23,7 +23,7 @@ def _numbers(count, units):
     return np.random.Generator(philox).random((count, units), np.float32)
 
 
-@operator()
+@operator(inference={"training": False})
 def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
     """Return a mask (rows, units) for the rows of `x`.
 
