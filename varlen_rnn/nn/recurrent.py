@@ -374,6 +374,7 @@ def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
 
 
 def _probability(p: Any, name: str) -> float:
+    """Return a probability as a float of Python, after checking it."""
     check_probability(p, name)
     return float(p)
 

@@ -20,7 +20,7 @@ class Stateful(Module):
 
     Sequences are told by keys.  One that was in the chunk before goes on where it ended there; one that was not begins
     with zeros; one that is not in a chunk has ended, and is forgotten.  `backward` ends where a chunk begins, as in
-    truncated backpropagation through time.
+    truncated backpropagation through time.  Masks of dropout and zoneout are drawn anew for each chunk.
 
     Parameters
     ----------
