@@ -469,12 +469,12 @@ class LSTM(_Regularised):
             peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
             clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
         )  # fmt: skip
-        if proj_clip is not None and not proj_size:
-            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
             direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
         )  # fmt: skip
+        if proj_clip is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
         self._regularise(zoned, dropped, weight_dropout)
 
     if TYPE_CHECKING:  # two states
