@@ -49,8 +49,8 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     proj_size = check_int(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
-    if proj_size and cell.reads_output:
-        hint = "its equations read the output of the step before, unit by unit"
+    if proj_size and not cell.may_project:
+        hint = "its equations read the output before unit by unit, or a product reads what has the hidden units"
         raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
     return proj_size
 
