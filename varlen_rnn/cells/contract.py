@@ -267,6 +267,11 @@ class Cell(Frozen):
         self._put("x_slot", x_slot)
         return tuple(of_products[slot] for slot in first)
 
+    @property
+    def may_project(self) -> bool:
+        """Whether its output may have other units than its states: no equation and no later product may read it."""
+        return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
+
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
         return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again
 

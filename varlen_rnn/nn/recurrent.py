@@ -49,8 +49,8 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     proj_size = check_int(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
-    if proj_size and cell.reads_output:
-        hint = "its equations read the output of the step before, unit by unit"
+    if proj_size and not cell.may_project:
+        hint = "its equations read the output before unit by unit, or a product reads what has the hidden units"
         raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
     return proj_size
 
@@ -477,12 +477,12 @@ class LSTM(_Regularised):
             peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
             clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
         )  # fmt: skip
-        if proj_clip is not None and not proj_size:
-            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
             direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
         )  # fmt: skip
+        if proj_clip is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
         self._regularise(zoned, dropped, weight_dropout)
 
     if TYPE_CHECKING:  # two states
