@@ -5,11 +5,11 @@ import pickle
 import subprocess
 import sys
 
+import cells_by_hand
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests import cells_by_hand
 from varlen_rnn import recurrence
 from varlen_rnn.cells import (
     GRU,
