@@ -157,7 +157,7 @@ def _add_rows(array, first, column, depth, rows, sums, padded):
 def _differentiate_block(code, memory, it, task, of, block, counters):
     """Add a block's part to the gradients of its queries, and of the keys and values of memory."""
     offsets, window, row = memory.offsets, Window(it.left, it.right), task.origin + block.query
-    padded, padded_v, column = in_panels(memory.keys, of.depth), in_panels(memory.keys, of.depth_v), task.head * of.depth
+    padded, column = in_panels(memory.keys, of.depth), task.head * of.depth
     none, count, stride = offsets.none, block.num_queries, it.d_out.shape[1]
     q = Rows(offset(of.q, row * of.q_stride), offsets.q)
     d_out = Rows(pointer(it.d_out, row * stride + task.head * of.depth_v), offsets.d_out)
@@ -217,6 +217,9 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
         task = task_of(tasks, number)
         of = operands_of(it.q, it.k, it.v, heads, task.head)
         memory = _memory(
-            pointer(numbers, shard * numbers.shape[1]), pointer(offsets, shard * offsets.shape[1]), of, it.d_out.shape[1]
+            pointer(numbers, shard * numbers.shape[1]),
+            pointer(offsets, shard * offsets.shape[1]),
+            of,
+            it.d_out.shape[1],
         )
         _differentiate(code, memory, it, task, of, counter)

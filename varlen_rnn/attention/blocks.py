@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, Weight, no_weight, pack
-from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
+from varlen_rnn.products.tile import Panels, Prefetch, Sums, multiply
 from varlen_rnn.products.vectors import offset, pointer, width_of
 
 QUERIES, KEYS = 96, 192  # rows of a block; of keys, whole panels

@@ -137,15 +137,11 @@ def _attend(code, memory, it, task, of, counters):
                 continue
             q = Rows(offset(of.q, (task.first + first) * of.q_stride), memory.q_rows)
             scores = Rows(memory.scores, memory.score_rows)
-            product_of_block(
-                code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows
-            )
+            product_of_block(code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows)
             sums = Rows(offset(memory.sums, first * padded), memory.sum_rows)
             running = Running(offset(memory.maxima, first), offset(memory.totals, first), sums.at, padded)
             weigh(code.weigh, (scores.at, block, window, running, it.scale))
-            add_product(
-                code, block.num_queries, scores, memory.values, num_keys, of.depth_v, sums, memory.no_rows
-            )
+            add_product(code, block.num_queries, scores, memory.values, num_keys, of.depth_v, sums, memory.no_rows)
     _finish(memory, it, task, of, padded)
 
 

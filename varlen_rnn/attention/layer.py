@@ -1,13 +1,11 @@
 """The front of attention: pieces of work from offsets, memory of threads, and the device."""
 
-import functools
-
 import numpy as np
 
-from varlen_rnn.attention import backward_loop, forward_loop
+from varlen_rnn.attention import backward_loop, cuda, forward_loop
 from varlen_rnn.attention.blocks import CHUNK
 from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
-from varlen_rnn.device import empty
+from varlen_rnn.device import empty, on_device
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import panel_width
@@ -64,6 +62,8 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     out : (queries, heads * depth of values); 0 of a query that sees no key
     logsumexp : (heads, queries); of a query that sees no key, infinity
     """
+    if on_device(q):
+        return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right)
     out, logsumexp = empty((len(q), v.shape[1]), q), empty((heads, len(q)), q)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, CHUNK), (q.shape[1] // heads, v.shape[1] // heads)
     it = q, k, v, out, logsumexp, q.dtype.type(scale), left, right
@@ -82,6 +82,8 @@ def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale,
         What `forward` returned.
     d_out : as `out`, C-contiguous
     """
+    if on_device(q):
+        return cuda.backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right)
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
     dots = np.ascontiguousarray((out * d_out).reshape(len(q), heads, v.shape[1] // heads).sum(axis=2).T)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, UNLIMITED), (q.shape[1] // heads, v.shape[1] // heads)

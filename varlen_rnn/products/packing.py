@@ -31,8 +31,8 @@ class Weight(NamedTuple):
     """A weight to pack, and where its panels go; without rows there is none.
 
     Rows of one that is transposed are `groups` of equal size: neighbouring panels hold the same rows of each group.
-    Its rows begin `stride` numbers apart.  `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
-    bias, the last row of a panel stays as it is.
+    Rows begin `stride` numbers apart.  `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k
+    where the list is empty.  Without a bias, the last row of a panel stays as it is.
     """
 
     at: Any

@@ -278,11 +278,15 @@ def _make_fold(write):
     def fold(typing, address, count):
         def codegen(context, builder, signature, arguments):
             (address, count), scalar_bytes = arguments, signature.args[0].dtype.bitwidth // 8
-            kind, index = ir.VectorType(context.get_value_type(signature.return_type), lanes(scalar_bytes)), ir.IntType(64)
-            total = cgutils.alloca_once_value(builder, load_vector(builder, vector_at(builder, address, kind), scalar_bytes))
-            step = ir.Constant(index, kind.count)
+            kind = ir.VectorType(context.get_value_type(signature.return_type), lanes(scalar_bytes))
+            step = ir.Constant(ir.IntType(64), kind.count)
+
+            def vector_from(address):
+                return load_vector(builder, vector_at(builder, address, kind), scalar_bytes)
+
+            total = cgutils.alloca_once_value(builder, vector_from(address))
             with cgutils.for_range_slice(builder, step, count, step, inc=True) as (at, _):
-                here = load_vector(builder, vector_at(builder, builder.gep(address, [at]), kind), scalar_bytes)
+                here = vector_from(builder.gep(address, [at]))
                 builder.store(write(builder, builder.load(total), here), total)
             value, half = builder.load(total), kind.count
             while half > 1:
@@ -292,7 +296,7 @@ def _make_fold(write):
                     for order in (list(range(half)), list(range(half, 2 * half)))
                 )
                 value = write(builder, low, high)
-            return builder.extract_element(value, ir.Constant(index, 0))
+            return builder.extract_element(value, ir.Constant(ir.IntType(64), 0))
 
         return address.dtype(address, types.intp), codegen
 
