@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import ShapeError, check_flag, check_int
+from varlen_rnn.errors import ShapeError, check_flag, check_int, shown
 from varlen_rnn.nn.functional import scaled_dot_product_attention
 from varlen_rnn.nn.layers import Linear, drawn
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
@@ -61,7 +61,7 @@ class MultiheadAttention(Module):
     ) -> None:
         self.embed_dim, self.num_heads = check_int(embed_dim, "embed_dim", 1), check_int(num_heads, "num_heads", 1)
         if self.embed_dim % self.num_heads:
-            raise ShapeError("embed_dim", expected=f"a multiple of num_heads, {num_heads}", got=embed_dim)
+            raise ShapeError("embed_dim", expected=f"a multiple of num_heads, {shown(num_heads)}", got=shown(embed_dim))
         self.kdim = self.embed_dim if kdim is None else check_int(kdim, "kdim", 1)
         self.vdim = self.embed_dim if vdim is None else check_int(vdim, "vdim", 1)
         dtype, size = check_dtype(dtype), self.embed_dim
