@@ -24,7 +24,7 @@ FLOORS = [
     ["plan", "selected_rows"],
     ["tape"],
     ["products", "cells", "program"],
-    ["recurrence"],
+    ["recurrence", "attention"],
     ["ops"],
     ["nn", "optim"],
     ["data", "baselines"],
@@ -33,7 +33,7 @@ FLOORS = [
     ["__main__"],
 ]
 LLVM_ALLOWED = {"environment.py", "forks.py", "jit.py", "activations.py", "vectors.py", "tile.py", "sync.py"}
-NUMBA_ALLOWED = {"cache", "cells", "forks", "jit", "device", "kernels", "products", "recurrence"}
+NUMBA_ALLOWED = {"attention", "cache", "cells", "forks", "jit", "device", "kernels", "products", "recurrence"}
 
 
 def part_of(path):

@@ -1,6 +1,7 @@
 """Layers: parameters and the operators that use them, in PyTorch's names and shapes, over rows instead of padding."""
 
 from varlen_rnn.nn import functional
+from varlen_rnn.nn.attention import MultiheadAttention
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
@@ -20,6 +21,7 @@ __all__ = [
     "LSTMCell",
     "Linear",
     "Module",
+    "MultiheadAttention",
     "Parameter",
     "RNNCell",
     "Recurrent",

@@ -6,7 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
+from varlen_rnn.attention import UNLIMITED
+from varlen_rnn.errors import (
+    DTypeError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
 from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.tape.modes import no_grad
@@ -15,11 +25,64 @@ from varlen_rnn.typing import Rows
 
 __all__ = [
     "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
-    "relu", "sequence_pool", "sigmoid", "softmax", "tanh", "weight_norm",
+    "relu", "scaled_dot_product_attention", "sequence_pool", "sigmoid", "softmax", "tanh", "weight_norm",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Per: TypeAlias = Literal["row", "sequence"]
+
+
+def scaled_dot_product_attention(
+    query: Rows,
+    key: Rows,
+    value: Rows,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int | None, int | None] = (None, None),
+) -> Variable:
+    """Return, for each query, the mean of the values of its own sequence, weighed by the softmax of scores.
+
+    The score of a query and a key is their dot product times `scale`.  Scores are never all in memory, and those of
+    other sequences, or of keys that a query does not see, are not computed, but for some within a block of rows.
+
+    Parameters
+    ----------
+    query : Variable, shape `(queries, heads, depth)`, or `(queries, depth)` of one head
+    key : Variable, shape `(keys, heads, depth)`
+        Of as many sequences as `query`, of any lengths; the last levels count.
+    value : Variable, shape `(keys, heads, depth of values)`
+        The rows of `key`.
+    is_causal : bool
+        Whether query i of a sequence sees its keys 0 to i alone.
+    scale : float, optional
+        1 / sqrt(depth), unless given.
+    window : (left, right)
+        Query i of a sequence sees its keys i - left to i + right; None: all on that side.
+
+    Returns
+    -------
+    Variable of shape `(queries, heads, depth of values)`, with the LoD of `query`; 0 of a query that sees no key, as
+    where the keys' sequence is empty (PyTorch: NaN)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> question = create_lod_tensor(np.ones((2, 4)), [[1, 1]])
+    >>> answers = create_lod_tensor(np.ones((5, 4)), [[2, 3]]), create_lod_tensor(np.arange(5.0)[:, None], [[2, 3]])
+    >>> np.asarray(scaled_dot_product_attention(question, *answers)).ravel()
+    array([0.5, 3. ])
+
+    Source: Vaswani et al. (2017), "Attention is all you need"; Dao et al. (2022), "FlashAttention"; the form of
+    `torch.nn.functional.scaled_dot_product_attention`.
+    """
+    limits = check_list(window, "scaled_dot_product_attention, window", "a pair (left, right)")
+    if len(limits) != 2:
+        raise ShapeError("scaled_dot_product_attention, window", expected="a pair (left, right)", got=shown(window))
+    left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in limits)
+    if check_flag(is_causal, "scaled_dot_product_attention, is_causal"):
+        right = 0 if right is None else min(right, 0)
+    return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
 def softmax(x: Rows) -> Variable:

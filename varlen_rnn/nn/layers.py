@@ -24,10 +24,10 @@ def uniform(shape: tuple[int, ...], size: int, dtype: np.dtype) -> Parameter:
         bound = 1 / math.sqrt(size)
         return generator().uniform(-bound, bound, shape)
 
-    return Parameter(_drawn(shape, draw).astype(dtype))
+    return Parameter(drawn(shape, draw).astype(dtype))
 
 
-def _drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
+def drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
     """Return random numbers of a shape, or raise if no array can have it."""
     try:
         return draw(shape)
@@ -119,7 +119,7 @@ class Embedding(Module):
                 raise OutOfRangeError("padding_idx", expected=f"less than {num_embeddings}", got=padding_idx)
             padding_idx %= num_embeddings
         self.padding_idx, self.sparse, dtype = padding_idx, check_flag(sparse, "sparse"), check_dtype(dtype)
-        table = _drawn((num_embeddings, embedding_dim), lambda shape: generator().standard_normal(shape, np.float32))
+        table = drawn((num_embeddings, embedding_dim), lambda shape: generator().standard_normal(shape, np.float32))
         table = table.astype(dtype)
         if padding_idx is not None:
             table[padding_idx] = 0

@@ -1,6 +1,7 @@
 """Operators, one subject per file: the one place where the tape meets kernels.  Importing it registers all of them."""
 
 from varlen_rnn.ops import (
+    attention,
     clip,
     concat,
     constants,

@@ -31,8 +31,8 @@ class Weight(NamedTuple):
     """A weight to pack, and where its panels go; without rows there is none.
 
     Rows of one that is transposed are `groups` of equal size: neighbouring panels hold the same rows of each group.
-    `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k where the list is empty.  Without a
-    bias, the last row of a panel stays as it is.
+    Rows begin `stride` numbers apart.  `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k
+    where the list is empty.  Without a bias, the last row of a panel stays as it is.
     """
 
     at: Any
@@ -44,6 +44,7 @@ class Weight(NamedTuple):
     order: Any
     num_ordered: int
     panels: Any
+    stride: int
 
 
 class Blocks(NamedTuple):
@@ -64,7 +65,7 @@ def weight_of(weight, bias, groups, panels):
     """Return what packing takes of a weight (rows, columns) and its bias."""
     rows, columns = weight.shape
     none = pointer(ALL_ROWS, 0)
-    return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels)
+    return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels, columns)
 
 
 @cpu_inlined
@@ -72,7 +73,7 @@ def part_of_weight(weight, bias, first, groups, size, panels):
     """Return what packing takes of some groups of rows of a weight, each of a size, and its bias."""
     none, columns = pointer(ALL_ROWS, 0), weight.shape[1]
     at = pointer(weight, first * columns)
-    return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels)
+    return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels, columns)
 
 
 @cpu_inlined
@@ -80,13 +81,13 @@ def weight_without_bias(weight, panels):
     """Return what packing takes of a weight (rows, columns) alone."""
     rows, columns = weight.shape
     at = pointer(weight, 0)
-    return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels)
+    return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, columns)
 
 
 @cpu_inlined
 def no_weight(panels):
     """Return what packing takes where there is no weight."""
-    return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels)
+    return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels, 0)
 
 
 @cpu_inlined
@@ -97,7 +98,7 @@ def _pack_rows(weight, first, end):
         valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
         for k in range(depth):
             row = weight.order[k] if k < weight.num_ordered else k
-            copy_units(1, offset(weight.at, row * weight.columns + p * width), 0, offset(panel, k * width), 0, valid)
+            copy_units(1, offset(weight.at, row * weight.stride + p * width), 0, offset(panel, k * width), 0, valid)
         if weight.has_bias:
             copy_units(1, offset(weight.bias, p * width), 0, offset(panel, depth * width), 0, valid)
         for k in range(depth + weight.has_bias if valid < width else 0):
@@ -120,18 +121,18 @@ def _pack_columns(weight, first, end):
             panel[depth * width + j] = weight.bias[row + j] if j < valid and weight.has_bias else 0
         for k in range(0, depth, lanes):
             for j in range(0, width, lanes):
-                source, target = offset(weight.at, (row + j) * depth + k), offset(panel, k * width + j)
+                source, target = offset(weight.at, (row + j) * weight.stride + k), offset(panel, k * width + j)
                 if k + lanes <= depth and j + lanes <= valid:
-                    transpose_block(source, depth, target, width)
+                    transpose_block(source, weight.stride, target, width)
                 else:
                     for i in range(least(lanes, depth - k)):
                         for lane in range(lanes):
-                            target[i * width + lane] = source[lane * depth + i] if j + lane < valid else 0
+                            target[i * width + lane] = source[lane * weight.stride + i] if j + lane < valid else 0
 
 
 def _arguments(scalar):
     number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
-    fields = address, number, number, number, address, types.boolean, numbers, number, address
+    fields = address, number, number, number, address, types.boolean, numbers, number, address, number
     weight = types.NamedTuple(fields, Weight)
     blocks = types.NamedTuple((number, number, types.boolean, numbers, numbers), Blocks)
     return types.UniTuple(weight, 2), types.boolean, blocks

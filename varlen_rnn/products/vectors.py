@@ -268,6 +268,45 @@ def add_run(typing, source, target, count):
     return types.void(source, target, types.intp), codegen
 
 
+def _make_fold(write):
+    """Return a function that makes one number of `count`, whole vectors and at least one, at an address.
+
+    Lanes are folded apart, one vector after another, then halves with halves: the order is that of the numbers alone.
+    """
+
+    @intrinsic
+    def fold(typing, address, count):
+        def codegen(context, builder, signature, arguments):
+            (address, count), scalar_bytes = arguments, signature.args[0].dtype.bitwidth // 8
+            kind = ir.VectorType(context.get_value_type(signature.return_type), lanes(scalar_bytes))
+            step = ir.Constant(ir.IntType(64), kind.count)
+
+            def vector_from(address):
+                return load_vector(builder, vector_at(builder, address, kind), scalar_bytes)
+
+            total = cgutils.alloca_once_value(builder, vector_from(address))
+            with cgutils.for_range_slice(builder, step, count, step, inc=True) as (at, _):
+                here = vector_from(builder.gep(address, [at]))
+                builder.store(write(builder, builder.load(total), here), total)
+            value, half = builder.load(total), kind.count
+            while half > 1:
+                half //= 2
+                low, high = (
+                    builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), half), order))
+                    for order in (list(range(half)), list(range(half, 2 * half)))
+                )
+                value = write(builder, low, high)
+            return builder.extract_element(value, ir.Constant(ir.IntType(64), 0))
+
+        return address.dtype(address, types.intp), codegen
+
+    return fold
+
+
+sum_of = _make_fold(lambda builder, a, b: builder.fadd(a, b))
+largest_of = _make_fold(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
+
+
 @cpu_inlined
 def span_of_tile(like):
     """Return the least numbers that are whole vectors, and at least as many as a tile has rows."""

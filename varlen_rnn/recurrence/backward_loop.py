@@ -379,7 +379,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
             at = pointer(weights.weight_hr, 0)
         num_ordered = phase.depth if len(weight_rows) and phase.equations else 0
         of_phase = offset(order, phase.first_row)
-        weight = Weight(at, phase.depth, phase.units, 1, at, False, of_phase, num_ordered, panels)
+        weight = Weight(at, phase.depth, phase.units, 1, at, False, of_phase, num_ordered, panels, phase.units)
         pack(code.pack, ((weight, no_weight(panels)), False, blocks))
 
 

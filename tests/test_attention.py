@@ -1,0 +1,219 @@
+"""Attention over LoD: against NumPy, differences and PyTorch, and the laws of batch mates and threads."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.oracles.attention import attend, attend_grad
+from varlen_rnn import attention, threads
+from varlen_rnn.nn import functional as F
+
+LENGTHS = {
+    "empty ones": ([3, 0, 5, 1, 0], [4, 2, 0, 7, 0]),
+    "several blocks": ([97, 200], [192, 385]),
+    "more than a piece of work": ([400, 1], [30, 3]),
+    "no sequences": ([], []),
+    "no rows": ([0, 0], [0, 0]),
+}
+WINDOWS = {"all": (None, None), "causal": (None, 0), "narrow": (3, 2), "of the future": (-2, 5), "none": (0, -1)}
+SIZES = [(1, 5, 3), (2, 16, 33)]
+by_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+by_window = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+
+
+def drawn(lengths, size, dtype=np.float64, seed=0):
+    """Return queries, keys and values as Variables that require gradients."""
+    rng, (heads, depth, depth_v) = np.random.default_rng(seed), size
+    of_q, of_k = lengths
+    shapes = (of_q, depth), (of_k, depth), (of_k, depth_v)
+    return [
+        vr.Variable(
+            vr.create_lod_tensor(rng.standard_normal((sum(of), heads, width)).astype(dtype), [of]), requires_grad=True
+        )
+        for of, width in shapes
+    ]
+
+
+def offsets(x):
+    return x.lod()[0]
+
+
+@by_lengths
+@by_window
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-6)], ids=["float64", "float32"])
+def test_equals_the_oracle(lengths, window, size, dtype, tolerance):
+    q, k, v = drawn(lengths, size, dtype)
+    y = F.scaled_dot_product_attention(q, k, v, window=window)
+    wanted = attend(np.asarray(q), np.asarray(k), np.asarray(v), offsets(q), offsets(k), None, *window)
+    assert y.dtype == dtype
+    assert y.lod() == q.lod()
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS["empty ones"], ([97, 3], [200, 1])], ids=["empty ones", "blocks"])
+@by_window
+def test_gradients_are_central_differences(lengths, window):
+    given = drawn(lengths, (2, 5, 3))
+    d = np.random.default_rng(1).standard_normal((sum(lengths[0]), 2, 3))
+
+    def loss():
+        return (F.scaled_dot_product_attention(*given, scale=0.7, window=window) * d).sum()
+
+    loss().backward()
+    for x in given:
+        way, sides = np.random.default_rng(2).standard_normal(x.shape), []
+        for step in (1e-6, -2e-6):
+            x.value.data[...] += step * way
+            sides.append(loss().item())
+        x.value.data[...] += 1e-6 * way
+        difference = (sides[0] - sides[1]) / 2e-6
+        np.testing.assert_allclose((np.asarray(x.grad) * way).sum(), difference, rtol=1e-7, atol=1e-7)
+
+
+def step_of(given, window=(None, None)):
+    """Return the bits of a training step."""
+    given = [vr.Variable(x.value, requires_grad=True) for x in given]
+    y = F.scaled_dot_product_attention(*given, window=window)
+    (y * y).sum().backward()
+    return [np.asarray(y), *(np.asarray(x.grad) for x in given)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_batch_mates_and_their_order_change_no_bit(dtype):
+    q_lengths, k_lengths = [130, 0, 7, 450], [200, 3, 9, 250]
+    given = drawn((q_lengths, k_lengths), (2, 20, 11), dtype)
+    whole = step_of(given)
+    for i in range(4):
+        alone = [
+            vr.Variable(vr.create_lod_tensor(rows, [[len(rows)]]))
+            for rows in (np.asarray(x)[offsets(x)[i] : offsets(x)[i + 1]] for x in given)
+        ]
+        for mine, all_rows, x in zip(step_of(alone), whole, (given[0], *given), strict=True):
+            np.testing.assert_array_equal(mine, all_rows[offsets(x)[i] : offsets(x)[i + 1]])
+
+
+def test_threads_change_no_bit():
+    given, before, found = (
+        drawn(([300, 40, 900], [250, 60, 700]), (3, 32, 32), np.float32),
+        threads.get_num_threads(),
+        [],
+    )
+    try:
+        for count in (1, 2, 3):
+            threads.set_num_threads(count)
+            found.append(step_of(given, (None, 0)))
+    finally:
+        threads.set_num_threads(before)
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = drawn(([200], [400]), (1, 8, 4))
+    y = np.asarray(F.scaled_dot_product_attention(q, k, v, scale=1e4))
+    best = (np.asarray(q)[:, 0] @ np.asarray(k)[:, 0].T).argmax(axis=1)
+    np.testing.assert_allclose(y[:, 0], np.asarray(v)[best, 0], rtol=1e-12)
+
+
+def test_nan_stays_with_the_queries_that_see_it():
+    q, k, v = drawn(([5, 5], [5, 5]), (1, 4, 4))
+    k.value.data[7] = np.nan
+    y = np.asarray(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert not np.isnan(y[:7]).any()
+    assert np.isnan(y[7:]).all()
+
+
+def test_queries_without_keys_are_zeros():
+    q, k, v = drawn(([3, 2], [0, 2]), (1, 4, 4))
+    assert (np.asarray(F.scaled_dot_product_attention(q, k, v))[:3] == 0).all()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_is_that_of_pytorch_sequence_by_sequence(is_causal):
+    torch = pytest.importorskip("torch")
+    given = drawn(([130, 1, 40], [130, 1, 40]), (3, 16, 16))
+    y = F.scaled_dot_product_attention(*given, is_causal=is_causal)
+    (y * y).sum().backward()
+    for begin, end in zip(offsets(given[0]), offsets(given[0])[1:], strict=False):
+        theirs = [torch.tensor(np.asarray(x)[begin:end].swapaxes(0, 1), requires_grad=True) for x in given]
+        out = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=is_causal)
+        (out * out).sum().backward()
+        np.testing.assert_allclose(np.asarray(y)[begin:end], out.detach().numpy().swapaxes(0, 1), rtol=1e-9, atol=1e-12)
+        for x, other in zip(given, theirs, strict=True):
+            wanted = other.grad.numpy().swapaxes(0, 1)
+            np.testing.assert_allclose(np.asarray(x.grad)[begin:end], wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 6, "vdim": 10}, {"bias": False}], ids=str)
+def test_several_heads_are_those_of_pytorch(sizes):
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.MultiheadAttention(8, 2, dtype=torch.float64, batch_first=True, **sizes)
+    ours = vr.nn.MultiheadAttention(8, 2, dtype=np.float64, **sizes)
+    ours.load_state_dict({name: value.detach().numpy() for name, value in theirs.state_dict().items()})
+    rng, lengths = np.random.default_rng(0), ([4, 3], [5, 2])
+    widths = 8, sizes.get("kdim", 8), sizes.get("vdim", 8)
+    rows = [rng.standard_normal((sum(lengths[n > 0]), width)) for n, width in enumerate(widths)]
+    y = ours(*(vr.create_lod_tensor(x, [lengths[n > 0]]) for n, x in enumerate(rows)))
+    ends = [np.cumsum([0, *of]) for of in lengths]
+    for i in range(2):
+        parts = [torch.tensor(x[ends[n > 0][i] : ends[n > 0][i + 1]])[None] for n, x in enumerate(rows)]
+        wanted, _ = theirs(*parts)
+        np.testing.assert_allclose(np.asarray(y)[ends[0][i] : ends[0][i + 1]], wanted[0].detach().numpy(), rtol=1e-9)
+
+
+def test_self_attention_in_one_product_is_that_in_three():
+    layer = vr.nn.MultiheadAttention(8, 2, dtype=np.float64)
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 8)), [[2, 3]])
+    one, other = vr.Variable(x), vr.Variable(x)
+    np.testing.assert_allclose(np.asarray(layer(one, one, one)), np.asarray(layer(one, other, one)), rtol=1e-12)
+
+
+X = vr.create_lod_tensor(np.ones((5, 2, 4)), [[2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((np.ones((5, 4)), X, X), "query: expected at least one level"),
+        ((X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[5]]), X), "key: expected 2 sequences, as the queries, got 1"),
+        ((X, X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[3, 2]])), "value: expected the sequences of key"),
+        ((X, vr.create_lod_tensor(np.ones((5, 2, 3)), [[2, 3]]), X), r"key: expected rows of \(2, 4\), as query"),
+        ((X, X, np.ones((4, 2, 4))), "value: expected 5 rows"),
+        ((X, X, np.ones((5, 4))), "of all three"),
+        ((X, X, np.ones((5, 2, 4), np.float32)), "float"),
+    ],
+)
+def test_errors_say_what_is_wrong(given, message):
+    with pytest.raises(vr.InputError, match=message):
+        F.scaled_dot_product_attention(*given)
+
+
+def test_constants_are_checked():
+    with pytest.raises(vr.InputError, match="scale"):
+        F.scaled_dot_product_attention(X, X, X, scale=float("inf"))
+    with pytest.raises(vr.InputError, match="left"):
+        F.scaled_dot_product_attention(X, X, X, window=(2**60, None))
+    for window in (3, (1,), ("a", None), (1.5, None)):
+        with pytest.raises(vr.InputError, match="window"):
+            F.scaled_dot_product_attention(X, X, X, window=window)
+    with pytest.raises(vr.ShapeError, match="embed_dim: expected a multiple of num_heads, 3"):
+        vr.nn.MultiheadAttention(8, 3)
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("window", [(None, None), (None, 0), (3, 2), (-2, 5)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)], ids=["float64", "float32"])
+def test_on_every_device(device, window, dtype, tolerance):
+    rng, heads, lengths = np.random.default_rng(0), 2, LENGTHS["empty ones"]
+    ends = [np.cumsum([0, *of]) for of in lengths]
+    q, k, v, d_out = (rng.standard_normal((ends[n][-1], heads, width)) for n, width in ((0, 5), (1, 5), (1, 3), (0, 3)))
+    flat = [device.put(x.reshape(len(x), -1).astype(dtype)) for x in (q, k, v, d_out)]
+    limits = [attention.UNLIMITED if limit is None else limit for limit in window]
+    constants = *ends, heads, 0.5, *limits
+    out, logsumexp = attention.forward(*flat[:3], *constants)
+    found = out, *attention.backward(*flat[:3], out, logsumexp, flat[3], *constants)
+    wanted = attend(q, k, v, *ends, 0.5, *window), *attend_grad(q, k, v, d_out, *ends, 0.5, *window)
+    for mine, right in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(device.get(mine), right.reshape(len(right), -1), rtol=tolerance, atol=tolerance)

@@ -1,0 +1,10 @@
+"""Attention over LoD: the rows of a query sequence attend to those of a key sequence, of any lengths.
+
+Scores exist for a block of rows at a time: memory is in proportion to the rows, and the gradient computes them again.
+
+Source: Dao et al. (2022), "FlashAttention"; the softmax whose maximum grows, Milakov and Gimelshein (2018).
+"""
+
+from varlen_rnn.attention.layer import UNLIMITED, backward, forward
+
+__all__ = ["UNLIMITED", "backward", "forward"]

@@ -1,0 +1,225 @@
+"""Attention on the CPU, backward: scores are computed again, a block of queries and keys at a time.
+
+A head of a sequence is one piece of work: for each block of keys, packed once, all blocks of queries add to its
+gradients, and it adds to theirs.
+"""
+
+from typing import Any, NamedTuple
+
+from varlen_rnn.attention.blocks import (
+    KEYS,
+    QUERIES,
+    Block,
+    Window,
+    add_product,
+    in_panels,
+    offsets_of_rows,
+    operands_of,
+    pack_block,
+    product_of_block,
+    sees_nothing,
+    task_of,
+)
+from varlen_rnn.attention.softmax import differentiate
+from varlen_rnn.jit import cpu_inlined, engine_kernel
+from varlen_rnn.products.sync import arrive
+from varlen_rnn.products.tile import Rows
+from varlen_rnn.products.vectors import lanes_of, least, offset, pointer, transpose_block, vectorise_widely
+
+
+class Code(NamedTuple):
+    """The addresses of compiled functions that the loop calls."""
+
+    multiply: int
+    pack: int
+    differentiate: int
+
+
+class Backward(NamedTuple):
+    """The arrays of a call: as those of `Forward`; `dots` (heads, queries), outputs times their gradients."""
+
+    q: Any
+    k: Any
+    v: Any
+    d_out: Any
+    logsumexp: Any
+    dots: Any
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    scale: Any
+    left: int
+    right: int
+
+
+class _Memory(NamedTuple):
+    """A thread's own: panels of what products read, weights and their gradients, both transposed, and sums."""
+
+    keys: Any
+    values: Any
+    key_rows: Any
+    d_out_rows: Any
+    query_rows: Any
+    weights: Any
+    d_scores: Any
+    weights_of_keys: Any
+    d_scores_of_keys: Any
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    offsets: Any
+
+
+class _Offsets(NamedTuple):
+    """Offsets of the rows of blocks: of queries, of output gradients, of scores, of their transposes, and of sums."""
+
+    q: Any
+    d_out: Any
+    scores: Any
+    of_keys: Any
+    sums: Any
+    sums_v: Any
+    none: Any
+
+
+def memory_of(depth, depth_v, width):
+    """Return how many numbers a thread needs."""
+    padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
+    panels = KEYS * (depth + depth_v + 2) + padded * (KEYS + 1) + (padded + padded_v) * (QUERIES + 1)
+    return panels + 4 * QUERIES * KEYS + QUERIES * padded + KEYS * (padded + padded_v)
+
+
+def offsets_of():
+    """Return how many offsets a thread needs."""
+    return 7 * KEYS
+
+
+@cpu_inlined
+def _offsets(offsets, of, d_out_stride, padded, padded_v):
+    steps = of.q_stride, d_out_stride, KEYS, QUERIES, padded, padded_v, 0
+    for number in range(7):
+        offsets_of_rows(offset(offsets, number * KEYS), steps[number])
+    return _Offsets(
+        offsets, offset(offsets, KEYS), offset(offsets, 2 * KEYS), offset(offsets, 3 * KEYS), offset(offsets, 4 * KEYS),
+        offset(offsets, 5 * KEYS), offset(offsets, 6 * KEYS),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _memory(numbers, offsets, of, d_out_stride):
+    padded, padded_v, block = in_panels(numbers, of.depth), in_panels(numbers, of.depth_v), QUERIES * KEYS
+    values = offset(numbers, KEYS * (of.depth + 1))
+    key_rows = offset(values, KEYS * (of.depth_v + 1))
+    d_out_rows = offset(key_rows, padded * (KEYS + 1))
+    query_rows = offset(d_out_rows, padded_v * (QUERIES + 1))
+    weights = offset(query_rows, padded * (QUERIES + 1))
+    d_q = offset(weights, 4 * block)
+    d_k = offset(d_q, QUERIES * padded)
+    return _Memory(
+        numbers, values, key_rows, d_out_rows, query_rows, weights, offset(weights, block), offset(weights, 2 * block),
+        offset(weights, 3 * block), d_q, d_k, offset(d_k, KEYS * padded),
+        _offsets(offsets, of, d_out_stride, padded, padded_v),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _clear(at, count, like):
+    for j in range(count):
+        at[j] = type(like)(0)
+
+
+@cpu_inlined
+def _transpose(source, target, num_queries, num_keys):
+    """Turn rows of queries into rows of keys."""
+    lanes = lanes_of(source)
+    for i in range(0, num_queries, lanes):
+        for j in range(0, num_keys, lanes):
+            transpose_block(offset(source, i * KEYS + j), KEYS, offset(target, j * QUERIES + i), QUERIES)
+
+
+@cpu_inlined
+def _write_rows(array, first, column, depth, rows, sums, padded):
+    for r in range(rows):
+        at, total = pointer(array, (first + r) * array.shape[1] + column), offset(sums, r * padded)
+        for j in range(depth):
+            at[j] = total[j]
+
+
+@cpu_inlined
+def _add_rows(array, first, column, depth, rows, sums, padded):
+    for r in range(rows):
+        at, total = pointer(array, (first + r) * array.shape[1] + column), offset(sums, r * padded)
+        for j in range(depth):
+            at[j] += total[j]
+
+
+@cpu_inlined
+def _differentiate_block(code, memory, it, task, of, block, counters):
+    """Add a block's part to the gradients of its queries, and of the keys and values of memory."""
+    offsets, window, row = memory.offsets, Window(it.left, it.right), task.origin + block.query
+    padded, column = in_panels(memory.keys, of.depth), task.head * of.depth
+    none, count, stride = offsets.none, block.num_queries, it.d_out.shape[1]
+    q = Rows(offset(of.q, row * of.q_stride), offsets.q)
+    d_out = Rows(pointer(it.d_out, row * stride + task.head * of.depth_v), offsets.d_out)
+    weights, d_scores = Rows(memory.weights, offsets.scores), Rows(memory.d_scores, offsets.scores)
+    product_of_block(code, count, q, memory.keys, of.depth, block.num_keys, weights, none)
+    product_of_block(code, count, d_out, memory.values, of.depth_v, block.num_keys, d_scores, none)
+    at = task.head * it.logsumexp.shape[1] + row
+    sums = pointer(it.logsumexp, at), pointer(it.dots, at)
+    differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums[0], sums[1], it.scale))
+    _clear(memory.d_q, count * padded, it.scale)
+    d_q = Rows(memory.d_q, offsets.sums)
+    add_product(code, count, d_scores, memory.key_rows, block.num_keys, of.depth, d_q, none)
+    _add_rows(it.d_q, row, column, of.depth, count, memory.d_q, padded)
+    _transpose(memory.weights, memory.weights_of_keys, count, block.num_keys)
+    _transpose(memory.d_scores, memory.d_scores_of_keys, count, block.num_keys)
+    pack_block(code, d_out.at, count, of.depth_v, stride, False, memory.d_out_rows, counters)
+    pack_block(code, q.at, count, of.depth, of.q_stride, False, memory.query_rows, counters)
+    weights, d_scores = Rows(memory.weights_of_keys, offsets.of_keys), Rows(memory.d_scores_of_keys, offsets.of_keys)
+    d_v, d_k = Rows(memory.d_v, offsets.sums_v), Rows(memory.d_k, offsets.sums)
+    add_product(code, block.num_keys, weights, memory.d_out_rows, count, of.depth_v, d_v, none)
+    add_product(code, block.num_keys, d_scores, memory.query_rows, count, of.depth, d_k, none)
+
+
+@cpu_inlined
+def _differentiate(code, memory, it, task, of, counters):
+    """Run a task."""
+    rows, window = task.end - task.first, Window(it.left, it.right)
+    padded, padded_v = in_panels(memory.keys, of.depth), in_panels(memory.keys, of.depth_v)
+    for r in range(task.first, task.end):
+        _clear(pointer(it.d_q, r * it.d_q.shape[1] + task.head * of.depth), of.depth, it.scale)
+    for first_key in range(task.first_key, task.end_key, KEYS):
+        key, num_keys = first_key - task.first_key, least(KEYS, task.end_key - first_key)
+        k, v = offset(of.k, first_key * of.k_stride), offset(of.v, first_key * of.v_stride)
+        pack_block(code, k, num_keys, of.depth, of.k_stride, True, memory.keys, counters)
+        pack_block(code, v, num_keys, of.depth_v, of.v_stride, True, memory.values, counters)
+        pack_block(code, k, num_keys, of.depth, of.k_stride, False, memory.key_rows, counters)
+        _clear(memory.d_k, num_keys * padded, it.scale)
+        _clear(memory.d_v, num_keys * padded_v, it.scale)
+        for query in range(0, rows, QUERIES):
+            block = Block(query, least(QUERIES, rows - query), key, num_keys)
+            if not sees_nothing(window, query, block.num_queries, key, num_keys):
+                _differentiate_block(code, memory, it, task, of, block, counters)
+        _write_rows(it.d_k, first_key, task.head * of.depth, of.depth, num_keys, memory.d_k, padded)
+        _write_rows(it.d_v, first_key, task.head * of.depth_v, of.depth_v, num_keys, memory.d_v, padded_v)
+
+
+@engine_kernel
+def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
+    """Run the tasks that a thread takes: write the gradients of queries, keys and values, all of each task's."""
+    vectorise_widely()
+    code, it = Code(*code), Backward(*it)
+    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    while True:
+        number = arrive(counter)
+        if number >= tasks.shape[0]:
+            return
+        task = task_of(tasks, number)
+        of = operands_of(it.q, it.k, it.v, heads, task.head)
+        memory = _memory(
+            pointer(numbers, shard * numbers.shape[1]),
+            pointer(offsets, shard * offsets.shape[1]),
+            of,
+            it.d_out.shape[1],
+        )
+        _differentiate(code, memory, it, task, of, counter)

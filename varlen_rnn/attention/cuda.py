@@ -1,0 +1,112 @@
+"""The twin of attention for CUDA, plain: one thread per head of a query, or of a key; scores are computed thrice."""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import empty, launch, to_device, to_host
+from varlen_rnn.jit import body, cuda_kernel
+from varlen_rnn.kernels.activations import exp, log
+
+
+@body
+def dot(a, row, b, other, column, count):
+    """Return the product of two rows, of `count` columns from one on."""
+    total = a.dtype.type(0)
+    for j in range(column, column + count):
+        total += a[row, j] * b[other, j]
+    return total
+
+
+@cuda_kernel
+def attend(q, k, v, first_keys, end_keys, scale, out, logsumexp):
+    """Write outputs and the logarithms of sums of weights."""
+    i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
+    if i >= heads * rows:
+        return
+    head, row, number = i // rows, i % rows, q.dtype.type
+    depth, depth_v = q.shape[1] // heads, v.shape[1] // heads
+    column, first = head * depth, head * depth_v
+    best, total = -number(np.inf), number(0)
+    for key in range(first_keys[row], end_keys[row]):
+        score = dot(q, row, k, key, column, depth) * scale
+        best = score if score > best else best
+    for j in range(first, first + depth_v):
+        out[row, j] = 0
+    less = number(0) if best == -number(np.inf) else best
+    for key in range(first_keys[row], end_keys[row]):
+        weight = exp(dot(q, row, k, key, column, depth) * scale - less)
+        total += weight
+        for j in range(first, first + depth_v):
+            out[row, j] += weight * v[key, j]
+    part = number(0) if total == number(0) else number(1) / total
+    for j in range(first, first + depth_v):
+        out[row, j] *= part
+    logsumexp[head, row] = number(np.inf) if total == number(0) else best + log(total)
+
+
+@cuda_kernel
+def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, scale, logsumexp, dots, d_q):
+    """Write the gradients of queries."""
+    i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
+    if i >= heads * rows:
+        return
+    head, row = i // rows, i % rows
+    depth, depth_v = q.shape[1] // heads, v.shape[1] // heads
+    column, first = head * depth, head * depth_v
+    for j in range(column, column + depth):
+        d_q[row, j] = 0
+    for key in range(first_keys[row], end_keys[row]):
+        weight = exp(dot(q, row, k, key, column, depth) * scale - logsumexp[head, row])
+        d = weight * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        for j in range(column, column + depth):
+            d_q[row, j] += d * k[key, j]
+
+
+@cuda_kernel
+def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, scale, logsumexp, dots, d_k, d_v):
+    """Write the gradients of keys and values."""
+    i, heads, keys = cuda.grid(1), logsumexp.shape[0], k.shape[0]
+    if i >= heads * keys:
+        return
+    head, key = i // keys, i % keys
+    depth, depth_v = q.shape[1] // heads, v.shape[1] // heads
+    column, first = head * depth, head * depth_v
+    for j in range(column, column + depth):
+        d_k[key, j] = 0
+    for j in range(first, first + depth_v):
+        d_v[key, j] = 0
+    for row in range(first_queries[key], end_queries[key]):
+        weight = exp(dot(q, row, k, key, column, depth) * scale - logsumexp[head, row])
+        d = weight * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        for j in range(first, first + depth_v):
+            d_v[key, j] += weight * d_out[row, j]
+        for j in range(column, column + depth):
+            d_k[key, j] += d * q[row, j]
+
+
+def _seen(offsets, others, left, right):
+    """Return, for each row, the first of the other rows of its sequence that it sees, and the end of those."""
+    sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    at = np.arange(offsets[-1]) - offsets[sequence]
+    begin, count = others[sequence], np.diff(others)[sequence]
+    first = np.clip(at - left, 0, count)
+    return to_device(begin + first), to_device(begin + np.clip(at + right + 1, first, count))
+
+
+def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right):
+    """Twin of `layer.forward`."""
+    out, logsumexp = empty((q.shape[0], v.shape[1]), q), empty((heads, q.shape[0]), q)
+    keys = _seen(q_offsets, k_offsets, left, right)
+    launch(attend, logsumexp.size, q, k, v, *keys, q.dtype.type(scale), out, logsumexp)
+    return out, logsumexp
+
+
+def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right):
+    """Twin of `layer.backward`."""
+    d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
+    dots = (to_host(out) * to_host(d_out)).reshape(len(out), heads, v.shape[1] // heads).sum(axis=2).T
+    given = q.dtype.type(scale), logsumexp, to_device(np.ascontiguousarray(dots))
+    keys, queries = _seen(q_offsets, k_offsets, left, right), _seen(k_offsets, q_offsets, right, left)
+    launch(attend_grad_of_queries, logsumexp.size, q, k, v, d_out, *keys, *given, d_q)
+    launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
+    return d_q, d_k, d_v

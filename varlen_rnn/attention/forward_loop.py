@@ -1,0 +1,161 @@
+"""Attention on the CPU, forward: for each block of keys, packed once, the blocks of queries of a piece of work.
+
+The maximum of a row of scores grows from block to block; what was summed before is scaled to the new one.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from varlen_rnn.attention.blocks import (
+    CHUNK,
+    KEYS,
+    QUERIES,
+    Block,
+    Window,
+    add_product,
+    in_panels,
+    offsets_of_rows,
+    operands_of,
+    pack_block,
+    product_of_block,
+    sees_nothing,
+    task_of,
+)
+from varlen_rnn.attention.softmax import Running, weigh
+from varlen_rnn.jit import cpu_inlined, engine_kernel
+from varlen_rnn.kernels.activations import log
+from varlen_rnn.products.sync import arrive
+from varlen_rnn.products.tile import Rows
+from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely
+
+
+class Code(NamedTuple):
+    """The addresses of compiled functions that the loop calls."""
+
+    multiply: int
+    pack: int
+    weigh: int
+
+
+class Forward(NamedTuple):
+    """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries)."""
+
+    q: Any
+    k: Any
+    v: Any
+    out: Any
+    logsumexp: Any
+    scale: Any
+    left: int
+    right: int
+
+
+class _Memory(NamedTuple):
+    """A thread's own: panels of keys and of values, scores, sums of values and of weights, and the largest scores."""
+
+    keys: Any
+    values: Any
+    scores: Any
+    sums: Any
+    totals: Any
+    maxima: Any
+    q_rows: Any
+    score_rows: Any
+    sum_rows: Any
+    no_rows: Any
+
+
+def memory_of(depth, depth_v, width):
+    """Return how many numbers a thread needs."""
+    padded = -(-depth_v // width) * width
+    return KEYS * (depth + 1) + padded * (KEYS + 1) + QUERIES * KEYS + CHUNK * (padded + 2)
+
+
+def offsets_of():
+    """Return how many offsets a thread needs."""
+    return 4 * KEYS
+
+
+@cpu_inlined
+def _memory(numbers, offsets, of):
+    padded = in_panels(numbers, of.depth_v)
+    values = offset(numbers, KEYS * (of.depth + 1))
+    scores = offset(values, padded * (KEYS + 1))
+    sums = offset(scores, QUERIES * KEYS)
+    totals = offset(sums, CHUNK * padded)
+    offsets_of_rows(offsets, of.q_stride)
+    offsets_of_rows(offset(offsets, KEYS), KEYS)
+    offsets_of_rows(offset(offsets, 2 * KEYS), padded)
+    offsets_of_rows(offset(offsets, 3 * KEYS), 0)
+    return _Memory(
+        numbers, values, scores, sums, totals, offset(totals, CHUNK), offsets, offset(offsets, KEYS),
+        offset(offsets, 2 * KEYS), offset(offsets, 3 * KEYS),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _begin(memory, rows, padded, like):
+    kind = type(like)
+    for r in range(rows):
+        memory.totals[r], memory.maxima[r] = kind(0), -kind(np.inf)
+    for j in range(rows * padded):
+        memory.sums[j] = kind(0)
+
+
+@cpu_inlined
+def _finish(memory, it, task, of, padded):
+    """Write the outputs of a task, 0 of queries that see no key, and the logarithms of the sums of weights."""
+    kind = type(it.scale)
+    for r in range(task.end - task.first):
+        row, total = task.first + r, memory.totals[r]
+        out, sums = pointer(it.out, row * it.out.shape[1] + task.head * of.depth_v), offset(memory.sums, r * padded)
+        part = kind(0) if total == kind(0) else kind(1) / total
+        for j in range(of.depth_v):
+            out[j] = sums[j] * part
+        at = pointer(it.logsumexp, task.head * it.logsumexp.shape[1] + row)
+        at[0] = kind(np.inf) if total == kind(0) else memory.maxima[r] + log(total)
+
+
+@cpu_inlined
+def _attend(code, memory, it, task, of, counters):
+    """Run a task."""
+    rows, padded, window = task.end - task.first, in_panels(memory.keys, of.depth_v), Window(it.left, it.right)
+    _begin(memory, rows, padded, it.scale)
+    query = task.first - task.origin
+    for key in range(0, task.end_key - task.first_key, KEYS):
+        num_keys = least(KEYS, task.end_key - task.first_key - key)
+        if sees_nothing(window, query, rows, key, num_keys):
+            continue
+        k = offset(of.k, (task.first_key + key) * of.k_stride)
+        v = offset(of.v, (task.first_key + key) * of.v_stride)
+        pack_block(code, k, num_keys, of.depth, of.k_stride, True, memory.keys, counters)
+        pack_block(code, v, num_keys, of.depth_v, of.v_stride, False, memory.values, counters)
+        for first in range(0, rows, QUERIES):
+            block = Block(query + first, least(QUERIES, rows - first), key, num_keys)
+            if sees_nothing(window, block.query, block.num_queries, key, num_keys):
+                continue
+            q = Rows(offset(of.q, (task.first + first) * of.q_stride), memory.q_rows)
+            scores = Rows(memory.scores, memory.score_rows)
+            product_of_block(code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows)
+            sums = Rows(offset(memory.sums, first * padded), memory.sum_rows)
+            running = Running(offset(memory.maxima, first), offset(memory.totals, first), sums.at, padded)
+            weigh(code.weigh, (scores.at, block, window, running, it.scale))
+            add_product(code, block.num_queries, scores, memory.values, num_keys, of.depth_v, sums, memory.no_rows)
+    _finish(memory, it, task, of, padded)
+
+
+@engine_kernel
+def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
+    """Run the tasks that a thread takes: write outputs, and the logarithms of sums of weights, all of each task's."""
+    vectorise_widely()
+    code, it = Code(*code), Forward(*it)
+    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    while True:
+        number = arrive(counter)
+        if number >= tasks.shape[0]:
+            return
+        task = task_of(tasks, number)
+        of = operands_of(it.q, it.k, it.v, heads, task.head)
+        memory = _memory(pointer(numbers, shard * numbers.shape[1]), pointer(offsets, shard * offsets.shape[1]), of)
+        _attend(code, memory, it, task, of, counter)

@@ -1,0 +1,94 @@
+"""The front of attention: pieces of work from offsets, memory of threads, and the device."""
+
+import numpy as np
+
+from varlen_rnn.attention import backward_loop, cuda, forward_loop
+from varlen_rnn.attention.blocks import CHUNK
+from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
+from varlen_rnn.device import empty, on_device
+from varlen_rnn.products.gemm import code_of
+from varlen_rnn.products.sync import COUNTER
+from varlen_rnn.products.vectors import panel_width
+from varlen_rnn.threads import count_shards, for_each_shard
+
+UNLIMITED = 2**40  # rows: further than any sequence is long
+
+
+def _tasks(q_offsets, k_offsets, heads, chunk):
+    """Return the pieces of work, (pieces, 6), the longest first: heads of sequences, or of some rows of queries."""
+    lengths, keys = np.diff(q_offsets), np.diff(k_offsets)
+    pieces = np.maximum(1, -(-lengths // chunk))  # one of no queries, whose keys have gradients
+    sequence = np.repeat(np.arange(len(lengths)), pieces)
+    number = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = q_offsets[sequence] + number * chunk
+    end = np.minimum(first + chunk, q_offsets[sequence + 1])
+    rows = np.stack([first, end, q_offsets[sequence], k_offsets[sequence], k_offsets[sequence + 1]], axis=1)
+    order = np.argsort(-(end - first) * keys[sequence], kind="stable")
+    tasks = np.empty((len(rows) * heads, 6), np.int64)
+    tasks[:, 0] = np.tile(np.arange(heads), len(rows))
+    tasks[:, 1:] = np.repeat(rows[order], heads, axis=0)
+    return tasks
+
+
+def _run(kernel, loop, code, tasks, depths, work, like, it):
+    width = panel_width(like.dtype)
+    shards = count_shards(work, len(tasks))
+    numbers = empty((shards, loop.memory_of(*depths, width)), like)
+    offsets, counters = np.empty((shards, loop.offsets_of()), np.int64), np.zeros(COUNTER, np.int64)
+    for_each_shard(kernel, code, counters, tasks, numbers, offsets, it, num_shards=shards)
+
+
+def _work(q_offsets, k_offsets, q, v):
+    return int((np.diff(q_offsets) * np.diff(k_offsets)).sum()) * (q.shape[1] + v.shape[1])
+
+
+def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED):
+    """Return the outputs of attention, and what its gradient needs.
+
+    Parameters
+    ----------
+    q : (queries, heads * depth) C-contiguous, float32 or float64
+    k : (keys, heads * depth)
+    v : (keys, heads * depth of values)
+    q_offsets, k_offsets : (sequences + 1,) int64, in rows
+    heads : int
+    scale : float
+        What scores are multiplied by.
+    left, right : int
+        Query i of a sequence sees keys i - left to i + right of its own.
+
+    Returns
+    -------
+    out : (queries, heads * depth of values); 0 of a query that sees no key
+    logsumexp : (heads, queries); of a query that sees no key, infinity
+    """
+    if on_device(q):
+        return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right)
+    out, logsumexp = empty((len(q), v.shape[1]), q), empty((heads, len(q)), q)
+    tasks, depths = _tasks(q_offsets, k_offsets, heads, CHUNK), (q.shape[1] // heads, v.shape[1] // heads)
+    it = q, k, v, out, logsumexp, q.dtype.type(scale), left, right
+    if len(tasks):
+        code = *code_of(q.dtype), address_of_weigh(q.dtype)
+        _run(forward_loop.forward, forward_loop, code, tasks, depths, _work(q_offsets, k_offsets, q, v), q, it)
+    return out, logsumexp
+
+
+def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED):
+    """Return the gradients of queries, keys and values.
+
+    Parameters
+    ----------
+    out, logsumexp
+        What `forward` returned.
+    d_out : as `out`, C-contiguous
+    """
+    if on_device(q):
+        return cuda.backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right)
+    d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
+    dots = np.ascontiguousarray((out * d_out).reshape(len(q), heads, v.shape[1] // heads).sum(axis=2).T)
+    tasks, depths = _tasks(q_offsets, k_offsets, heads, UNLIMITED), (q.shape[1] // heads, v.shape[1] // heads)
+    it = q, k, v, d_out, logsumexp, dots, d_q, d_k, d_v, q.dtype.type(scale), left, right
+    if len(tasks):
+        code = *code_of(q.dtype), address_of_differentiate(q.dtype)
+        _run(backward_loop.backward, backward_loop, code, tasks, depths, 3 * _work(q_offsets, k_offsets, q, v), q, it)
+    return d_q, d_k, d_v

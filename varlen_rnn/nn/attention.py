@@ -1,0 +1,142 @@
+"""Attention with several heads, in PyTorch's names and shapes, over rows instead of padding."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.errors import ShapeError, check_flag, check_int, shown
+from varlen_rnn.nn.functional import scaled_dot_product_attention
+from varlen_rnn.nn.layers import Linear, drawn
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.random import generator
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
+
+
+class MultiheadAttention(Module):
+    """Projections of queries, keys and values, attention of several heads between them, and a projection of its output.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Columns of queries and of outputs, a multiple of `num_heads`.
+    num_heads : int
+    bias : bool
+    kdim, vdim : int, optional
+        Columns of keys and of values; `embed_dim`, unless given.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    in_proj_weight : (3 * embed_dim, embed_dim), or None
+        Of queries, keys and values, where these have the same columns.
+    q_proj_weight, k_proj_weight, v_proj_weight : (embed_dim, columns), or None
+        Otherwise.
+    in_proj_bias : (3 * embed_dim,), or None
+    out_proj : Linear
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> x = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 0, 3]])
+    >>> y = MultiheadAttention(8, 2)(x, x, x)
+    >>> y.shape, y.lod()
+    ((5, 8), [[0, 2, 2, 5]])
+
+    Source: Vaswani et al. (2017), "Attention is all you need"; names and shapes of `torch.nn.MultiheadAttention`.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.embed_dim, self.num_heads = check_int(embed_dim, "embed_dim", 1), check_int(num_heads, "num_heads", 1)
+        if self.embed_dim % self.num_heads:
+            raise ShapeError("embed_dim", expected=f"a multiple of num_heads, {shown(num_heads)}", got=shown(embed_dim))
+        self.kdim = self.embed_dim if kdim is None else check_int(kdim, "kdim", 1)
+        self.vdim = self.embed_dim if vdim is None else check_int(vdim, "vdim", 1)
+        dtype, size = check_dtype(dtype), self.embed_dim
+        self.in_proj_weight = self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = None
+        if self.kdim == self.vdim == size:
+            self.in_proj_weight = _xavier((3 * size, size), dtype)
+        else:
+            self.q_proj_weight = _xavier((size, size), dtype)
+            self.k_proj_weight, self.v_proj_weight = (
+                _xavier((size, self.kdim), dtype),
+                _xavier((size, self.vdim), dtype),
+            )
+        has_bias = check_flag(bias, "bias")
+        self.in_proj_bias = Parameter(np.zeros(3 * size, dtype)) if has_bias else None
+        self.out_proj = Linear(size, size, has_bias, dtype)
+        if self.out_proj.bias is not None:
+            self.out_proj.bias.assign(0.0)
+
+    def forward(
+        self,
+        query: Rows,
+        key: Rows,
+        value: Rows,
+        is_causal: bool = False,
+        window: tuple[int | None, int | None] = (None, None),
+    ) -> Variable:
+        """Return what the rows of `query` find, with its LoD; PyTorch returns the weights as well, which are not kept.
+
+        Parameters
+        ----------
+        query : Variable, shape `(queries, embed_dim)`
+        key : Variable, shape `(keys, kdim)`
+            Of as many sequences as `query`, of any lengths.
+        value : Variable, shape `(keys, vdim)`
+        is_causal, window
+            As of `functional.scaled_dot_product_attention`.
+        """
+        rows = [
+            required(x, f"MultiheadAttention, {name}") for name, x in (("query", query), ("key", key), ("value", value))
+        ]
+        q, k, v = (part.reshape(-1, self.num_heads, self.embed_dim // self.num_heads) for part in self._projected(rows))
+        found = scaled_dot_product_attention(q, k, v, is_causal=is_causal, window=window)
+        return self.out_proj(found.reshape(-1, self.embed_dim))
+
+    def _projected(self, rows: list[Variable]) -> list[Variable]:
+        """Return projected queries, keys and values; in self-attention they come from one product."""
+        query, key, value = rows
+        if self.in_proj_weight is not None and query is key is value:
+            whole, size = (
+                apply("matmul", query, self.in_proj_weight, self.in_proj_bias, transposed=True),
+                self.embed_dim,
+            )
+            return [whole[:, first : first + size] for first in (0, size, 2 * size)]
+        weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        parts = [slice(first, first + self.embed_dim) for first in (0, self.embed_dim, 2 * self.embed_dim)]
+        if self.in_proj_weight is not None:
+            weights = [self.in_proj_weight[part] for part in parts]
+        biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in parts]
+        return [
+            apply("matmul", x, weight, bias, transposed=True)
+            for x, weight, bias in zip(rows, weights, biases, strict=True)
+        ]
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        text = f"{self.embed_dim}, {self.num_heads}"
+        text += f", kdim={self.kdim}" if self.kdim != self.embed_dim else ""
+        return text + (f", vdim={self.vdim}" if self.vdim != self.embed_dim else "")
+
+
+def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
+    """Return a weight between -sqrt(6 / (rows + columns)) and that (Glorot and Bengio, 2010)."""
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray:
+        bound = math.sqrt(6 / sum(shape))
+        return generator().uniform(-bound, bound, shape)
+
+    return Parameter(drawn(shape, draw).astype(dtype))

@@ -1,0 +1,104 @@
+"""Attention of the rows of query sequences to those of key sequences, a fused operator over LoD."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn import attention
+from varlen_rnn.device import as_operand
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import known
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_NAME = "scaled_dot_product_attention"
+
+
+def _cost(inputs, outputs, **attrs):
+    """2 (depth + depth of values) per query and head, for each key that it sees; of one, for lengths are in values."""
+    query, _, value = inputs
+    heads = query.shape[1] if len(query.shape) == 3 else 1
+    return 2 * known(query.shape[0]) * known(heads) * (known(query.shape[-1]) + known(value.shape[-1]))
+
+
+def _cost_of_grad(inputs, outputs, **attrs):
+    """5 / 2 of that of the operator, which is 2 products of scores and rows."""
+    return 5 * _cost(inputs[:3], outputs) // 2
+
+
+@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost)
+def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
+    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
+    q, k, v, offsets = _operands(query, key, value)
+    out, logsumexp = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
+    return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(logsumexp)
+
+
+def _operands(query, key, value):
+    """Return the rows of queries, keys and values, and the offsets of queries and keys."""
+    offsets, of_keys = levels_of(query.structure)[-1], levels_of(key.structure)[-1]
+    if len(offsets) != len(of_keys):
+        expected = f"{len(offsets) - 1} sequences, as the queries"
+        raise LoDError(f"{_NAME}, key", expected=expected, got=len(of_keys) - 1)
+    if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
+        raise LoDError(f"{_NAME}, value", expected="the sequences of key", got="others")
+    if len(value.data) != len(key.data):
+        raise ShapeError(f"{_NAME}, value", expected=f"{len(key.data)} rows, as key", got=f"shape {value.shape}")
+    return flat(query.data), flat(key.data), flat(value.data), (offsets, of_keys)
+
+
+def _constants(query, scale, left, right):
+    heads, depth = query.shape[1] if query.data.ndim == 3 else 1, query.shape[-1]
+    scale = depth**-0.5 if scale is None else scale
+    return heads, scale, *(attention.UNLIMITED if rows is None else rows for rows in (left, right))
+
+
+@attend.infer
+def _infer(query, key, value, scale, left, right):
+    check_float(_NAME, query=query, key=key, value=value)
+    check_lod_level(_NAME, "query", query)
+    check_lod_level(_NAME, "key", key)
+    ranks = [len(spec.shape) for spec in (query, key, value)]
+    if ranks not in ([2] * 3, [3] * 3):
+        shapes = [query.shape, key.shape, value.shape]
+        raise ShapeError(_NAME, expected="rows (rows, depth), or (rows, heads, depth), of all three", got=shapes)
+    for name, given, wanted in (
+        ("key", key.shape[1:], query.shape[1:]),
+        ("value", value.shape[1:-1], query.shape[1:-1]),
+    ):
+        if any(-1 not in pair and pair[0] != pair[1] for pair in zip(given, wanted, strict=True)):
+            raise ShapeError(f"{_NAME}, {name}", expected=f"rows of {tuple(wanted)}, as query", got=tuple(given))
+    if 0 in (*query.shape[1:], *value.shape[1:]):
+        raise ShapeError(_NAME, expected="at least one head and one number each", got=[query.shape, value.shape])
+    for name, limit in (("left", left), ("right", right)):
+        if limit is not None and not -attention.UNLIMITED <= limit <= attention.UNLIMITED:
+            raise OutOfRangeError(f"{_NAME}, {name}", expected="rows", got=limit)
+    if scale is not None and not math.isfinite(scale):
+        raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
+    heads = query.shape[1] if ranks[0] == 3 else 1
+    of_sums = TensorSpec((heads, query.shape[0]), query.dtype)
+    return TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype, query.lod_level), of_sums
+
+
+@attend.backward("query", "key", "value", cost=_cost_of_grad)
+def _backward(query, key, value, out, logsumexp, d_out, scale, left, right):
+    q, k, v, offsets = _operands(query, key, value)
+    if logsumexp.shape != (_constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
+        raise ShapeError(f"{_NAME}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
+    given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
+    found = attention.backward(q, k, v, *given, *offsets, *_constants(query, scale, left, right))
+    return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
+
+
+@attend.examples
+def _examples(rng):
+    keys = LoD.from_lengths([[0, 3, 2, 4]])
+    key, value = (LoDTensor(rng.standard_normal((9, *element)), keys) for element in ((2, 3), (2, 2)))
+    yield [rows(rng, 2, 3), key, value], {"scale": None, "left": None, "right": None}
+    yield [rows(rng, 2, 3), key, value], {"scale": 0.5, "left": None, "right": 0}
+    x = rows(rng, 4)
+    yield [x, x, rows(rng, 3)], {"scale": None, "left": 1, "right": 1}
