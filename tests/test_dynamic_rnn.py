@@ -252,6 +252,10 @@ ORDINARY = {
     ),
     "an output that is the input": lambda x, h, w, b: (x, h * b + w[0]),
     "an output that is the state": lambda x, h, w, b: (h, x),
+    "comparisons and choices": lambda x, h, w, b: (
+        F.where((x > b) & ~(h < x), F.maximum(h, b), abs(x)),
+        F.minimum(F.gelu(x @ w), h) + F.where(F.equal(h, 0.0), 1.0, b),
+    ),
     "products of gates": lambda x, h, w, b: (h, apply("concat", (x @ w)[:, :1] * h[:, 1:2], h[:, 1:], axis=1) - b),
 }
 

@@ -93,11 +93,29 @@ def of_both_states(w, x, c, h):  # the other state's product is a phase of its o
     return h, c, h
 
 
+def elementwise(w, x, h):
+    a, b = of_input(w, x), h @ w("u", HIDDEN, HIDDEN)
+    larger, smaller = F.maximum(a, b), F.minimum(a, w("bound", HIDDEN))
+    root = F.sqrt(abs(a) + 1.0) * F.log(F.exp(F.minimum(b, 2.0)) + 1.0)
+    h = F.where(a < b, F.silu(larger), F.where(smaller >= -0.5, root, F.maximum(-1.0, h))) * 0.3
+    h = F.where(h <= 0.0, h, F.where(h > w("bound", HIDDEN), 0.5 * h, 0.25))
+    return h, h
+
+
+def at_ties(w, x, h):  # of zeros, all that is compared is equal
+    a = x @ w("w_x", FEATURES, HIDDEN)
+    h = abs(a) + F.maximum(a, h) + F.minimum(h, 0.0) + F.maximum(0.0, a) + F.minimum(a, h) + F.where(a > h, a, 2.0 * h)
+    return h, h
+
+
 TWO_STATES = lstm_states, of_both_states
 FUSED = {
     f.__name__: f
-    for f in (side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input)
-}
+    for f in (
+        side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input, elementwise,
+        at_ties,
+    )
+}  # fmt: skip
 
 
 def rows(lengths, dtype):
@@ -146,6 +164,22 @@ def test_fused_is_interpreted(cell, lengths, dtype, interpreted):
         assert (value is None) == (fused[name] is None), name
         if value is not None:
             np.testing.assert_allclose(np.asarray(fused[name]), np.asarray(value), err_msg=name, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_gradients_of_equal_numbers_are_those_of_the_operators(dtype, interpreted, monkeypatch):
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Zeros())
+    fused, _ = trained(at_ties, [2, 3], dtype)
+    interpreted()
+    wanted, _ = trained(at_ties, [2, 3], dtype)
+    assert np.asarray(wanted["state 0"]).tolist() == [[2 * 3.5**2] * HIDDEN, [2 * 3.5**3] * HIDDEN]
+    for name, value in wanted.items():
+        assert np.array_equal(np.asarray(fused[name]), np.asarray(value)), name
+
+
+class Zeros:
+    def standard_normal(self, shape):
+        return np.zeros(shape)
 
 
 def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():

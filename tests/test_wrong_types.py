@@ -285,6 +285,10 @@ CALLS = {
     "Padded": (vr.baselines.Padded, lambda: vr.nn.GRU(3, 4)),
     "Padded.rows": (vr.baselines.Padded.rows, rows),
     "concat": (F.concat, lambda: [vr.Variable(X)] * 2, int),
+    "maximum": (F.maximum, lambda: X, lambda: X),
+    "equal": (F.equal, lambda: X, lambda: X),
+    "where": (F.where, lambda: X > 0, lambda: X, lambda: X),
+    "gelu": (lambda x, approximate: F.gelu(x, approximate=approximate), lambda: X, lambda: "tanh"),
     "dropout": (F.dropout, lambda: X, lambda: 0.5, bool),
     "cross_entropy": (
         F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean", lambda: "row",

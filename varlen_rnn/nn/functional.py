@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
-from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
+from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
+from varlen_rnn.ops.elementwise import absolute as abs
+from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.sequence.pool import sequence_pool
-from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required, truth
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
-    "relu", "sequence_pool", "sigmoid", "softmax", "tanh",
+    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "equal", "exp", "gelu", "log",
+    "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid", "silu", "softmax",
+    "sqrt", "tanh", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -30,6 +34,96 @@ def softmax(x: Rows) -> Variable:
     array([[0.5, 0.5]])
     """
     return exp(log_softmax(x))
+
+
+def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
+    """Return two operands, of which one that is a Python number takes the data type of the other."""
+    x, y = (v if isinstance(v, (int, float)) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    if isinstance(x, Variable):
+        return x, operand(y, x)
+    y = as_variable(y)
+    return operand(x, y), y
+
+
+def maximum(x: Rows, y: Rows) -> Variable:
+    """Return the larger of two numbers, element by element; NaN if one is.
+
+    Where they are equal, each gets half of the gradient, as in PyTorch.
+
+    Parameters
+    ----------
+    x, y : Variable, array or number
+        Of one data type, float32 or float64, and of shapes that broadcast; a Python number takes the other's data type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(maximum([1.0, 5.0], 2))
+    array([2., 5.])
+    """
+    return apply("maximum", *_beside("maximum", x, y))
+
+
+def minimum(x: Rows, y: Rows) -> Variable:
+    """Return the smaller of two numbers, element by element; otherwise as `maximum`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(minimum([1.0, 5.0], 2))
+    array([1., 2.])
+    """
+    return apply("minimum", *_beside("minimum", x, y))
+
+
+def equal(x: Rows, y: Rows) -> Variable:
+    """Return whether two numbers are equal, element by element, as bools, which have no gradient.
+
+    `x == y` of Variables asks whether they are one; `<`, `<=`, `>` and `>=` compare the values.
+
+    Parameters
+    ----------
+    x, y : Variable, array or number
+        Of one data type, and of shapes that broadcast; a Python number takes the other's data type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(equal(np.array([3, 0, 3]), 3))
+    array([ True, False,  True])
+    """
+    return truth("equal", *_beside("equal", x, y))
+
+
+def not_equal(x: Rows, y: Rows) -> Variable:
+    """Return whether two numbers differ, element by element; otherwise as `equal`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(not_equal(np.array([3, 0, 3]), 3))
+    array([False,  True, False])
+    """
+    return truth("not_equal", *_beside("not_equal", x, y))
+
+
+def where(condition: Rows, x: Rows, y: Rows) -> Variable:
+    """Return `x` where a condition holds and `y` elsewhere, element by element.
+
+    Parameters
+    ----------
+    condition : bools, as comparisons return
+    x, y : Variable, array or number
+        Of one data type; a Python number takes the other's.  The three shapes broadcast, and LoDs must agree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = Variable([1.0, -2.0])
+    >>> np.asarray(where(x > 0, x, 0.1 * x))
+    array([ 1. , -0.2])
+    """
+    return apply("where", condition, *_beside("where", x, y))
 
 
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:

@@ -1,6 +1,8 @@
 """Operators, one subject per file: the one place where the tape meets kernels.  Importing it registers all of them."""
 
 from varlen_rnn.ops import (
+    activations,
+    choices,
     clip,
     concat,
     constants,
@@ -17,6 +19,7 @@ from varlen_rnn.ops import (
     reductions,
     reshape,
     row_mask,
+    softmax,
     sums,
     updates,
 )

@@ -14,7 +14,11 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 # What is inferred for each of these numbers of rows is so for every number: one, and primes that no size of a step is.
 _COUNTS = (1, 2147483629, 2147483647)
 
-_ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "pow"}
+_ELEMENTWISE = {
+    "add", "sub", "mul", "div", "neg", "absolute", "sqrt", "exp", "log", "pow", "tanh", "sigmoid", "relu", "silu",
+    "gelu", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not", "logical_and",
+    "logical_or", "where", "maximum", "minimum",
+}  # fmt: skip
 _OF_ONE_ROW = _ELEMENTWISE | {
     "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "sum", "sum_to", "embedding",
     "reduce_sum", "reduce_mean", "reduce_grad",

@@ -156,6 +156,30 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    def abs(self) -> Variable:
+        """Return the magnitude of every element."""
+        return apply("absolute", self)
+
+    def sqrt(self) -> Variable:
+        """Return the square root of every element."""
+        return apply("sqrt", self)
+
+    def exp(self) -> Variable:
+        """Return e to the power of every element."""
+        return apply("exp", self)
+
+    def log(self) -> Variable:
+        """Return the natural logarithm of every element."""
+        return apply("log", self)
+
+    def tanh(self) -> Variable:
+        """Return the hyperbolic tangent of every element."""
+        return apply("tanh", self)
+
+    def sigmoid(self) -> Variable:
+        """Return 1 / (1 + exp(-x)) of every element."""
+        return apply("sigmoid", self)
+
     def reshape(self, *shape: int | Iterable[int]) -> Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
@@ -187,6 +211,32 @@ class Variable:
     def __neg__(self) -> Variable:
         return apply("neg", self)
 
+    def __abs__(self) -> Variable:
+        return apply("absolute", self)
+
+    def __lt__(self, other: Rows) -> Variable:
+        return truth("less", self, operand(other, self))
+
+    def __le__(self, other: Rows) -> Variable:
+        return truth("less_equal", self, operand(other, self))
+
+    def __gt__(self, other: Rows) -> Variable:
+        return truth("greater", self, operand(other, self))
+
+    def __ge__(self, other: Rows) -> Variable:
+        return truth("greater_equal", self, operand(other, self))
+
+    def __invert__(self) -> Variable:
+        return truth("logical_not", self)
+
+    def __and__(self, other: Rows) -> Variable:
+        return truth("logical_and", self, operand(other, self))
+
+    def __or__(self, other: Rows) -> Variable:
+        return truth("logical_or", self, operand(other, self))
+
+    __rand__, __ror__ = __and__, __or__
+
     def __pow__(self, exponent: float) -> Variable:
         # As a Python number, which takes the data type of the rows.
         exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
@@ -214,7 +264,7 @@ class Variable:
     # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor)):
-            hint = "np.asarray(x) == ... compares the values"
+            hint = "functional.equal(x, ...) compares the values"
             raise DTypeError("== of a Variable", expected="another Variable", got=type(other).__name__, hint=hint)
         return NotImplemented
 
@@ -347,6 +397,11 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
     return run_all
 
 
+def truth(op_type: str, *inputs: Any) -> Variable:
+    """Return the bools of an operator; it remembers nothing, for no gradient passes, and the operands may be freed."""
+    return apply(op_type, *inputs).detach()
+
+
 def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
     """Return the outputs of an operator as a list, also when there is one."""
     outputs = apply(op_type, *inputs, **attrs)
@@ -370,8 +425,11 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
+        expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
+        raise DTypeError("number", expected=expected, got=shown(value))
     try:
-        return np.asarray(float(value)).astype(dtype)
+        return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
     except OverflowError as error:
         raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
 

@@ -1,0 +1,244 @@
+"""Operators of arrays beside what NumPy computes: elementwise ones, comparisons and what they choose.
+
+What every operator promises (`infer`, the gradient, a program and its file) is tried in test_operators.py.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+
+LENGTHS = [2, 0, 3, 1]
+EDGES = np.array([-np.inf, -1e30, -50.0, -1.5, -1e-30, -0.0, 0.0, 0.3, 2.0, 50.0, 1e30, np.inf, np.nan])
+FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+
+
+def rows(*element, dtype=np.float64, seed=0):
+    data = np.random.default_rng(seed).standard_normal((6, *element)).astype(dtype)
+    return vr.create_lod_tensor(data, [LENGTHS])
+
+
+def gradients(function, *values):
+    """Return the result of a function of Variables, and the gradient of its sum for each of them."""
+    variables = [vr.Variable(value, requires_grad=True) for value in values]
+    out = function(*variables)
+    out.sum().backward()
+    return np.asarray(out), [np.asarray(v.grad) for v in variables]
+
+
+def normal_below(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def of_each(function):
+    return lambda x: np.array([function(float(number)) for number in x], x.dtype)
+
+
+ONE = {
+    "abs": (F.abs, np.abs),
+    "sqrt": (F.sqrt, np.sqrt),
+    "exp": (F.exp, np.exp),
+    "log": (F.log, np.log),
+    "tanh": (F.tanh, np.tanh),
+    "sigmoid": (F.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+    "silu": (F.silu, lambda x: x / (1 + np.exp(-x))),
+    "gelu": (F.gelu, of_each(lambda x: x * normal_below(x))),
+    "gelu by tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
+}
+
+
+@FLOATS
+@pytest.mark.parametrize("name", ONE)
+def test_one_operand(name, dtype):
+    ours, numpys = ONE[name]
+    x = np.linspace(-5, 5, 41).astype(dtype)
+    with np.errstate(all="ignore"):
+        wanted = numpys(x)
+    found = ours(x)
+    assert found.dtype == dtype
+    tolerance = {"rtol": 1e-12, "atol": 1e-15} if dtype is np.float64 else {"rtol": 2e-6, "atol": 1e-6}
+    np.testing.assert_allclose(found, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("name", ["abs", "sqrt", "exp", "log", "tanh", "sigmoid"])
+def test_methods_are_the_functions(name):
+    x = vr.Variable(rows(3))
+    assert np.array_equal(getattr(x, name)(), ONE[name][0](x), equal_nan=True)
+    assert getattr(x, name)().lod() == x.lod()
+    assert np.array_equal(abs(x), np.abs(x.value.data))
+
+
+@FLOATS
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_has_no_end_only_where_its_argument_has_none(approximate, dtype):
+    found, (d,) = gradients(lambda x: F.gelu(x, approximate), EDGES[1:-1].astype(dtype))
+    np.testing.assert_array_equal(found[[0, 1, -2, -1]], np.array([0, 0, 1e30, np.inf], dtype))
+    np.testing.assert_array_equal(d[[0, 1, -3, -2, -1]], [0, 0, 1, 1, 1])
+    assert np.isnan(np.asarray(F.gelu(np.array([-np.inf, np.nan], dtype), approximate))).all()
+
+
+def test_gelu_of_far_below_keeps_its_digits():
+    assert math.isclose(F.gelu(np.array([-10.0])).value.data[0], -10 * normal_below(-10), rel_tol=1e-13)
+
+
+def test_gelu_knows_two_forms():
+    with pytest.raises(vr.ShapeError, match="gelu, approximate: expected one of 'none' or 'tanh'"):
+        F.gelu(np.ones(2), approximate="erf")
+
+
+def test_gradients_at_the_edges():
+    assert gradients(F.abs, np.array([-2.0, 0.0, 3.0]))[1][0].tolist() == [-1, 0, 1]
+    assert gradients(F.sqrt, np.array([0.0, 4.0]))[1][0].tolist() == [np.inf, 0.25]
+
+
+SHAPES = [((6, 3), (6, 3)), ((6, 3), (3,)), ((6, 3), (6, 1)), ((1, 3), (6, 3)), ((6, 3), ()), ((2, 1, 3), (6, 3))]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_maximum_and_minimum(name, shapes):
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 3, shape).astype(float) for shape in shapes)
+    found, (d_x, d_y) = gradients(getattr(F, name), x, y)
+    assert np.array_equal(found, getattr(np, name)(x, y))
+    wins = np.where(x == y, 0.5, (x > y) == (name == "maximum"))
+    for d, v, part in ((d_x, x, wins), (d_y, y, 1 - wins)):
+        assert d.shape == v.shape
+        assert math.isclose(d.sum(), part.sum())
+        if v.shape == part.shape:
+            assert np.array_equal(d, part)
+
+
+def test_maximum_passes_nan_on_and_nothing_of_what_was_not_chosen():
+    assert np.isnan(np.asarray(F.maximum(np.array([np.nan, 1.0]), np.array([1.0, np.nan])))).all()
+    x = vr.Variable([1.0, 2.0], requires_grad=True)
+    F.maximum(x, 1.5).backward(np.array([np.inf, 1.0]))  # no zero times an infinite gradient
+    assert x.grad.tolist() == [0, 1]
+
+
+COMPARISONS = {
+    "less": (lambda x, y: x < y, np.less),
+    "less_equal": (lambda x, y: x <= y, np.less_equal),
+    "greater": (lambda x, y: x > y, np.greater),
+    "greater_equal": (lambda x, y: x >= y, np.greater_equal),
+    "equal": (F.equal, np.equal),
+    "not_equal": (F.not_equal, np.not_equal),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons(name, dtype):
+    ours, numpys = COMPARISONS[name]
+    data = np.random.default_rng(0).integers(-1, 2, (6, 3)).astype(dtype)
+    x = vr.Variable(vr.create_lod_tensor(data, [LENGTHS]))
+    other = data[::-1].copy()
+    for y in (other, vr.Variable(other), x, 1, other[0], True):
+        found = ours(x, y)
+        assert found.dtype == bool
+        assert not found.requires_grad
+        assert found.lod() == x.lod()
+        assert np.array_equal(found, numpys(data, np.asarray(y).astype(dtype)))
+        assert np.array_equal(ours(y, x), numpys(np.asarray(y).astype(dtype), data))
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_nan_compares_as_in_numpy_and_nothing_is_remembered(name):
+    ours, numpys = COMPARISONS[name]
+    x = vr.Variable(EDGES, requires_grad=True)
+    y = np.roll(EDGES, 1)
+    found = ours(x, y)
+    assert np.array_equal(found, numpys(EDGES, y))
+    assert found.record is None
+
+
+@pytest.mark.parametrize(("x", "y", "message"), [
+    (np.ones(2), np.ones(2, np.float32), "less, y: expected float64, as x, got float32"),
+    (np.ones(2), np.arange(2), "less, y: expected float64, as x, got int64"),
+    (np.arange(2), 0.5, "number: expected an integer, beside int64, got 0.5"),
+    (np.arange(2), 2**70, "number: expected one that int64 holds"),
+    (np.arange(2, dtype=np.uint8), -1, "number: expected one that uint8 holds, got -1"),
+    (np.ones(2, bool), 2, "number: expected True or False, beside bools, got 2"),
+])  # fmt: skip
+def test_data_types_are_not_mixed(x, y, message):
+    with pytest.raises(vr.DTypeError, match=message):
+        assert (vr.Variable(x) < y) is None
+
+
+def test_bools():
+    a, b = np.array([True, True, False, False]), np.array([True, False, True, False])
+    x = vr.Variable(a)
+    assert np.array_equal(~x, ~a)
+    for y in (b, vr.Variable(b)):
+        assert np.array_equal(x & y, a & b)
+        assert np.array_equal(x | y, a | b)
+        assert np.array_equal(y & x, a & b)
+        assert np.array_equal(y | x, a | b)
+    assert np.array_equal(x & True, a)
+    for wrong in (lambda: ~vr.Variable([1.0]), lambda: vr.Variable([1.0]) & vr.Variable([1.0]), lambda: x | 1.5):
+        with pytest.raises(vr.DTypeError, match=r"bools|True or False"):
+            wrong()
+
+
+def test_a_mask_beside_numbers_is_told_of_where():
+    x = vr.Variable(rows(3))
+    with pytest.raises(vr.DTypeError, match=r"mul, y: expected float64, as x, got bool \(functional.where"):
+        x * (x > 0)
+
+
+def test_where():
+    x, y = rows(3), np.random.default_rng(1).standard_normal(3)
+    found, (d_x, d_y) = gradients(lambda x, y: F.where(x > 0, x * 2.0, y), x, y)
+    chosen = np.asarray(x) > 0
+    assert np.array_equal(found, np.where(chosen, 2 * np.asarray(x), y))
+    assert np.array_equal(d_x, 2.0 * chosen)
+    np.testing.assert_allclose(d_y, (~chosen).sum(0))
+    assert F.where(chosen, x, 0.0).lod() == x.lod()
+    ids = np.arange(3, dtype=np.int32)
+    assert F.where(ids > np.int32(1), ids, 7).dtype == np.int32
+
+
+def test_where_passes_no_gradient_of_what_was_not_chosen():
+    x = vr.Variable([0.0, 4.0], requires_grad=True)
+    F.where(x > 0, x.sqrt(), 0.0).backward(np.array([np.nan, 1.0]))
+    assert np.isnan(x.grad[0])  # zero times the infinite slope of the root: as in PyTorch, choose before the root
+    x.grad = None
+    F.where(x > 0, x, 1.0).sqrt().sum().backward()
+    assert x.grad.tolist() == [0, 0.25]
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: F.where(np.ones(2), np.ones(2), 0.0), vr.DTypeError, "where, condition: expected bools, as comparisons"),
+    (lambda: F.where(np.ones(2, bool), np.ones(2), np.ones(3)), vr.ShapeError, "where: expected shapes that broadcast"),
+    (lambda: F.where(np.ones(2, bool), np.ones(2), np.arange(2)), vr.DTypeError, "where, y: expected float64, as x"),
+    (lambda: F.where(np.ones(2, bool), None, 1.0), vr.DTypeError, "where, x: expected a Variable"),
+    (lambda: F.maximum(np.ones(2), None), vr.DTypeError, "maximum, y: expected a Variable"),
+    (lambda: F.maximum(np.arange(2), 1), vr.DTypeError, "maximum, x: expected float32 or float64, got int64"),
+    (lambda: F.where(rows(3).data > 0, rows(3), vr.create_lod_tensor(np.ones((6, 3)), [[6]])), vr.LoDError, "where"),
+    (lambda: F.where(np.ones((2, 6, 1), bool), rows(3), 0.0), vr.ShapeError, "a result of 6 rows, as the LoD has"),
+])  # fmt: skip
+def test_what_does_not_fit(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_comparisons_in_a_program_that_is_saved():
+    def loss(x):
+        return F.where((x > 0.5) | ~(x >= -0.5), F.maximum(x, 0.25), F.minimum(x, -0.25)).sum()
+
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
+        out = loss(x)
+        out.backward()
+    value = rows(3)
+    wanted, (d,) = gradients(loss, value)
+    for one in (program, vr.Program.from_bytes(program.to_bytes())):
+        found, d_x = vr.Executor().run(one, {"x": value}, [out.name, "x@GRAD"])
+        assert found == wanted
+        assert np.array_equal(d_x.data, d)
