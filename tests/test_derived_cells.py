@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests import cells_by_hand
 from varlen_rnn import recurrence
 from varlen_rnn.cells import (
     GRU,
@@ -21,7 +22,6 @@ from varlen_rnn.cells import (
     maximum,
     multiply_add,
     registry,
-    relu,
     sigmoid,
     tanh,
     where,
@@ -48,17 +48,16 @@ def gru(r, z, n, /, h):
 
 
 BY_HAND = [
-    (lstm, LSTM),
-    (gru, GRU),
-    (lambda h, /: tanh(h), RNN_TANH),
-    (lambda h, /: relu(h), RNN_RELU),
+    (LSTM, cells_by_hand.LSTM),
+    (GRU, cells_by_hand.GRU),
+    (RNN_TANH, cells_by_hand.RNN_TANH),
+    (RNN_RELU, cells_by_hand.RNN_RELU),
 ]
 
 
-@pytest.mark.parametrize(("equations", "by_hand"), BY_HAND, ids=["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize(("derived", "by_hand"), BY_HAND, ids=["lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_has_the_bits_of_the_same_cell_by_hand(equations, by_hand, dtype):
-    derived = cell(equations, name=f"derived {by_hand.name}")
+def test_has_the_bits_of_the_same_cell_by_hand(derived, by_hand, dtype):
     assert derived.num_kept == by_hand.num_kept
     assert derived.reads_output == by_hand.reads_output
     rng, plan = np.random.default_rng(0), sort_by_seq_len(np.cumsum([0, 3, 0, 9, 1, 5]))
@@ -81,7 +80,7 @@ def test_what_was_derived_can_be_read():
     assert derived.slots == ("u_n", "r", "z", "n")
     assert derived.source.startswith("def step(x, h, prev, passed, v):\n")
     assert "def step_grad(slots, prev, states, operands, carried, v):\n    u_n, r, z, n, = slots\n" in derived.source
-    assert GRU.source is None
+    assert cells_by_hand.GRU.source is None
 
 
 def test_a_row_keeps_as_few_numbers_as_it_can():

@@ -10,8 +10,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import dynamic_rnn, stages
-from varlen_rnn.program import instructions
+from varlen_rnn.ops import described_step, dynamic_rnn, interpreted, stages
 from varlen_rnn.program.recorder import Block
 from varlen_rnn.tape import operator as table
 from varlen_rnn.tape.operator import find
@@ -273,7 +272,7 @@ def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
 
     monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
     staged = gradients()
-    monkeypatch.setattr(instructions, "_ready", {})
+    monkeypatch.setattr(described_step, "_known", described_step._Known())
     monkeypatch.setattr(stages, "_TRUSTED", set())  # nothing is known of any operator: all run at every step
     for mine, other in zip(staged, gradients(), strict=True):
         assert (mine is None) == (other is None)
@@ -294,7 +293,7 @@ def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):
 
 def test_the_same_step_is_made_ready_once(monkeypatch):
     weight, made = vr.nn.Parameter(np.ones((3, 3))), []
-    monkeypatch.setattr(dynamic_rnn, "arrange", lambda *given: made.append(1) or stages.arrange(*given))
+    monkeypatch.setattr(interpreted, "arrange", lambda *given: made.append(1) or stages.arrange(*given))
     for _ in range(3):
         y, _ = vr.nn.DynamicRNN(lambda x, h: (F.relu(h * 3.25), F.tanh(x @ weight + h)))(batch([7, 5]), [(3,)])
         y.sum().backward()
@@ -321,3 +320,67 @@ def test_a_size_that_fits_some_steps_only_is_checked_at_every_step():
         vr.nn.DynamicRNN(lambda x, h: (h, h + outside))(batch([4, 4, 1]), [(3,)])
     with pytest.raises(vr.ShapeError, match="add: expected shapes that broadcast"):
         vr.nn.DynamicRNN(lambda x, h: (h, x + outside))(batch([1, 4, 4, 4]), [(3,)])
+
+
+def _carried(x, h, w, u, carry):
+    h = F.tanh(x @ w + carry(h) @ u)
+    return h, h
+
+
+def _by_detach(h):
+    return h.detach()
+
+
+def _by_no_grad(h):
+    with vr.no_grad():
+        return h * 1.0
+
+
+@pytest.mark.parametrize("stop", [_by_detach, _by_no_grad])
+def test_a_gradient_stops_where_the_step_says_so(stop):
+    rng = np.random.default_rng(0)
+    w, u = (vr.Variable(rng.standard_normal(shape), requires_grad=True) for shape in ((2, 3), (3, 3)))
+    x = vr.create_lod_tensor(rng.standard_normal((2, 2)), [[2]])
+
+    layer = vr.nn.DynamicRNN(lambda x, h: _carried(x, h, w, u, stop))
+    y, _ = layer(x, [(3,)])
+    y.sum().backward()
+
+    rows, first = np.asarray(x), np.tanh(np.asarray(x)[:1] @ np.asarray(w))
+    second = np.tanh(rows[1:] @ np.asarray(w) + first @ np.asarray(u))
+    d_second = 1 - second**2
+    np.testing.assert_allclose(u.grad, first.T @ d_second, atol=1e-12)
+    np.testing.assert_allclose(w.grad, rows[:1].T @ (1 - first**2) + rows[1:].T @ d_second, atol=1e-12)
+    assert "detach" in layer.explain()
+
+
+def test_a_gradient_stops_at_a_next_state_that_is_detached():
+    u = vr.Variable(np.eye(1), requires_grad=True)
+
+    def step(x, h):
+        h = F.tanh(x @ u + h @ u)
+        return h.detach(), h.detach()
+
+    y, last = vr.nn.DynamicRNN(step)(vr.create_lod_tensor(np.ones((2, 1)), [[2]]), [(1,)])
+    (y.sum() + last.sum()).backward()
+    assert u.grad is None or not u.grad.any()
+
+
+def test_steps_that_differ_in_a_flag_only_are_told_apart():
+    u, x = vr.Variable(np.eye(1), requires_grad=True), vr.create_lod_tensor(np.ones((3, 1)), [[3]])
+    found = []
+    for carry in (lambda h: h, _by_detach, lambda h: h, lambda h: h * -0.0, lambda h: h * 0.0):
+        u.grad = None
+        y, _ = vr.nn.DynamicRNN(lambda x, h, carry=carry: _carried(x, h, u, u, carry))(x, [(1,)])
+        y.sum().backward()
+        found.append(u.grad.item())
+    assert found[0] == found[2] != found[1]
+    assert found[3] == found[4] != found[0]
+
+
+def test_a_step_that_is_described_again_has_the_values_of_its_own_call():
+    x = vr.create_lod_tensor(np.ones((2, 1)), [[2]])
+    for factor in (1.0, 2.0, 1.0):
+        w = vr.Variable(np.full((1, 1), factor))
+        y, _ = vr.nn.DynamicRNN(lambda x, h, w=w: (x @ w + F.softmax(h) * 0.0,) * 2)(x, [(1,)])
+        assert np.asarray(y).ravel().tolist() == [factor, factor]

@@ -5,7 +5,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import dynamic_rnn, lowering
+from varlen_rnn.ops import described_step, dynamic_rnn, lowering
 from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 4
@@ -146,7 +146,12 @@ def trained(cell, lengths, dtype):
 @pytest.fixture
 def interpreted(monkeypatch):
     """Return a function that has steps run operator by operator from then on."""
-    return lambda: monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
+
+    def refuse():
+        for module in (dynamic_rnn, described_step):
+            monkeypatch.setattr(module, "lowered_step", lambda *_: "the test says so")
+
+    return refuse
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])

@@ -199,3 +199,99 @@ def test_weights_are_dropped_in_training_alone():
     plain = vr.nn.RNN(3, 50, dtype=np.float64)
     plain.load_state_dict(layer.state_dict())
     np.testing.assert_array_equal(np.asarray(layer(x)[0]), np.asarray(plain(x)[0]))
+
+
+def test_dropout_per_sequence_has_one_mask_for_all_rows_of_a_sequence():
+    vr.manual_seed(3)
+    x = vr.create_lod_tensor(np.ones((40, 6)), [[25, 0, 15]])
+    x = vr.Variable(x, requires_grad=True)
+    y = vr.nn.functional.dropout(x, 0.5, per="sequence")
+    out = np.asarray(y)
+    assert set(np.unique(out)) == {0.0, 2.0}
+    assert (out == np.repeat(out[[0, 25]], [25, 15], axis=0)).all()
+    assert (out[0] != out[25]).any()
+    y.sum().backward()
+    np.testing.assert_array_equal(np.asarray(x.grad), out)
+    layer = vr.nn.Dropout(0.5, per="sequence")
+    assert repr(layer) == "Dropout(p=0.5, per='sequence')"
+    assert (np.asarray(layer.eval()(x)) == 1).all()
+    assert np.asarray(vr.nn.functional.dropout(x, 1.0, per="sequence")).max() == 0
+
+
+def test_dropout_between_layers_per_sequence():
+    seen = []
+    layer = vr.nn.LSTM(3, 8, num_layers=2, dropout=0.5, dropout_per="sequence", dtype=np.float64)
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((7, 3)), [[4, 3]])
+    weight = layer.weight_ih_l1
+    weight.assign(np.eye(32, 8))  # so that what the second layer is given shows in its input projection
+    for seed in (1, 1, 2):
+        vr.manual_seed(seed)
+        seen.append(np.asarray(layer(x)[0]))
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert (seen[0] != seen[2]).any()
+    assert "dropout_per='sequence'" in repr(layer)
+    with pytest.raises(vr.ShapeError, match="dropout_per"):
+        vr.nn.GRU(3, 8, dropout_per="batch")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: vr.nn.Linear(5, 4, dtype=np.float64), lambda: vr.nn.GRU(5, 4, dtype=np.float64)]
+)
+def test_weight_norm_changes_no_result_and_trains_length_and_direction(make):
+    vr.manual_seed(0)
+    module = make()
+    name = "weight" if isinstance(module, vr.nn.Linear) else "weight_ih_l0"
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((7, 5)), [[4, 0, 3]])
+
+    def loss():
+        y = module(x)
+        y = y[0] if isinstance(y, tuple) else y
+        return (y * y).sum()
+
+    before = loss().item()
+    w = getattr(module, name).data.copy()
+    assert vr.nn.weight_norm(module, name) is module
+    assert {f"{name}_g", f"{name}_v"} <= set(module.state_dict())
+    assert name not in module.state_dict()
+    np.testing.assert_allclose(loss().item(), before, rtol=1e-13)
+    g, v = getattr(module, f"{name}_g"), getattr(module, f"{name}_v")
+    v.assign(3 * w)  # its length does not matter
+    np.testing.assert_allclose(loss().item(), before, rtol=1e-13)
+    loss().backward()
+    for parameter in (g, v):
+        way = np.random.default_rng(1).standard_normal(parameter.shape)
+        here, step, losses = parameter.data.copy(), 1e-6, []
+        for sign in (1, -1):
+            parameter.assign(here + sign * step * way)
+            losses.append(loss().item())
+        parameter.assign(here)
+        np.testing.assert_allclose((parameter.grad * way).sum(), (losses[0] - losses[1]) / (2 * step), rtol=1e-7)
+
+
+def test_weight_norm_is_that_of_pytorch():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2, dtype=torch.float64))
+    ours = vr.nn.weight_norm(vr.nn.Linear(3, 2, dtype=np.float64))
+    g, v = theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1
+    state = {"bias": theirs.bias, "weight_g": g, "weight_v": v}
+    ours.load_state_dict({name: value.detach().numpy() for name, value in state.items()})
+    x = np.random.default_rng(0).standard_normal((5, 3))
+    np.testing.assert_allclose(np.asarray(ours(x)), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bias", "none", 3])
+def test_weight_norm_says_what_it_takes(name):
+    with pytest.raises(vr.InputError, match="weight_norm"):
+        vr.nn.weight_norm(vr.nn.Linear(2, 2), name)
+    with pytest.raises(AttributeError, match="no attribute 'weigth'"):
+        _ = vr.nn.Linear(2, 2).weigth
+
+
+def test_weight_norm_in_a_program_is_that_of_eager_mode(tmp_path):
+    layer = vr.nn.weight_norm(vr.nn.LSTM(3, 4), "weight_hh_l0")
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32), [[4, 2]])
+    with vr.program_guard() as program:
+        given = vr.data("x", [-1, 3], "float32", lod_level=1)
+        y, _ = layer(given)
+    found = vr.Executor().run(program, {"x": x}, [y])[0]
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(layer(x)[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.contract import Cell
@@ -26,28 +26,35 @@ class Family:
         `check(**options)` returns the options in their only form; its defaults are those of the options.
     equations : function
         `equations(**options)` returns the function of scalars of a cell.
-    plain : Cell
-        The cell without options.
+    named : mapping of str to dict
+        Names of their own for some options, as programs have them: that without options among them.
     """
 
     def __init__(
-        self, name: str, check: Callable[..., dict[str, Any]], equations: Callable[..., Callable], plain: Cell
+        self,
+        name: str,
+        check: Callable[..., dict[str, Any]],
+        equations: Callable[..., Callable],
+        named: Mapping[str, dict[str, Any]],
     ) -> None:
-        self.name, self.check, self.equations, self.plain = name, check, equations, plain
+        self.name, self.check, self.equations = name, check, equations
         self.defaults = {p.name: p.default for p in inspect.signature(check).parameters.values()}
+        self._named = {self._text(check(**options)): own for own, options in named.items()}
         register_family(name, self.of_name)
         self._made: dict[str, Cell] = {}
 
     def __call__(self, **options: Any) -> Cell:
         """Return the cell of some options."""
         options = self.check(**options)
-        given = {name: value for name, value in options.items() if value != self.defaults[name]}
-        if not given:
-            return self.plain
-        name = f"{self.name}({', '.join(f'{option}={value!r}' for option, value in given.items())})"
+        name = self._text(options)
+        name = self._named.get(name, name)
         if name not in self._made:
             self._made[name] = cell(self.equations(**options), name=name)
         return self._made[name]
+
+    def _text(self, options: dict[str, Any]) -> str:
+        given = [f"{name}={value!r}" for name, value in options.items() if value != self.defaults[name]]
+        return f"{self.name}({', '.join(given)})"
 
     def of_name(self, name: str) -> Cell:
         """Return the cell of a name with options, as programs write it.

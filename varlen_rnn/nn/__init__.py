@@ -7,6 +7,7 @@ from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.stateful import Stateful
 from varlen_rnn.nn.steps import GRUCell, LSTMCell, RNNCell
+from varlen_rnn.nn.weight_norm import weight_norm
 
 __all__ = [
     "GRU",
@@ -26,4 +27,5 @@ __all__ = [
     "Sequential",
     "Stateful",
     "functional",
+    "weight_norm",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.module import Module
-from varlen_rnn.ops.dynamic_rnn import describe_step, explain
+from varlen_rnn.ops.described_step import describe_step, explain
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -11,13 +12,14 @@ from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required, truth
 from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "equal", "exp", "gelu", "log",
     "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid", "silu", "softmax",
-    "sqrt", "tanh", "where",
+    "sqrt", "tanh", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -148,10 +150,20 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
 
 
-def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
+def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:
     """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
 
     The mask comes from the context's generator; see `manual_seed`.
+
+    Parameters
+    ----------
+    x : Variable
+    p : float
+        `0 <= p <= 1`.
+    training : bool
+    per : {"row", "sequence"}
+        What has a mask of its own: every row, or every sequence, all of whose rows lack the same elements (variational
+        dropout; Gal and Ghahramani, 2016).
 
     Examples
     --------
@@ -160,8 +172,37 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True) -> Variable:
     array([0., 4.])
     """
     check_probability(p)
+    check_choice(per, "dropout, per", "row", "sequence")
     x, training = required(x, "dropout, x"), check_flag(training, "dropout, training")
-    return apply("dropout", x, p=float(p), training=True)[0] if training and p else x
+    if not (training and p):
+        return x
+    return _without_elements(x, float(p)) if per == "sequence" else apply("dropout", x, p=float(p), training=True)[0]
+
+
+def _without_elements(x: Variable, p: float) -> Variable:
+    """Return `x` times a mask for each sequence."""
+    with no_grad():
+        mask = apply("row_mask", x, p=p, units=math.prod(x.shape[1:]), per_sequence=True, training=True)
+    return x * mask.reshape(-1, *x.shape[1:])
+
+
+def weight_norm(v: Rows, g: Rows) -> Variable:
+    """Return `g * v / |v|`, where `|v|` is the length of each row of `v`.
+
+    Parameters
+    ----------
+    v : Variable, shape `(rows, columns)`
+    g : Variable, shape `(rows, 1)`
+
+    Examples
+    --------
+    >>> weight_norm([[3.0, 4.0]], [[10.0]]).value.data
+    array([[6., 8.]])
+
+    Source: Salimans and Kingma (2016), "Weight normalization"; the shapes of `torch.nn.utils.weight_norm`.
+    """
+    v, g = required(v, "weight_norm, v"), required(g, "weight_norm, g")
+    return v * (g * (v * v).sum(axis=1, keepdims=True) ** -0.5)
 
 
 def check_probability(p: float, name: str = "dropout, p") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_flag, check_int, shown
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
@@ -141,6 +141,8 @@ class Dropout(Module):
     ----------
     p : float
         `0 <= p <= 1`.
+    per : {"row", "sequence"}
+        What has a mask of its own; see `functional.dropout`.
 
     Examples
     --------
@@ -148,17 +150,18 @@ class Dropout(Module):
     array([[1., 1.]])
     """
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, per: functional.Per = "row") -> None:
         functional.check_probability(p)
-        self.p = p
+        check_choice(per, "Dropout, per", "row", "sequence")
+        self.p, self.per = p, per
 
     def forward(self, x: Rows) -> Variable:
         """Return `x`, thinned in training mode."""
-        return functional.dropout(x, self.p, self.training)
+        return functional.dropout(x, self.p, self.training, self.per)
 
     def extra_repr(self) -> str:
-        """Return the probability."""
-        return f"p={self.p}"
+        """Return the probability, and what has a mask of its own."""
+        return f"p={self.p}" + (f", per={self.per!r}" if self.per != "row" else "")
 
 
 class SequencePool(Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
 from varlen_rnn.lod_input import as_rows
+from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable
@@ -83,6 +84,14 @@ class Module:
     """
 
     training = True
+    normalised: tuple[str, ...] = ()  # parameters that are computed of a direction and a length, by `weight_norm`
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name):
+            if name in self.normalised:
+                return weight_norm(getattr(self, f"{name}_v"), getattr(self, f"{name}_g"))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the module's output; subclasses define it."""

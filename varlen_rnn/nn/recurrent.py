@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
-from varlen_rnn.nn.functional import check_probability, concat, dropout
+from varlen_rnn.nn.functional import Per, check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.layer_inputs import weight_shapes
@@ -80,6 +80,8 @@ class Recurrent(Module):
         "backward" runs each sequence from its last row to its first; "both" does that beside a forward direction.
     merge : {"concat", "sum", "mean"}
         What becomes of the outputs of both directions, in every layer: they stand side by side, or are added up.
+    dropout_per : {"row", "sequence"}
+        What has a mask of its own between layers: every row, or every sequence (Gal and Ghahramani, 2016).
     proj_size : int
         Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
         products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
@@ -124,6 +126,7 @@ class Recurrent(Module):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        dropout_per: Per = "row",
         proj_size: int = 0,
         recompute: bool | int = False,
     ) -> None:
@@ -137,7 +140,8 @@ class Recurrent(Module):
         check_probability(dropout)
         self.direction = _check_direction(direction, check_flag(bidirectional, "bidirectional"))
         check_choice(merge, "merge", "concat", "sum", "mean")
-        self.dropout, self.merge = dropout, merge
+        check_choice(dropout_per, "dropout_per", "row", "sequence")
+        self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
         self.recompute = _check_recompute(recompute)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
@@ -269,7 +273,7 @@ class Recurrent(Module):
         last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
-                x = dropout(x, self.dropout, self.training)
+                x = dropout(x, self.dropout, self.training, self.dropout_per)
             of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
@@ -351,6 +355,7 @@ class Recurrent(Module):
         cell = "" if told else f"{self.cell.name!r}, "
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         text += f", dropout={self.dropout}, direction={self.direction!r}"
+        text += f", dropout_per={self.dropout_per!r}" if self.dropout_per != "row" else ""
         text += f", merge={self.merge!r}" if self.merge != "concat" else ""
         text += f", proj_size={self.proj_size}" if self.proj_size else ""
         for p, per_sequence in self._masks():
@@ -444,6 +449,7 @@ class LSTM(_Regularised):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        dropout_per: Per = "row",
         proj_size: int = 0,
         recompute: bool | int = False,
         peepholes: bool = False,
@@ -464,7 +470,7 @@ class LSTM(_Regularised):
         )  # fmt: skip
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, proj_size=proj_size, recompute=recompute,
+            direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
         )  # fmt: skip
         self._regularise(zoned, dropped, weight_dropout)
 
@@ -526,6 +532,7 @@ class GRU(_Regularised):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        dropout_per: Per = "row",
         recompute: bool | int = False,
         reset_after: bool = True,
         origin_mode: bool = True,
@@ -543,7 +550,7 @@ class GRU(_Regularised):
         )  # fmt: skip
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, recompute=recompute,
+            direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
         )  # fmt: skip
         self._regularise(zoned, dropped, weight_dropout)
 
@@ -596,6 +603,7 @@ class RNN(_Regularised):
         *,
         direction: Way | None = None,
         merge: Merge = "concat",
+        dropout_per: Per = "row",
         recompute: bool | int = False,
         clip: float | None = None,
         zoneout: float = 0.0,
@@ -608,7 +616,7 @@ class RNN(_Regularised):
         cell = rnn_cell(activation=nonlinearity, clip=clip, **options)
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout,
-            bidirectional, dtype, direction=direction, merge=merge, recompute=recompute,
+            bidirectional, dtype, direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
         )  # fmt: skip
         self._regularise(zoned, dropped, weight_dropout)
 

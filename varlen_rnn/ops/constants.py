@@ -1,4 +1,4 @@
-"""What only programs need: a number that the code brought along, and a second name."""
+"""What only programs need: a number that the code brought along, a second name, and where a gradient stops."""
 
 import math
 
@@ -40,6 +40,22 @@ def _infer_assign(x):
     return x
 
 
+@operator(cost=nothing)
+def detach(x):
+    """Return `x` itself, to which no gradient passes: what `Variable.detach` and `no_grad` are in a recorded step."""
+    return x
+
+
+@detach.infer
+def _infer_detach(x):
+    return x
+
+
+@detach.grad
+def _no_gradient(inputs, outputs, d_outputs):
+    return [None]
+
+
 @fill_constant.examples
 def _examples_of_fill(rng):
     yield [], {"shape": (2, 3), "value": 0.5, "dtype": "float32"}
@@ -48,3 +64,8 @@ def _examples_of_fill(rng):
 @assign.examples
 def _examples_of_assign(rng):
     yield [rows(rng, 3)], {}
+
+
+@detach.examples
+def _examples_of_detach(rng):  # whole numbers, for a central difference finds the gradient that it stops
+    yield [np.arange(6).reshape(3, 2)], {}

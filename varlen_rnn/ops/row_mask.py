@@ -14,6 +14,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _SEEDS = 2**63
+_MOST_UNITS = 2**20  # a description of a few bytes cannot ask for more memory
 
 
 def _numbers(count, units):
@@ -46,8 +47,8 @@ def _infer(x, p, units, per_sequence, training):
     check_lod_level("row_mask", "x", x)
     if not 0 <= p <= 1:
         raise OutOfRangeError("row_mask, p", expected="0 <= p <= 1", got=p)
-    if units < 1:
-        raise ShapeError("row_mask, units", expected="at least 1", got=units)
+    if not 1 <= units <= _MOST_UNITS:
+        raise ShapeError("row_mask, units", expected=f"1 to {_MOST_UNITS}", got=units)
     return TensorSpec((x.shape[0], units), x.dtype, x.lod_level)
 
 

@@ -20,8 +20,8 @@ _ELEMENTWISE = {
     "logical_or", "where", "maximum", "minimum",
 }  # fmt: skip
 _OF_ONE_ROW = _ELEMENTWISE | {
-    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "sum", "sum_to", "embedding",
-    "reduce_sum", "reduce_mean", "reduce_grad",
+    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "detach", "sum", "sum_to",
+    "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
 }  # fmt: skip
 # With the gradients that are operators of their own.
 _BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*_ELEMENTWISE, "log_softmax", "getitem", "reshape")}

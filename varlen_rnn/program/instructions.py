@@ -59,10 +59,6 @@ class Instructions:
             tuple(self.place[name] for name in done),
         )  # fmt: skip
 
-    def is_current(self):
-        """Return whether no operator was declared again since, as in a notebook."""
-        return all(one.op is find(one.op.type) for one in self.all)
-
     def run(self, values):
         """Return the list of all values, by place, after running the operators on some, by name."""
         held = [None] * self.size
@@ -97,11 +93,6 @@ def _shared(ops):
 def nested_blocks(desc):
     """Return a function that returns the `Nested` of an index: one for all operators that run the block."""
     return functools.cache(functools.partial(Nested, desc, tables={}))
-
-
-# By its description, and that of the block that it differentiates: in eager mode, each call describes the same step.
-_ready: dict = {}
-_MOST_READY = 64
 
 
 class Nested:
@@ -164,17 +155,6 @@ class Nested:
     def instructions(self):
         """Its operators, ready to run."""
         if self._instructions is None:
-            forward = self.block.forward_block_idx
-            key = self.block, self.desc.blocks[forward] if forward >= 0 else None
-            found = _ready.get(key)
-            if found is None or not found.is_current():
-                names = [var.name for var in self.block.vars]
-                found = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
-                if len(_ready) >= _MOST_READY:
-                    _ready.clear()
-                if not any(
-                    attr.is_block for op in self.block.ops for attr in op.attrs
-                ):  # whose content it does not tell
-                    _ready[key] = found
-            self._instructions = found
+            names = [var.name for var in self.block.vars]
+            self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
         return self._instructions

@@ -17,6 +17,7 @@ from varlen_rnn.program.feed import FEED_LIST
 from varlen_rnn.program.instructions import Nested
 from varlen_rnn.program.structure import LONGEST_NAME, is_name
 from varlen_rnn.tape.kinds import TYPES
+from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import check_given
 from varlen_rnn.tape.spec import Symbol, describe
@@ -31,7 +32,10 @@ class Block:
         self.idx = len(recorder.blocks)
         self.symbols, self.ops, self._nested = [], [], None
         self.variables = {}  # of a step: its arguments and its results, by name
+        self.gradient = None  # of a step: what its operator described of its gradient
         self.captures = {}  # what a nested block reads from outside, by identity: (the Variable, its own for it)
+        self._has_gradient = parent is not None and differentiates is None and grad_enabled()
+        self._reached = {}  # symbols that a gradient reaches, by identity: what stops it there, or None
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
@@ -57,15 +61,49 @@ class Block:
     def capture(self, variable):
         """Return this block's own Variable for one from outside: the operator of the block takes it as an input."""
         if id(variable) not in self.captures:
-            symbol = self.declare(self.recorder.fresh("captured"), describe(variable.value))
-            self.captures[id(variable)] = variable, Variable(symbol, requires_grad=variable.requires_grad)
+            stem, spec = self.recorder.fresh("captured"), describe(variable.value)
+            self.captures[id(variable)] = variable, self._given(stem, spec, variable.requires_grad)
         return self.captures[id(variable)][1]
 
     def argument(self, stem, variable, requires_grad):
         """Return this block's own Variable for the rows of one from outside, at one step."""
         spec = describe(variable.value)
         spec = spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
-        return Variable(self.declare(self.recorder.fresh(stem), spec), requires_grad=requires_grad)
+        return self._given(self.recorder.fresh(stem), spec, requires_grad)
+
+    def _given(self, name, spec, requires_grad):
+        variable = Variable(self.declare(name, spec), requires_grad=requires_grad)
+        if requires_grad and self._has_gradient:
+            self._reached[id(variable.value)] = None
+        return variable
+
+    def stopped(self, op, variables):
+        """Return the symbols of an operator's inputs: where the code stopped a gradient, so does the description.
+
+        By `detach` and `no_grad`, which leave no operators behind; what runs a block knows nothing else.
+        """
+        symbols = [None if variable is None else variable.value for variable in variables]
+        if self._has_gradient and op.type != "detach":
+            for position, variable in enumerate(variables):
+                if variable is not None and not variable.requires_grad and id(variable.value) in self._reached:
+                    symbols[position] = self.stop(variable)
+        return symbols
+
+    def stop(self, variable):
+        """Return the symbol of a Variable of this block, after `detach` if the code stopped a gradient there."""
+        symbol = variable.value
+        if variable.requires_grad or id(symbol) not in self._reached:
+            return symbol
+        if self._reached[id(symbol)] is None:
+            self._reached[id(symbol)] = apply("detach", variable).value
+        return self._reached[id(symbol)]
+
+    def reach(self, op, symbols, outputs):
+        """Remember that a gradient reaches outputs of floats if it reaches an input."""
+        if self._has_gradient and op.type != "detach" and any(id(symbol) in self._reached for symbol in symbols):
+            for symbol in outputs:
+                if symbol.dtype is not None and symbol.dtype.kind == "f":
+                    self._reached.setdefault(id(symbol), None)
 
     @property
     def nested(self):
@@ -145,6 +183,10 @@ class Recorder:
         """Call the parameters of a module by the names that they have in it, when they are first used."""
         self._modules[id(module)] = module
 
+    def forget_modules(self):
+        """Keep no module alive of which no parameter may need a name any more."""
+        self._modules.clear()
+
     def _suggested_name(self, variable):
         for module in self._modules.values():
             for name, parameter in module.named_parameters():
@@ -219,14 +261,15 @@ class Recorder:
         self.persistables[symbol.name] = value if trains else value.copy()
         return Variable(symbol, requires_grad=variable.requires_grad)
 
-    def append(self, op, symbols, attrs):
-        """Describe an operator; return the symbols of its outputs.
+    def append(self, op, variables, attrs):
+        """Describe an operator of Variables of this program; return the symbols of its outputs.
 
         Raises
         ------
         InputError
             What does not fit, with the names of the variables.
         """
+        symbols = self.current.stopped(op, variables)
         try:
             specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)
             if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
@@ -249,6 +292,7 @@ class Recorder:
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))
+        self.current.reach(op, symbols, outputs)
         self._made = {}
 
     def feed(self, name, spec):

@@ -335,7 +335,7 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
         results = run(op, values, attrs)
     else:
         variables = into.admit_all(op, inputs)
-        results = into.append(op, [None if variable is None else variable.value for variable in variables], attrs)
+        results = into.append(op, variables, attrs)
     if op.in_place:
         outputs = [variables[position] for position in op.in_place]
         for variable in outputs:

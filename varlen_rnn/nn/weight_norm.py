@@ -1,0 +1,49 @@
+"""Weight normalisation of a module's parameter: a direction and a length for each of its rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError, ShapeError, shown
+from varlen_rnn.nn.module import Module, Parameter
+
+
+def weight_norm(module: Module, name: str = "weight") -> Module:
+    """Make a parameter `g * v / |v|`, row by row: `name_g`, the lengths, and `name_v` are trained in its place.
+
+    The parameter itself becomes what a forward pass computes of them; results stay what they were.
+
+    Parameters
+    ----------
+    module : Module
+        Changed in place, and returned.
+    name : str
+        Of a parameter with two axes, as `"weight_hh_l0"`.
+
+    Raises
+    ------
+    ProgramError
+        No parameter of this name.
+    ShapeError
+        One that has other than two axes.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import GRU
+    >>> layer = weight_norm(GRU(2, 3), "weight_hh_l0")
+    >>> layer.weight_hh_l0_g.shape, layer.weight_hh_l0_v.shape, layer.weight_hh_l0.shape
+    ((9, 1), (9, 3), (9, 3))
+
+    Source: Salimans and Kingma (2016), "Weight normalization"; names and shapes of `torch.nn.utils.weight_norm`.
+    """
+    weight = vars(module).get(name) if isinstance(module, Module) and isinstance(name, str) else None
+    if not isinstance(weight, Parameter):
+        names = [own for own, value in vars(module).items() if isinstance(value, Parameter)]
+        raise ProgramError("weight_norm, name", expected=f"one of {names}", got=shown(name))
+    if weight.ndim != 2:
+        raise ShapeError(f"weight_norm, {name}", expected="two axes", got=f"shape {weight.shape}")
+    delattr(module, name)
+    setattr(module, f"{name}_g", Parameter(np.linalg.norm(weight.data, axis=1, keepdims=True)))
+    setattr(module, f"{name}_v", Parameter(weight.data))
+    module.normalised = (*module.normalised, name)
+    return module

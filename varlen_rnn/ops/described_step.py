@@ -1,0 +1,180 @@
+"""A step of one's own as it is described: what it takes and gives, once for all calls, and as a cell if it is one.
+
+In eager mode each call describes the same step again, for its code may have changed.  What was made ready of a step
+like it is then used again: its instructions, its cell, the description of its gradient.
+"""
+
+import threading
+from typing import Any, NamedTuple
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.ops.lowering import Block as StepBlock
+from varlen_rnn.ops.lowering import Lowered, lower
+from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.tape.index import index_to_text
+from varlen_rnn.tape.modes import grad_enabled, recorder, recording
+from varlen_rnn.tape.variable import Variable, propagate, required
+
+
+class Names(NamedTuple):
+    """The variables of a step: what it takes, in the order of the operator's inputs, and what it gives."""
+
+    step_inputs: tuple[str, ...]
+    memories: tuple[str, ...]
+    captured: tuple[str, ...]
+    output: str
+    next_memories: tuple[str, ...]
+
+    def taken(self):
+        """Return the arguments of the step, in the order of the operator's inputs."""
+        return [*self.step_inputs, *self.memories, *self.captured]
+
+    def split(self, inputs):
+        """Return the sequences, the initial memories, and the rest of an operator's inputs."""
+        first, second = len(self.step_inputs), len(self.step_inputs) + len(self.memories)
+        return inputs[:first], inputs[first:second], inputs[second:]
+
+
+def places_of(place, names):
+    """Return the places of names."""
+    return [place[name] for name in names]
+
+
+def describe_step(cell, xs, states):
+    """Return the step of a cell as constants of the operator, and the Variables that it reads from outside.
+
+    Parameters
+    ----------
+    cell : callable
+        As that of `nn.DynamicRNN`; it is called once.
+    xs, states : lists of Variables
+    """
+    into = recorder() or Recorder()
+    xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
+    with recording(into), into.block() as block:
+        arguments = [block.argument("x", x, x.requires_grad) for x in xs]
+        # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
+        arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
+        given = cell(*arguments)
+        results = list(given) if isinstance(given, (tuple, list)) else [given]
+        if len(results) != 1 + len(states):
+            expected = f"an output and {len(states)} next states"
+            raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
+        results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
+        results = [result if block.stop(result) is result.value else Variable(block.stop(result)) for result in results]
+    captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+    block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
+    block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
+    names = [[variable.name for variable in group] for group in (arguments, own, results)]
+    step = {
+        "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
+        "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
+    }  # fmt: skip
+    return (_once(step) if recorder() is None else step), captured
+
+
+class _Known(threading.local):  # a description that is being made is its thread's own
+    def __init__(self):
+        self.steps = {}
+
+
+_known = _Known()
+_MOST_KNOWN = 64
+
+
+def _once(step):
+    """Return a step like this one that was described before, or this one."""
+    if (key := _key(step)) is None:
+        return step
+    if (found := _known.steps.get(key)) is None:
+        if len(_known.steps) >= _MOST_KNOWN:
+            _known.steps.clear()
+        step["block"].recorder.forget_modules()
+        _known.steps[key] = found = step
+    return found
+
+
+def _key(step):
+    """Return what tells a step from others, or None of one that holds another: whose content its operators do not tell.
+
+    The names of what operators give follow from these.
+    """
+    block = step["block"]
+    given = [(name, block.variables[name]) for name in (*step["step_inputs"], *step["memories"], *step["captured"])]
+    operators = []
+    for op, inputs, _, attrs in block.ops:
+        if "block" in op.attrs.values():
+            return None
+        constants = tuple(_hashable(op.attrs[name], value) for name, value in attrs.items())
+        operators.append((op, tuple([None if symbol is None else symbol.name for symbol in inputs]), constants))
+    arguments = tuple([(name, variable.value.spec, variable.requires_grad) for name, variable in given])
+    return grad_enabled(), arguments, tuple(operators), step["output"], step["next_memories"]
+
+
+def _hashable(kind, value):
+    if kind == "index":
+        return index_to_text(value)
+    return repr(value) if isinstance(value, float) else value  # -0.0 is another number than 0.0
+
+
+class Gradient(NamedTuple):
+    """The gradient of a step as a block beside it, and the names of what it takes and gives; "" of no gradient."""
+
+    block: Any
+    d_outputs: tuple[Any, ...]
+    d_inputs: tuple[Any, ...]
+
+
+def describe_gradient(block, names):
+    """Return the description of a step's gradient."""
+    into = block.recorder
+    if block.gradient is None or recorder() is not None:
+        roots = [block.variables[name] for name in (names.output, *names.next_memories)]
+        with recording(into), into.block(differentiates=block) as grad_block:
+            gradients = [Variable(grad_block.declare(into.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
+            propagate(roots, gradients)
+        leaves = [block.variables[name] for name in names.taken()]
+        block.gradient = Gradient(
+            grad_block,
+            tuple(gradient.name for gradient in gradients),
+            tuple("" if leaf.grad is None else leaf.grad.name for leaf in leaves),
+        )
+    return block.gradient
+
+
+def lowered_step(nested, names):
+    """Return a step as a cell, or a text that says why it is none."""
+    if nested.lowered is None:
+        nested.lowered = _lower(nested, names)
+    return nested.lowered
+
+
+def explain(block, **names):
+    """Return a text that says how a step runs, and why."""
+    lowered = lowered_step(block.nested, Names(**names))
+    if not isinstance(lowered, Lowered):
+        return f"runs operator by operator: {lowered}"
+    cell = lowered.cell
+    parts = [
+        f"{gate} ({' + '.join(['input'] * (gate in cell.x_gates) + ['product'] * (gate in cell.h_gates))})"
+        for gate in cell.gates
+    ]
+    states = f"{len(cell.states)} state{'s' * (len(cell.states) > 1)}"
+    vectors = f", {len(cell.vectors)} vectors" if cell.vectors else ""
+    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
+
+
+def _lower(nested, names):
+    instructions, place = nested.instructions, nested.instructions.place
+    return lower(
+        StepBlock(
+            instructions.all,
+            inputs=tuple(places_of(place, names.step_inputs)),
+            memories=tuple(places_of(place, names.memories)),
+            captured=tuple(places_of(place, names.captured)),
+            output=place[names.output],
+            next_memories=tuple(places_of(place, names.next_memories)),
+            missing=instructions.size - 1,
+            specs={place[name]: nested.spec(name) for name in names.taken()},
+        )
+    )
