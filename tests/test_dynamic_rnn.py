@@ -255,6 +255,10 @@ ORDINARY = {
         F.where((x > b) & ~(h < x), F.maximum(h, b), abs(x)),
         F.minimum(F.gelu(x @ w), h) + F.where(F.equal(h, 0.0), 1.0, b),
     ),
+    "pieces of products": lambda x, h, w, b: (
+        F.concat([F.split(F.tanh(x @ w), [1, 2])[1], F.split(h, 2)[1]]),
+        F.concat(F.split(h * b, 2)[::-1]) + F.split(x, [3])[0],
+    ),
     "products of gates": lambda x, h, w, b: (h, apply("concat", (x @ w)[:, :1] * h[:, 1:2], h[:, 1:], axis=1) - b),
 }
 

@@ -38,6 +38,15 @@ def lstm(w, x, h, c):
     return h, c, h
 
 
+def lstm_split(w, x, h, c):
+    gates = of_input(w, x, 4) + apply("matmul", h, w("w_h", 4 * HIDDEN, HIDDEN), w("b", 4 * HIDDEN), transposed=True)
+    i_f, g, o = F.split(gates, [2 * HIDDEN, HIDDEN, HIDDEN])
+    i, f = F.split(F.sigmoid(i_f), HIDDEN, axis=1)
+    c = f * c + i * F.tanh(g)
+    h = F.sigmoid(o) * F.tanh(c)
+    return h, h, c
+
+
 def lstm_states(w, x, c, h):  # the output is the second state
     h, c, _ = lstm(w, x, h, c)
     return h, c, h
@@ -108,12 +117,12 @@ def at_ties(w, x, h):  # of zeros, all that is compared is equal
     return h, h
 
 
-TWO_STATES = lstm_states, of_both_states
+TWO_STATES = lstm_split, lstm_states, of_both_states
 FUSED = {
     f.__name__: f
     for f in (
-        side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input, elementwise,
-        at_ties,
+        side_by_side, of_both_states, lstm_split, lstm_states, gru, two_products, vectors, one_weight_twice, no_input,
+        elementwise, at_ties,
     )
 }  # fmt: skip
 
@@ -229,6 +238,7 @@ REFUSED = {
     ),
     "no multiple of 4 units": lambda w, x, h: (h + (x @ w("w", FEATURES, 6))[:, :4],) * 2,
     "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
+    "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
     "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,

@@ -242,3 +242,136 @@ def test_comparisons_in_a_program_that_is_saved():
         found, d_x = vr.Executor().run(one, {"x": value}, [out.name, "x@GRAD"])
         assert found == wanted
         assert np.array_equal(d_x.data, d)
+
+
+def test_transpose():
+    x = rows(2, 3)
+    found, (d,) = gradients(lambda v: v.transpose(1, -1) * np.arange(6.0).reshape(3, 2), x)
+    assert np.array_equal(found, np.swapaxes(x.data, 1, 2) * np.arange(6.0).reshape(3, 2))
+    assert np.array_equal(d, np.broadcast_to(np.arange(6.0).reshape(3, 2).T, (6, 2, 3)))
+    v = vr.Variable(x)
+    assert v.transpose(1, 2).lod() == v.transpose(0, 0).lod() == x.lod()
+    assert v.transpose(0, 1).lod() == []
+    assert np.array_equal(vr.Variable(rows(3)).T, rows(3).data.T)
+    for wrong, error in (
+        (lambda: v.T, vr.ShapeError),
+        (lambda: v.transpose(0, 3), vr.ShapeError),
+        (lambda: v.transpose(0, 1.5), vr.DTypeError),
+        (lambda: v.sum().transpose(0, 0), vr.ShapeError),
+    ):
+        with pytest.raises(error, match=r"transpose|T of a Variable: expected two axes"):
+            wrong()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -3])
+def test_stack(axis):
+    x, y = rows(3), rows(3, seed=1)
+    found, (d_x, d_y) = gradients(lambda *v: F.stack(v, axis) ** 2.0, x, y)
+    assert np.array_equal(found, np.stack([x.data, y.data], axis) ** 2)
+    assert np.array_equal(d_x, 2 * x.data)
+    assert np.array_equal(d_y, 2 * y.data)
+    assert F.stack([vr.Variable(x), vr.Variable(y)], axis).lod() == ([] if axis in (0, -3) else x.lod())
+    assert F.stack([x], axis).shape == np.stack([x.data], axis).shape
+
+
+@pytest.mark.parametrize(("make", "error"), [
+    (lambda: F.stack([]), vr.ShapeError), (lambda: F.stack(rows(3)), vr.DTypeError),
+    (lambda: F.stack([None]), vr.DTypeError),
+    (lambda: F.stack([rows(3)], 3), vr.ShapeError), (lambda: F.stack([rows(3), rows(2)]), vr.ShapeError),
+    (lambda: F.split(rows(5), 2, axis=2), vr.ShapeError), (lambda: F.split(rows(5), 0), vr.ShapeError),
+    (lambda: F.split(rows(5), [2, 2]), vr.ShapeError), (lambda: F.split(rows(5), [6, -1]), vr.ShapeError),
+    (lambda: F.split(rows(5), []), vr.ShapeError), (lambda: F.split(rows(5), 1.5), vr.DTypeError),
+    (lambda: F.split(None, 1), vr.DTypeError),
+])  # fmt: skip
+def test_what_does_not_fit_stack_and_split(make, error):
+    with pytest.raises(error, match=r"^(stack|split|concat)"):
+        make()
+
+
+@pytest.mark.parametrize(("sizes", "axis"), [(2, -1), (5, 1), (9, 1), ([1, 0, 4], -1), ([4, 2], 0), (3, 0)])
+def test_split(sizes, axis):
+    x = rows(5)
+    cuts = np.cumsum(sizes)[:-1] if isinstance(sizes, list) else np.arange(sizes, x.shape[axis], sizes)
+    wanted = np.split(x.data, cuts, axis)
+    v = vr.Variable(x, requires_grad=True)
+    found = F.split(v, sizes, axis)
+    assert len(found) == len(wanted)
+    for part, other in zip(found, wanted, strict=True):
+        assert np.array_equal(part, other)
+        assert part.lod() == (x.lod() if axis else [])
+    (found[-1] * 3.0).sum().backward()  # of the others no gradient arrives
+    assert np.array_equal(np.split(v.grad.data, cuts, axis)[-1], np.full_like(wanted[-1], 3))
+    assert np.count_nonzero(v.grad.data) == wanted[-1].size
+
+
+def test_split_of_a_program():
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, 5], "float64", lod_level=1)
+        names = [part.name for part in (*F.split(x, 2), *F.split(x, [1, 5], axis=0))]
+        with pytest.raises(vr.ProgramError, match="split, axis: expected one of a known size, or a list of sizes"):
+            F.split(x, 2, axis=0)
+    found = vr.Executor().run(program, {"x": rows(5)}, names)
+    assert [np.asarray(part).shape for part in found] == [(6, 2), (6, 2), (6, 1), (1, 5), (5, 5)]
+    with pytest.raises(vr.ShapeError, match="split, sizes: expected 3 in sum"):
+        vr.Executor().run(program, {"x": vr.create_lod_tensor(np.ones((3, 5)), [[3]])}, names)
+
+
+BATCHES = [
+    ((4, 2, 3), (4, 3, 5)), ((4, 2, 3), (3, 5)), ((2, 3), (4, 3, 5)), ((4, 1, 2, 3), (5, 3, 1)), ((1, 2, 3), (6, 3, 4)),
+    ((3, 9, 70), (3, 70, 80)), ((2, 1, 600), (2, 600, 3)), ((2, 40, 3), (2, 3, 2)), ((0, 2, 3), (0, 3, 2)),
+    ((2, 0, 3), (2, 3, 2)), ((2, 3, 0), (2, 0, 2)), ((2, 3, 600), (2, 600, 0)),
+]  # fmt: skip
+
+
+@FLOATS
+@pytest.mark.parametrize("shapes", BATCHES, ids=str)
+def test_products_of_batches(shapes, dtype):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    found, (d_x, d_y) = gradients(lambda a, b: a @ b, x, y)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype is np.float64 else {"rtol": 1e-4, "atol": 1e-4}
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, x @ y, **tolerance)
+    ones = np.ones_like(found)
+    for d, v, product in ((d_x, x, ones @ np.swapaxes(y, -1, -2)), (d_y, y, np.swapaxes(x, -1, -2) @ ones)):
+        added = product.sum(tuple(range(product.ndim - v.ndim)))
+        axes = tuple(k for k in range(v.ndim) if v.shape[k] != added.shape[k])
+        np.testing.assert_allclose(d, added.sum(axes, keepdims=True), **tolerance)
+    assert np.array_equal(x @ vr.Variable(y), vr.Variable(x) @ y)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (60, 70), (600, 2)], ids=str)
+def test_a_product_of_a_batch_depends_on_its_own_matrices_only(shape):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s).astype(np.float32) for s in ((7, 9, shape[0]), (7, *shape)))
+    whole = np.asarray(vr.Variable(x) @ y)
+    for k in range(7):
+        assert np.array_equal(whole[k : k + 1], vr.Variable(x[k : k + 1]) @ y[k : k + 1])
+    assert np.array_equal(whole[:, 2:4], vr.Variable(np.ascontiguousarray(x[:, 2:4])) @ y)
+    threads = vr.get_num_threads()
+    try:
+        vr.set_num_threads(1)
+        assert np.array_equal(whole, vr.Variable(x) @ y)
+    finally:
+        vr.set_num_threads(threads)
+
+
+def test_which_products_of_batches_keep_the_lod():
+    x, y = vr.Variable(rows(2, 3)), vr.Variable(rows(3, 2))
+    lod = x.lod()
+    assert [(a @ b).lod() for a, b in ((x, y), (x, y.value.data), (x, y[:1]), (x[:1], y))] == [lod] * 4
+    assert (x @ np.ones((3, 2))).lod() == lod
+    assert (vr.Variable(rows(3)) @ np.ones((2, 3, 2))).lod() == []
+    with pytest.raises(vr.LoDError, match="batched_matmul: expected one LoD"):
+        x @ vr.create_lod_tensor(y.value.data, [[6]])
+
+
+@pytest.mark.parametrize(("x", "y", "message"), [
+    ((2, 3), (2, 4, 5), "the columns of x as the rows of y, got"),
+    ((3,), (2, 3, 5), "batched_matmul, x: expected matrices, got shape"),
+    ((2, 2, 3), (3, 3, 5), "shapes that broadcast"),
+    ((2, 2, 3), (3,), "matmul, weight: expected rank 2"),
+])  # fmt: skip
+def test_matrices_that_do_not_fit(x, y, message):
+    with pytest.raises(vr.ShapeError, match=message):
+        vr.Variable(np.ones(x)) @ np.ones(y)

@@ -27,6 +27,16 @@ CASES = {
         lambda x, y: F.where(x > y, x * y, F.where(x <= 0.0, y, x)),
         lambda x, y: torch.where(x > y, x * y, torch.where(x <= 0.0, y, x)), TIES,
     ),
+    "transpose": (lambda x: x.transpose(0, -1), lambda x: x.transpose(0, -1), DENSE[:1]),
+    "stack": (lambda *v: F.stack(v, -1), lambda *v: torch.stack(v, -1), DENSE),
+    "split": (
+        lambda x: F.concat([a * 2.0 if k else a @ a.T for k, a in enumerate(F.split(x, 3))]),
+        lambda x: torch.cat([a * 2.0 if k else a @ a.T for k, a in enumerate(torch.split(x, 3, -1))], -1), DENSE[:1],
+    ),
+    "batched products": (
+        lambda x, y: x.reshape(5, 2, 2) @ y.reshape(5, 2, 2),
+        lambda x, y: x.reshape(5, 2, 2) @ y.reshape(5, 2, 2), DENSE,
+    ),
 }  # fmt: skip
 
 

@@ -289,6 +289,10 @@ CALLS = {
     "equal": (F.equal, lambda: X, lambda: X),
     "where": (F.where, lambda: X > 0, lambda: X, lambda: X),
     "gelu": (lambda x, approximate: F.gelu(x, approximate=approximate), lambda: X, lambda: "tanh"),
+    "stack": (F.stack, lambda: [vr.Variable(X)] * 2, int),
+    "functional.split": (F.split, lambda: X, lambda: [1, 2], lambda: 1),
+    "split, size": (lambda size: F.split(X, size), lambda: 2),
+    "transpose": (vr.Variable(X).transpose, lambda: 0, lambda: 1),
     "dropout": (F.dropout, lambda: X, lambda: 0.5, bool),
     "cross_entropy": (
         F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean", lambda: "row",

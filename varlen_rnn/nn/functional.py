@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, check_number
 from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required, truth
+from varlen_rnn.tape.variable import Variable, apply, apply_list, as_variable, operand, required, truth
 from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "equal", "exp", "gelu", "log",
     "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid", "silu", "softmax",
-    "sqrt", "tanh", "weight_norm", "where",
+    "split", "sqrt", "stack", "tanh", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -148,6 +148,66 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
+
+
+def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
+    """Return Variables of one shape side by side along a new axis; behind the first, the LoD is kept.
+
+    Parameters
+    ----------
+    variables : list of Variables
+        At least one; of one LoD where they have any.
+    axis : int
+        Where the new axis stands in the result.
+
+    Examples
+    --------
+    >>> stack([Variable([1.0, 2.0]), Variable([3.0, 4.0])], axis=1).value.data
+    array([[1., 3.],
+           [2., 4.]])
+    """
+    if not isinstance(variables, (list, tuple)):
+        raise DTypeError("stack", expected="a list of Variables", got=type(variables).__name__)
+    given = [required(variable, f"stack, x[{number}]") for number, variable in enumerate(variables)]
+    rank, axis = (given[0].ndim if given else 0), check_int(axis, "stack, axis")
+    if not -rank - 1 <= axis <= rank:
+        raise ShapeError("stack, axis", expected=f"{-rank - 1} to {rank}", got=axis)
+    axis %= rank + 1
+    new = (slice(None),) * axis + (None,)
+    return concat([variable[new] for variable in given], axis)
+
+
+def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]:
+    """Return pieces of `x` along an axis; along any but the rows, they keep the LoD.
+
+    Parameters
+    ----------
+    x : Variable
+    sizes : int or list of int
+        The size of each piece, where the last may be less; or the sizes of all pieces, the axis's in sum.  A program
+        holds 64 pieces at most.
+    axis : int
+
+    Examples
+    --------
+    >>> gates = Variable([[1.0, 2.0, 3.0, 4.0]])
+    >>> [part.shape for part in split(gates, 3)], [part.shape for part in split(gates, [1, 1, 2])]
+    ([(1, 3), (1, 1)], [(1, 1), (1, 1), (1, 2)])
+
+    Source: the function of `torch.split`.
+    """
+    x, axis = required(x, "split, x"), check_int(axis, "split, axis")
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError("split, axis", expected=f"an axis of shape {x.shape}", got=axis)
+    if isinstance(sizes, (list, tuple)):
+        return apply_list("split", x, sizes=tuple(check_int(size, "split, sizes", 0) for size in sizes), axis=axis)
+    size, whole = check_int(sizes, "split, sizes", 1), x.shape[axis]
+    if whole < 0:
+        hint = "of a program's rows, only a run tells how many there are"
+        raise ProgramError("split, axis", expected="one of a known size, or a list of sizes", got=axis, hint=hint)
+    ends = [*range(size, whole, size), whole]
+    pieces = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
+    return apply_list("split", x, sizes=pieces, axis=axis)
 
 
 def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:

@@ -2,6 +2,7 @@
 
 from varlen_rnn.ops import (
     activations,
+    batched,
     choices,
     clip,
     concat,
@@ -20,7 +21,9 @@ from varlen_rnn.ops import (
     reshape,
     row_mask,
     softmax,
+    split,
     sums,
+    transpose,
     updates,
 )
 from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, single_rows, zeros

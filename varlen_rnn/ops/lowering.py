@@ -216,6 +216,9 @@ class _Lowering:
 
     def _interpret_one(self, number, op, attrs, inputs, outputs):
         where = f"operator {number}, {op.type}"
+        if op.type == "split" and attrs["axis"] in (1, -1):
+            self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
+            return
         if op.type == "matmul":
             value = self._product(where, attrs["transposed"], *inputs)
         elif op.type == "getitem":
@@ -287,6 +290,12 @@ class _Lowering:
         if any(part != slice(None) for part in index[:-1]) or begin % self.hidden or end % self.hidden or begin >= end:
             raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
         return scalars[begin // self.hidden : end // self.hidden]
+
+    def _pieces(self, where, sizes, place):
+        scalars = iter(self._scalars(where, place))
+        if any(size % self.hidden or not size for size in sizes):
+            raise Refused(f"{where}: pieces of {sizes} columns are no blocks of {self.hidden} units")
+        return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
 
     def _scalars(self, where, place):
         """Return the scalars of a variable: those of a captured vector are parameters of a unit."""

@@ -20,8 +20,8 @@ _ELEMENTWISE = {
     "logical_or", "where", "maximum", "minimum",
 }  # fmt: skip
 _OF_ONE_ROW = _ELEMENTWISE | {
-    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "detach", "sum", "sum_to",
-    "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
+    "log_softmax", "matmul", "getitem", "concat", "split", "split_grad", "split_like", "reshape", "assign", "detach",
+    "sum", "sum_to", "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
 }  # fmt: skip
 # With the gradients that are operators of their own.
 _BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*_ELEMENTWISE, "log_softmax", "getitem", "reshape")}
@@ -119,7 +119,7 @@ class _Arrangement:
             return BASIC_INDEX.issuperset(map(type, items)) and items[:1] == (slice(None),)
         if op.type == "matmul":
             return rank > 1 and self._are(_is_rows, inputs[:1]) and self._are(_is_fixed, inputs[1:])
-        if op.type in ("concat", "split_like"):
+        if op.type in ("concat", "split", "split_grad", "split_like"):
             return attrs["axis"] % rank != 0 and self._are(_is_rows, inputs)
         if op.type in ("log_softmax", "log_softmax_grad"):
             return rank > 1

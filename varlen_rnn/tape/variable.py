@@ -8,7 +8,16 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_none, check_number, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    ProgramError,
+    ShapeError,
+    check_int,
+    check_none,
+    check_number,
+    shown,
+)
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import as_rows
 from varlen_rnn.selected_rows import SelectedRows
@@ -184,6 +193,19 @@ class Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
+    def transpose(self, axis0: int, axis1: int) -> Variable:
+        """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
+        axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
+        return apply("transpose", self, axis0=axis0, axis1=axis1)
+
+    @property
+    def T(self) -> Variable:
+        """The transposed matrix."""
+        if self.ndim != 2:
+            hint = "transpose(axis0, axis1) exchanges two axes of any number"
+            raise ShapeError("T of a Variable", expected="two axes", got=f"shape {self.shape}", hint=hint)
+        return apply("transpose", self, axis0=0, axis1=1)
+
     def __add__(self, other: Rows) -> Variable:
         return apply("add", self, operand(other, self))
 
@@ -243,7 +265,10 @@ class Variable:
         return apply("pow", self, exponent=exponent)
 
     def __matmul__(self, weight: Rows) -> Variable:
-        return apply("matmul", self, operand(weight, self), None, transposed=False)
+        return _product(self, operand(weight, self))
+
+    def __rmatmul__(self, rows: Rows) -> Variable:
+        return _product(operand(rows, self), self)
 
     def __getitem__(self, index: Any) -> Variable:
         return apply("getitem", self, index=own_index(index))
@@ -273,6 +298,11 @@ class Variable:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
+
+
+def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
+    """Return `x @ y`: of rows and a weight, or of batches of matrices."""
+    return apply("batched_matmul", x, y) if len(y.shape) > 2 else apply("matmul", x, y, None, transposed=False)
 
 
 def _no_variables(value: T) -> T:
