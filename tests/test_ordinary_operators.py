@@ -375,3 +375,79 @@ def test_which_products_of_batches_keep_the_lod():
 def test_matrices_that_do_not_fit(x, y, message):
     with pytest.raises(vr.ShapeError, match=message):
         vr.Variable(np.ones(x)) @ np.ones(y)
+
+
+INDICES = {
+    "duplicates": [1, 1, -1, 0, 1], "a square": [[0, 5], [-6, 5]], "one": 3, "nothing": np.zeros((0, 2), int),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int8, np.uint64])
+@pytest.mark.parametrize("element", [(), (3,), (2, 2), (0,)], ids=str)
+@pytest.mark.parametrize("name", INDICES)
+def test_rows_by_a_variable(name, element, dtype):
+    index = np.array(INDICES[name])
+    index = (index % 6 if dtype is np.uint64 else index).astype(dtype)
+    x = rows(*element)
+    weight = np.random.default_rng(1).standard_normal((*index.shape, *element))
+    found, (d,) = gradients(lambda v: v[vr.Variable(index)] * weight, x)
+    assert np.array_equal(found, x.data[index] * weight)
+    wanted = np.zeros(x.shape)
+    np.add.at(wanted, index, weight)
+    np.testing.assert_allclose(d, wanted, rtol=1e-14)
+    assert np.array_equal(vr.Variable(np.arange(6) * 2)[vr.Variable(index)], np.arange(6)[index] * 2)
+
+
+def test_rows_by_a_variable_have_its_lod():
+    index = vr.create_lod_tensor(np.array([0, 4, 4]), [[1, 1], [1, 2]])
+    found = vr.Variable(rows(3))[vr.Variable(index)]
+    assert found.lod() == index.lod()
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
+        y = x[vr.data("index", [-1], "int64", lod_level=2)]
+        (y * y).sum().backward()
+    feed = {"x": rows(3), "index": index}
+    for one in (program, vr.Program.from_bytes(program.to_bytes())):
+        out, d = vr.Executor().run(one, feed, [y.name, "x@GRAD"])
+        assert np.array_equal(out.data, found)
+        assert out.lod() == index.lod()
+        assert np.array_equal(d.data[[0, 1, 4]], feed["x"].data[[0, 1, 4]] * [[2], [0], [4]])
+
+
+def test_the_gradient_of_a_row_taken_often_does_not_drift():
+    x = vr.Variable(np.zeros((2, 1), np.float32), requires_grad=True)
+    (x[vr.Variable(np.zeros(2**20, int))] * np.float32(0.1)).sum().backward()
+    assert abs(x.grad[0, 0] / (2**20 * float(np.float32(0.1))) - 1) < 3e-6
+
+
+@pytest.mark.parametrize(("index", "error", "message"), [
+    ([0, 6], vr.OutOfRangeError, "gather, index, entry 1: expected -6 <= row < 6, got 6"),
+    ([-7], vr.OutOfRangeError, "entry 0: expected -6 <= row < 6, got -7"),
+    (np.array([2**64 - 1], np.uint64), vr.OutOfRangeError, "got 18446744073709551615"),
+    (np.array([-(2**63)]), vr.OutOfRangeError, "got -9223372036854775808"),
+    ([0.0], vr.DTypeError, "gather, index: expected integers, got float64"),
+    ([True] * 6, vr.DTypeError, r"gather, index: expected integers, got a mask of bools \(x\[np.asarray\(mask\)\]"),
+])  # fmt: skip
+def test_an_index_that_names_no_row(index, error, message):
+    with pytest.raises(error, match=message):
+        vr.Variable(rows(3))[vr.Variable(np.array(index))]
+    with pytest.raises(vr.ShapeError, match="gather, x: expected rows, got a single number"):
+        vr.Variable(1.0)[vr.Variable(0)]
+
+
+def test_embedding():
+    ids, table = vr.create_lod_tensor(np.array([3, 0, 3], np.int32), [[1, 2]]), np.random.default_rng(0).random((4, 2))
+    found, (d,) = gradients(lambda t: F.embedding(ids, t, padding_idx=-4), table)
+    assert np.array_equal(found, table[[3, 0, 3]])
+    assert np.array_equal(d, [[0, 0], [0, 0], [0, 0], [2, 2]])
+    assert F.embedding(ids, table).lod() == ids.lod()
+    weight = vr.nn.Parameter(table)
+    F.embedding(ids, weight, sparse=True).sum().backward()
+    assert isinstance(weight.grad, vr.SelectedRows)
+    for dtype in (np.int64, np.int32, np.uint8, bool):
+        codes = F.embedding(ids, np.arange(8).reshape(4, 2).astype(dtype))
+        assert codes.dtype == dtype
+        assert np.array_equal(codes, np.arange(8).reshape(4, 2)[[3, 0, 3]].astype(dtype))
+    for wrong in (lambda: F.embedding([4], table), lambda: F.embedding([0], table, padding_idx=4)):
+        with pytest.raises(vr.OutOfRangeError, match=r"id < 4|less than 4"):
+            wrong()

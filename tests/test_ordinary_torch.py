@@ -27,6 +27,9 @@ CASES = {
         lambda x, y: F.where(x > y, x * y, F.where(x <= 0.0, y, x)),
         lambda x, y: torch.where(x > y, x * y, torch.where(x <= 0.0, y, x)), TIES,
     ),
+    "rows by a variable": (
+        lambda x: x[vr.Variable(np.array([[1, -1], [1, 0]]))], lambda x: x[torch.tensor([[1, -1], [1, 0]])], DENSE[:1]
+    ),
     "transpose": (lambda x: x.transpose(0, -1), lambda x: x.transpose(0, -1), DENSE[:1]),
     "stack": (lambda *v: F.stack(v, -1), lambda *v: torch.stack(v, -1), DENSE),
     "split": (

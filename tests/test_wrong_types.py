@@ -289,6 +289,8 @@ CALLS = {
     "equal": (F.equal, lambda: X, lambda: X),
     "where": (F.where, lambda: X > 0, lambda: X, lambda: X),
     "gelu": (lambda x, approximate: F.gelu(x, approximate=approximate), lambda: X, lambda: "tanh"),
+    "embedding": (F.embedding, lambda: np.array([1]), lambda: X, int, bool),
+    "rows by a Variable": (lambda index: vr.Variable(X)[vr.Variable(index)], lambda: np.array([1])),
     "stack": (F.stack, lambda: [vr.Variable(X)] * 2, int),
     "functional.split": (F.split, lambda: X, lambda: [1, 2], lambda: 1),
     "split, size": (lambda size: F.split(X, size), lambda: 2),

@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, check_number
+from varlen_rnn.errors import (
+    DTypeError,
+    OutOfRangeError,
+    ProgramError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+)
 from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
@@ -17,9 +26,9 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list, as_variable, o
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "equal", "exp", "gelu", "log",
-    "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid", "silu", "softmax",
-    "split", "sqrt", "stack", "tanh", "weight_norm", "where",
+    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
+    "gelu", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid",
+    "silu", "softmax", "split", "sqrt", "stack", "tanh", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -208,6 +217,46 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     ends = [*range(size, whole, size), whole]
     pieces = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
     return apply_list("split", x, sizes=pieces, axis=axis)
+
+
+def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+    """Return the rows of a table that ids name; the LoD of the ids is kept.
+
+    Parameters
+    ----------
+    ids : integers of any shape, `0 <= id < height`
+    table : Variable, shape `(height, features)`
+        Of floats, or of integers, which have no gradient.
+    padding_idx : int, optional
+        A row that never learns; negative counts from the end.
+    sparse : bool
+        Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
+
+    Returns
+    -------
+    Variable, shape `(*ids.shape, features)`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> embedding(np.array([2, 0]), np.array([[1, 2], [3, 4], [5, 6]])).value.data
+    array([[5, 6],
+           [1, 2]])
+
+    Source: the function of `torch.nn.functional.embedding`.
+    """
+    table = required(table, "embedding, table")
+    if padding_idx is not None:
+        padding_idx = check_padding_idx(padding_idx, table.shape[0] if table.ndim else 0)
+    return apply("embedding", ids, table, padding_idx=padding_idx, sparse=check_flag(sparse, "embedding, sparse"))
+
+
+def check_padding_idx(padding_idx: int, height: int) -> int:
+    """Return a row of a table, counted from its beginning, or raise."""
+    padding_idx = check_int(padding_idx, "padding_idx")
+    if not -height <= padding_idx < height:
+        raise OutOfRangeError("padding_idx", expected=f"less than {height}", got=padding_idx)
+    return padding_idx % height
 
 
 def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:

@@ -11,6 +11,7 @@ from varlen_rnn.ops import (
     dynamic_rnn,
     elementwise,
     embedding,
+    gather,
     indexing,
     losses,
     padding,

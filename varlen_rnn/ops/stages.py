@@ -121,6 +121,8 @@ class _Arrangement:
             return rank > 1 and self._are(_is_rows, inputs[:1]) and self._are(_is_fixed, inputs[1:])
         if op.type in ("concat", "split", "split_grad", "split_like"):
             return attrs["axis"] % rank != 0 and self._are(_is_rows, inputs)
+        if op.type == "embedding":
+            return self._are(_is_rows, inputs[:1]) and self._are(_is_fixed, inputs[1:])
         if op.type in ("log_softmax", "log_softmax_grad"):
             return rank > 1
         return op.type not in ("sum", "sum_to", "reduce_grad") or self._are(_is_rows, inputs)

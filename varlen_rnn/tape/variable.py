@@ -271,6 +271,8 @@ class Variable:
         return _product(operand(rows, self), self)
 
     def __getitem__(self, index: Any) -> Variable:
+        if isinstance(index, Variable):
+            return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
