@@ -451,3 +451,103 @@ def test_embedding():
     for wrong in (lambda: F.embedding([4], table), lambda: F.embedding([0], table, padding_idx=4)):
         with pytest.raises(vr.OutOfRangeError, match=r"id < 4|less than 4"):
             wrong()
+
+
+WITH_TIES = np.array([[1.0, 3, 3, 2], [0, 0, 0, 0], [-1, -2, -1, -3], [np.nan, 1, np.nan, 9], [np.inf, 1, 2, np.inf],
+                      [-0.0, 0.0, -1, 0]])  # fmt: skip
+
+
+def largest(x, k):
+    """Return where the largest numbers stand, one after another: the first of equal ones, NaN before all others."""
+    places = []
+    for _ in range(k):
+        left = [j for j in range(len(x)) if j not in places]
+        nan = [j for j in left if math.isnan(x[j])]
+        places.append(nan[0] if nan else max(left, key=lambda j: (x[j], -j)))
+    return places
+
+
+@FLOATS
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_topk(k, dtype):
+    x = vr.Variable(vr.create_lod_tensor(WITH_TIES.astype(dtype), [LENGTHS]), requires_grad=True)
+    values, indices = F.topk(x, k)
+    wanted = np.array([largest(row, k) for row in WITH_TIES.tolist()])
+    assert indices.dtype == np.int64
+    assert not indices.requires_grad
+    assert np.array_equal(indices, wanted)
+    assert np.array_equal(values, np.take_along_axis(WITH_TIES, wanted, 1).astype(dtype), equal_nan=True)
+    assert values.lod() == indices.lod() == x.lod()
+    weight = np.random.default_rng(0).standard_normal(values.shape).astype(dtype)
+    values.backward(weight)
+    assert x.grad.data.sum(1).tolist() == pytest.approx(weight.sum(1).tolist())
+    assert np.array_equal(np.take_along_axis(x.grad.data, wanted, 1), weight)
+
+
+def test_topk_of_many():
+    rng = np.random.default_rng(0)
+    for data in (rng.integers(0, 500, (3, 2000)), rng.standard_normal((2, 3000)), rng.integers(0, 2, (2, 40)) == 1):
+        values, indices = F.topk(data, 37)
+        assert np.asarray(indices).tolist() == [largest(row, 37) for row in data.tolist()]
+        assert np.array_equal(values, np.take_along_axis(data, np.asarray(indices), 1))
+    values, indices = F.topk(rows(3), 2, axis=0)
+    assert np.array_equal(indices, np.argsort(-rows(3).data, 0)[:2])
+    assert values.lod() == []
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_argmax(axis, keepdims):
+    x = vr.create_lod_tensor(WITH_TIES, [LENGTHS])
+    v = vr.Variable(x, requires_grad=True)
+    found = v.argmax(axis, keepdims)
+    assert np.array_equal(found, np.argmax(WITH_TIES, axis=axis, keepdims=keepdims))
+    assert found.dtype == np.int64
+    assert found.record is None
+    assert found.lod() == (x.lod() if axis in (1, -1) else [])
+    assert np.array_equal(np.argmax(v, axis=axis), v.argmax(axis))
+    assert vr.Variable(np.arange(3)).argmax().item() == 2
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_cumsum(axis):
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    found, (d,) = gradients(lambda v: v.cumsum(axis) * x, x)
+    assert np.array_equal(found, np.cumsum(x, axis) * x)
+    np.testing.assert_allclose(d, np.cumsum(x[::-1, ::-1], axis)[::-1, ::-1], rtol=1e-13)
+    assert vr.Variable(rows(3)).cumsum(1).lod() == rows(3).lod()
+    assert np.array_equal(np.cumsum(vr.Variable(x), axis), np.cumsum(x, axis))
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda v: F.topk(v, 0), vr.ShapeError, "topk, k: expected at least 1"),
+    (lambda v: F.topk(v, 4), vr.ShapeError, "topk, k: expected 1 to 3, the size of the axis, got 4"),
+    (lambda v: F.topk(v, 1, axis=2), vr.ShapeError, "topk, axis: expected an axis of shape"),
+    (lambda v: v.argmax(2), vr.ShapeError, "argmax, axis: expected an axis of shape"),
+    (lambda v: v[:0].argmax(0), vr.ShapeError, "argmax, x: expected at least one element"),
+    (lambda v: v.cumsum(0), vr.LoDError, "cumsum, axis: expected features of rows with a LoD, got the rows"),
+    (lambda v: v.cumsum(2), vr.ShapeError, "cumsum, axis: expected an axis of shape"),
+    (lambda v: v.argmax().cumsum(0), vr.DTypeError, "cumsum, x: expected float32 or float64, got int64"),
+])  # fmt: skip
+def test_axes_that_do_not_fit(make, error, message):
+    with pytest.raises(error, match=message):
+        make(vr.Variable(rows(3)))
+
+
+def test_the_largest_of_a_program():
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, 4], "float64", lod_level=1, requires_grad=True)
+        values, indices = F.topk(x, 2)
+        rows_of_all, _ = F.topk(x, 3, axis=0)
+        best = x[x.argmax(1)]
+        (values * values).sum().backward()
+    names = [v.name for v in (values, indices, rows_of_all, best)]
+    value = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 4)), [LENGTHS])
+    for one in (program, vr.Program.from_bytes(program.to_bytes())):
+        found = vr.Executor().run(one, {"x": value}, names)
+        eager = vr.Variable(value)
+        wanted = [*F.topk(eager, 2), F.topk(eager, 3, 0)[0], eager[eager.argmax(1)]]
+        for mine, other in zip(found, wanted, strict=True):
+            assert np.array_equal(np.asarray(mine), np.asarray(other))
+    with pytest.raises(vr.ShapeError, match="topk, k: expected 1 to 2"):
+        vr.Executor().run(program, {"x": vr.create_lod_tensor(np.ones((2, 4)), [[2]])}, names)

@@ -30,6 +30,9 @@ CASES = {
     "rows by a variable": (
         lambda x: x[vr.Variable(np.array([[1, -1], [1, 0]]))], lambda x: x[torch.tensor([[1, -1], [1, 0]])], DENSE[:1]
     ),
+    "topk": (lambda x: F.topk(x, 3)[0], lambda x: torch.topk(x, 3)[0], DENSE[:1]),
+    "topk of rows": (lambda x: F.topk(x, 2, axis=0)[0], lambda x: torch.topk(x, 2, dim=0)[0], DENSE[:1]),
+    "cumsum": (lambda x: x.cumsum(-1) * x.cumsum(0), lambda x: x.cumsum(-1) * x.cumsum(0), DENSE[:1]),
     "transpose": (lambda x: x.transpose(0, -1), lambda x: x.transpose(0, -1), DENSE[:1]),
     "stack": (lambda *v: F.stack(v, -1), lambda *v: torch.stack(v, -1), DENSE),
     "split": (

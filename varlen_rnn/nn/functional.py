@@ -22,13 +22,13 @@ from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, apply, apply_list, as_variable, operand, required, truth
+from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
 from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
     "gelu", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid",
-    "silu", "softmax", "split", "sqrt", "stack", "tanh", "weight_norm", "where",
+    "silu", "softmax", "split", "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -103,7 +103,7 @@ def equal(x: Rows, y: Rows) -> Variable:
     >>> np.asarray(equal(np.array([3, 0, 3]), 3))
     array([ True, False,  True])
     """
-    return truth("equal", *_beside("equal", x, y))
+    return apply_detached("equal", *_beside("equal", x, y))
 
 
 def not_equal(x: Rows, y: Rows) -> Variable:
@@ -115,7 +115,7 @@ def not_equal(x: Rows, y: Rows) -> Variable:
     >>> np.asarray(not_equal(np.array([3, 0, 3]), 3))
     array([False,  True, False])
     """
-    return truth("not_equal", *_beside("not_equal", x, y))
+    return apply_detached("not_equal", *_beside("not_equal", x, y))
 
 
 def where(condition: Rows, x: Rows, y: Rows) -> Variable:
@@ -217,6 +217,37 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     ends = [*range(size, whole, size), whole]
     pieces = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
     return apply_list("split", x, sizes=pieces, axis=axis)
+
+
+def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
+    """Return the `k` largest elements along an axis, the largest first, and where they stand.
+
+    Of equal elements the first is taken first; NaN is larger than all numbers.  Along any axis but the rows, the LoD is
+    kept.  A gradient passes to the elements that were taken.
+
+    Parameters
+    ----------
+    x : Variable
+    k : int
+        From 1 to the size of the axis.
+    axis : int
+
+    Returns
+    -------
+    values, indices : Variables, shape of `x` with `k` for the axis
+        The indices are int64.
+
+    Examples
+    --------
+    >>> values, indices = topk([[1.0, 5.0, 3.0, 5.0]], 3)
+    >>> values.value.data, indices.value.data
+    (array([[5., 5., 3.]]), array([[1, 3, 2]]))
+
+    Source: the function of `torch.topk`.
+    """
+    x, k, axis = required(x, "topk, x"), check_int(k, "topk, k", 1), check_int(axis, "topk, axis")
+    values, indices = apply("topk", x, k=k, axis=axis)
+    return values, indices.detach()
 
 
 def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:

@@ -13,6 +13,7 @@ from varlen_rnn.errors import (
     InputError,
     ProgramError,
     ShapeError,
+    check_flag,
     check_int,
     check_none,
     check_number,
@@ -165,6 +166,20 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
+        """Return where the largest of all elements stands, or of those along an axis, as int64; no gradient passes.
+
+        Of equal ones it is the first; NaN is larger than all numbers.  An axis other than the rows keeps the LoD.
+        """
+        check_none("argmax", out=out)
+        axis = axis if axis is None else check_int(axis, "argmax, axis")
+        return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
+
+    def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
+        """Return the sums of the elements up to each along an axis, which is none of rows with a LoD."""
+        check_none("cumsum", dtype=dtype, out=out)
+        return apply("cumsum", self, axis=check_int(axis, "cumsum, axis"))
+
     def abs(self) -> Variable:
         """Return the magnitude of every element."""
         return apply("absolute", self)
@@ -237,25 +252,25 @@ class Variable:
         return apply("absolute", self)
 
     def __lt__(self, other: Rows) -> Variable:
-        return truth("less", self, operand(other, self))
+        return apply_detached("less", self, operand(other, self))
 
     def __le__(self, other: Rows) -> Variable:
-        return truth("less_equal", self, operand(other, self))
+        return apply_detached("less_equal", self, operand(other, self))
 
     def __gt__(self, other: Rows) -> Variable:
-        return truth("greater", self, operand(other, self))
+        return apply_detached("greater", self, operand(other, self))
 
     def __ge__(self, other: Rows) -> Variable:
-        return truth("greater_equal", self, operand(other, self))
+        return apply_detached("greater_equal", self, operand(other, self))
 
     def __invert__(self) -> Variable:
-        return truth("logical_not", self)
+        return apply_detached("logical_not", self)
 
     def __and__(self, other: Rows) -> Variable:
-        return truth("logical_and", self, operand(other, self))
+        return apply_detached("logical_and", self, operand(other, self))
 
     def __or__(self, other: Rows) -> Variable:
-        return truth("logical_or", self, operand(other, self))
+        return apply_detached("logical_or", self, operand(other, self))
 
     __rand__, __ror__ = __and__, __or__
 
@@ -429,9 +444,9 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
     return run_all
 
 
-def truth(op_type: str, *inputs: Any) -> Variable:
-    """Return the bools of an operator; it remembers nothing, for no gradient passes, and the operands may be freed."""
-    return apply(op_type, *inputs).detach()
+def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
+    """Return what an operator compares or counts: it remembers nothing, so that what it read can be freed."""
+    return apply(op_type, *inputs, **attrs).detach()
 
 
 def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
