@@ -551,3 +551,37 @@ def test_the_largest_of_a_program():
             assert np.array_equal(np.asarray(mine), np.asarray(other))
     with pytest.raises(vr.ShapeError, match="topk, k: expected 1 to 2"):
         vr.Executor().run(program, {"x": vr.create_lod_tensor(np.ones((2, 4)), [[2]])}, names)
+
+
+@FLOATS
+@pytest.mark.parametrize("delta", [0.3, 1.0, 5.0])
+def test_huber_loss(delta, dtype):
+    x, y = (rows(3, dtype=dtype, seed=seed) for seed in (0, 1))
+    e = np.abs(x.data - y.data)
+    wanted = np.where(e <= delta, e * e / 2, delta * (e - delta / 2))
+    tolerance = {"rtol": 1e-12 if dtype is np.float64 else 2e-6}
+    found, (d_x, d_y) = gradients(lambda *v: F.huber_loss(*v, "none", delta=delta), x, y)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, wanted, **tolerance)
+    np.testing.assert_allclose(d_x, np.clip(x.data - y.data, -dtype(delta), dtype(delta)), **tolerance)
+    assert np.array_equal(d_y, -d_x)
+    of_sequences = [wanted[:2].mean(), 0, wanted[2:5].mean(), wanted[5:].mean()]
+    per_sequence = F.huber_loss(x, y, delta=delta, per="sequence").item()
+    np.testing.assert_allclose(per_sequence, np.mean(of_sequences), **tolerance)
+    np.testing.assert_allclose(F.smooth_l1_loss(x, y, "sum", beta=delta).item(), wanted.sum() / delta, **tolerance)
+    assert F.huber_loss(x, y.data, "none").lod() == F.huber_loss(x.data, y, "none").lod() == x.lod()
+    assert F.huber_loss(np.zeros((0, 3)), np.zeros((0, 3))).item() == 0
+
+
+def test_huber_loss_of_far_apart_has_no_square_of_it():
+    x, zeros = np.array([1e30, -1e30], np.float32), np.zeros(2, np.float32)
+    found, (d,) = gradients(lambda v: F.huber_loss(v, zeros, "none"), x)
+    assert found.tolist() == [np.float32(1e30)] * 2
+    assert d.tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("delta", [0, -1.0, np.inf, np.nan])
+def test_a_delta_is_more_than_zero(delta):
+    for make in (lambda: F.huber_loss([1.0], [2.0], delta=delta), lambda: F.smooth_l1_loss([1.0], [2.0], beta=delta)):
+        with pytest.raises(vr.ShapeError, match=r"huber_loss, delta|smooth_l1_loss, beta"):
+            make()

@@ -33,6 +33,14 @@ CASES = {
     "topk": (lambda x: F.topk(x, 3)[0], lambda x: torch.topk(x, 3)[0], DENSE[:1]),
     "topk of rows": (lambda x: F.topk(x, 2, axis=0)[0], lambda x: torch.topk(x, 2, dim=0)[0], DENSE[:1]),
     "cumsum": (lambda x: x.cumsum(-1) * x.cumsum(0), lambda x: x.cumsum(-1) * x.cumsum(0), DENSE[:1]),
+    "huber_loss": (
+        lambda x, y: F.huber_loss(x, y, "none", delta=0.7), lambda x, y: theirs_F.huber_loss(x, y, "none", 0.7), DENSE
+    ),
+    "huber_loss at the edge": (F.huber_loss, theirs_F.huber_loss, TIES),
+    "smooth_l1_loss": (
+        lambda x, y: F.smooth_l1_loss(x, y, "sum", beta=0.7),
+        lambda x, y: theirs_F.smooth_l1_loss(x, y, reduction="sum", beta=0.7), DENSE,
+    ),
     "transpose": (lambda x: x.transpose(0, -1), lambda x: x.transpose(0, -1), DENSE[:1]),
     "stack": (lambda *v: F.stack(v, -1), lambda *v: torch.stack(v, -1), DENSE),
     "split": (

@@ -294,6 +294,8 @@ CALLS = {
     "topk": (F.topk, lambda: X, lambda: 2, lambda: 1),
     "argmax": (vr.Variable(X).argmax, lambda: 1, bool),
     "cumsum": (vr.Variable(X).cumsum, lambda: 1),
+    "huber_loss": (F.huber_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0, lambda: "row"),
+    "smooth_l1_loss": (F.smooth_l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0, lambda: "row"),
     "stack": (F.stack, lambda: [vr.Variable(X)] * 2, int),
     "functional.split": (F.split, lambda: X, lambda: [1, 2], lambda: 1),
     "split, size": (lambda size: F.split(X, size), lambda: 2),

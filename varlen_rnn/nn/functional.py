@@ -27,8 +27,8 @@ from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
-    "gelu", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool", "sigmoid",
-    "silu", "softmax", "split", "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
+    "gelu", "huber_loss", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu", "sequence_pool",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -400,6 +400,47 @@ def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "r
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
     return reduce_loss(apply("squared_error", x, target), reduction, per)
+
+
+def huber_loss(x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, per: Per = "row") -> Variable:
+    """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
+
+    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Parameters
+    ----------
+    x, target : Variable
+    delta : float
+        The difference from which on the loss grows in proportion to it; more than 0.
+
+    Examples
+    --------
+    >>> huber_loss([1.0, 4.0], [1.5, 1.0], "none").value.data
+    array([0.125, 2.5  ])
+
+    Source: Huber (1964), with the arguments of `torch.nn.functional.huber_loss`.
+    """
+    x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
+    delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
+    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per)
+
+
+def smooth_l1_loss(
+    x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, per: Per = "row"
+) -> Variable:
+    """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
+
+    Its parameters are those of `huber_loss`.
+
+    Examples
+    --------
+    >>> smooth_l1_loss([1.0, 4.0], [2.0, 1.0], "none", beta=2.0).value.data
+    array([0.25, 2.  ])
+
+    Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
+    """
+    beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
+    return huber_loss(x, target, reduction, beta, per) / beta
 
 
 def reduce_loss(loss: Variable, reduction: Reduction, per: Per) -> Variable:
