@@ -35,7 +35,6 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
-from benchmarks.cells.ours import lacking
 from benchmarks.engines import BUILT_IN, ENGINES, LOOPS, MODES, OURS, TWIN, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
@@ -73,8 +72,6 @@ def test_engines_of_a_layer_agree(cell):
 @pytest.mark.parametrize("kind", KINDS)
 def test_engines_of_a_cell_agree(kind):
     pytest.importorskip("torch")
-    if why := lacking(kind):
-        pytest.skip(why)
     found = {name: engine.arrays(engine.training()) for name, engine in of_cell(kind, OURS, "torch loop")}
     assert set(found[OURS]) == {"y", "d_x", *weight_shapes(Cells(**CASE | {"cell": kind}))}
     assert parity.disagreement(found) is None

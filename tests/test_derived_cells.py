@@ -18,6 +18,7 @@ from varlen_rnn.cells import (
     RNN_TANH,
     EquationError,
     cell,
+    constant,
     find_cell,
     maximum,
     multiply_add,
@@ -27,6 +28,7 @@ from varlen_rnn.cells import (
     where,
 )
 from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.tape.variable import apply
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +224,30 @@ STRANGE += ["lstm(clip=1.0,)", "lstm(clip=1)", "lstm(activations=1)"]
 def test_names_from_strange_files_are_errors(name):
     with pytest.raises(vr.ProgramError, match="cell"):
         find_cell(name)
+
+
+def test_a_constant_is_written_with_brackets():
+    @cell
+    def bracketed(a, b, /):
+        return b + 2 * constant(where(a > -4, tanh(a), 7))
+
+    layer = vr.nn.Recurrent(bracketed, 1, 1, dtype=np.float64)
+    for parameter in layer.parameters():
+        parameter.assign(0.0)
+    layer.bias_ih_l0.assign([-10.0, 0.0])
+    y, _ = layer(vr.create_lod_tensor(np.zeros((1, 1)), [[1]]))
+    assert np.asarray(y).item() == 14
+
+
+def test_a_cell_whose_later_products_read_hidden_units_has_no_projection():
+    @cell
+    def later(b, a, /, c):
+        return tanh(a.x + a.of(c)), c * 0.5 + tanh(b)
+
+    assert not later.reads_output
+    with pytest.raises(vr.ShapeError, match="proj_size: expected 0 of the cell 'later'"):
+        vr.nn.Recurrent(later, 3, 5, proj_size=2)
+    x = vr.create_lod_tensor(np.ones((2, 3)), [[2]])
+    weights = [np.ones((10, 3)), np.ones((10, 2)), np.ones(10), np.ones(10), np.ones((2, 5))]
+    with pytest.raises(vr.ShapeError, match="weight_hr: expected none of the cell 'later'"):
+        apply("recurrent", x, None, None, *weights, cell="later", keep=False, reverse=(0,), all_states=False)

@@ -79,7 +79,7 @@ def step_of(name, w, x, states):
     return gate(o) * np.tanh(c), c
 
 
-def oracle(name, x, offsets, directions, initial, reverse):
+def oracle(name, x, offsets, directions, initial, reverse, proj_clip=np.inf):
     """Return y and the other states of every row, and the last states of each state: one row at a time.
 
     `directions`: dicts of weights by name; `initial`: one array (directions, sequences, units) for each state.
@@ -93,7 +93,7 @@ def oracle(name, x, offsets, directions, initial, reverse):
             for row in range(begin, end)[:: -1 if backward else 1]:
                 states = step_of(name, w, x[row], states)
                 if "weight_hr" in w:
-                    states = w["weight_hr"] @ states[0], *states[1:]
+                    states = np.clip(w["weight_hr"] @ states[0], -proj_clip, proj_clip), *states[1:]
                 for of_state, state in zip(found, states, strict=True):
                     of_state[row] = state
             for number, state in enumerate(states):
@@ -147,15 +147,16 @@ CASES = [
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("merge", ["concat", "sum", "mean"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
-@pytest.mark.parametrize(("name", "proj_size"), CASES)
-def test_equals_the_oracle(name, proj_size, direction, merge, lengths):
+@pytest.mark.parametrize(("name", "proj_size", "proj_clip"), [*((*case, None) for case in CASES), ("lstm", 3, 0.1)])
+def test_equals_the_oracle(name, proj_size, proj_clip, direction, merge, lengths):
     options = {"direction": direction, "merge": merge} | ({"proj_size": proj_size} if proj_size else {})
+    options |= {} if proj_clip is None else {"proj_clip": proj_clip}
     layer = layer_of(name, **options)
     x, states = a_case(layer, lengths)
     reverse = {"forward": [False], "backward": [True], "both": [False, True]}[direction]
     directions = [weights_of(layer, suffix) for suffix in layer.suffixes(0)]
     initial = [np.asarray(state) for state in states]
-    rows, last = oracle(name, np.asarray(x), x.lod()[0], directions, initial, reverse)
+    rows, last = oracle(name, np.asarray(x), x.lod()[0], directions, initial, reverse, layer.cell.proj_clip)
     wanted = [*(merged(of_state, merge, len(reverse)) for of_state in rows), *last]
     found = run(layer, x, states)
     for value, right in zip(found, wanted, strict=True):
@@ -178,6 +179,7 @@ def loss_of(layer, x, states, weights):
         ("lstm", {"direction": "both", "merge": "mean", "num_layers": 2}),
         ("lstm", {"direction": "both", "merge": "sum", "proj_size": 2, "num_layers": 2}),
         ("lstm", {"proj_size": 4, "bias": False}),
+        ("lstm", {"proj_size": 3, "proj_clip": 0.1, "direction": "both", "num_layers": 2}),
         ("gru", {"direction": "both", "merge": "sum", "num_layers": 2}),
         ("rnn_relu", {"direction": "backward", "proj_size": 3}),
         ("peephole", {"direction": "both", "proj_size": 3, "merge": "sum"}),
@@ -308,6 +310,8 @@ def test_a_padded_twin_has_the_options():
         (lambda: vr.nn.LSTM(3, 4, merge="max"), "merge"),
         (lambda: vr.nn.LSTM(3, 4, proj_size=4), "proj_size: expected less than hidden_size, 4"),
         (lambda: vr.nn.LSTM(3, 4, proj_size=-1), "proj_size"),
+        (lambda: vr.nn.LSTM(3, 4, proj_clip=1.0), "proj_clip: expected None, without proj_size"),
+        (lambda: vr.nn.LSTM(3, 4, proj_size=2, proj_clip=-1.0), "proj_clip"),
         (lambda: vr.nn.Recurrent(CELLS["gru"], 3, 4, proj_size=2), "proj_size: expected 0 of the cell 'gru'"),
     ],
 )

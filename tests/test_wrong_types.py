@@ -266,6 +266,7 @@ CALLS = {
     "Embedding, ids": (vr.nn.Embedding(9, 2), lambda: np.array([1, 2])),
     "Linear": (vr.nn.Linear, lambda: 3, lambda: 2, bool, lambda: "float32"),
     "Linear, x": (vr.nn.Linear(3, 2), lambda: X),
+    "weight_norm": (vr.nn.weight_norm, lambda: vr.nn.Linear(3, 2), lambda: "weight"),
     "Dropout": (vr.nn.Dropout, lambda: 0.5),
     "Dropout, x": (vr.nn.Dropout(0.5), lambda: X),
     "SequencePool, x": (vr.nn.SequencePool("sum"), rows),
@@ -402,7 +403,7 @@ for name in ("LSTM", "GRU", "RNN"):
     OPTIONS[f"{name}Cell"] = {"bias": bool, "dtype": lambda: "f4"}
     step, before = getattr(vr.nn, f"{name}Cell")(3, 4), (lambda: (H[0], H[0])) if name == "LSTM" else (lambda: H[0])
     CALLS[f"{name}Cell, x"] = (step, lambda: X[:3], before)
-OPTIONS["LSTM"]["proj_size"] = int
+OPTIONS["LSTM"] |= {"proj_size": lambda: 2, "proj_clip": lambda: 1.0}
 for name in ("RNN", "RNNCell"):
     OPTIONS[name]["nonlinearity"] = lambda: "tanh"
 

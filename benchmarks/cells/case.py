@@ -44,6 +44,8 @@ KINDS = {
     "CIFG": Kind(3, "LSTM", "one product"),
     "lstm(peepholes=True)": Kind(4, "LSTM", "one product", vectors=("p_i", "p_f", "p_o")),
     "gru(reset_after=False)": Kind(3, "GRU", "reset before the product"),
+    "ln_lstm": Kind(4, "LSTM", "layer norm", vectors=tuple(f"{part}_{gate}" for part in "sb" for gate in "ifgoc")),
+    "ln_gru": Kind(3, "GRU", "layer norm", vectors=tuple(f"{part}_{gate}" for part in "sb" for gate in "rzn")),
     "LSTM(proj_size=H/2)": Kind(4, "LSTM", "projected outputs", projected=True),
     "DynamicRNN, LSTM": Kind(4, "LSTM", "ordinary operators"),
     "DynamicRNN, attention": Kind(1, attends=True),

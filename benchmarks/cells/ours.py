@@ -1,7 +1,5 @@
 """Layers of varlen_rnn of any cell: fused, or a step of ordinary operators."""
 
-import inspect
-
 import numpy as np
 
 import varlen_rnn as vr
@@ -106,15 +104,3 @@ def name_of(name):
     ('weight_ih', 'weight_ih')
     """
     return "_".join(reversed(name.removesuffix("_l0").split(".")))
-
-
-def lacking(kind):
-    """Return why this version has no such cell, or None."""
-    if KINDS[kind].projected:
-        return None if "proj_size" in inspect.signature(vr.nn.LSTM).parameters else "nn.LSTM takes no proj_size"
-    if kind[0].islower():
-        try:
-            find_cell(kind)
-        except vr.ProgramError as error:
-            return str(error)
-    return None

@@ -121,6 +121,37 @@ class ResetBefore(Steps):
         return (torch.lerp(n, h, z),)
 
 
+def norm(x, hidden):
+    """Return each gate of rows, normalised over its units."""
+    return F.layer_norm(x.unflatten(1, (-1, hidden)), (hidden,)).unbind(1)
+
+
+class LayerNormLSTM(Steps):
+    """An LSTM whose gates, and whose cell, are normalised over the units."""
+
+    states = 2
+
+    def step(self, x, h, c):
+        """Return the states after a step."""
+        i, f, g, o = norm(x + self.product(h), c.shape[1])
+        i, f = torch.sigmoid(self.s_i * i + self.b_i), torch.sigmoid(self.s_f * f + self.b_f)
+        g, o = torch.tanh(self.s_g * g + self.b_g), torch.sigmoid(self.s_o * o + self.b_o)
+        c = f * c + i * g
+        return o * torch.tanh(self.s_c * norm(c, c.shape[1])[0] + self.b_c), c
+
+
+class LayerNormGRU(Steps):
+    """A GRU whose recurrent products are normalised over the units."""
+
+    def step(self, x, h):
+        """Return the states after a step."""
+        x_r, x_z, x_n = x.chunk(3, 1)
+        r, z, n = norm(self.product(h), h.shape[1])
+        r, z = torch.sigmoid(x_r + self.s_r * r + self.b_r), torch.sigmoid(x_z + self.s_z * z + self.b_z)
+        n = torch.tanh(x_n + r * (self.s_n * n + self.b_n))
+        return (torch.lerp(n, h, z),)
+
+
 class Attention(Steps):
     """A step that attends to the rows of another sequence, by its state."""
 
@@ -137,6 +168,8 @@ STEPS = {
     "CIFG": CIFG,
     "lstm(peepholes=True)": Peepholes,
     "gru(reset_after=False)": ResetBefore,
+    "ln_lstm": LayerNormLSTM,
+    "ln_gru": LayerNormGRU,
     "LSTM(proj_size=H/2)": Projected,
     "DynamicRNN, LSTM": LSTM,
     "DynamicRNN, attention": Attention,

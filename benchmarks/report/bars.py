@@ -40,6 +40,7 @@ TIMES = [
 SHARES = {
     "one product": ("cells of one product, a user's and options", 0.95),
     "reset before the product": ("GRU that resets before its product", 0.85),
+    "layer norm": ("LSTM and GRU with layer norm", 0.75),
     "projected outputs": ("LSTM with projected outputs", 0.9),
     "ordinary operators": ("LSTM of ordinary operators in DynamicRNN", 0.77),
 }

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from benchmarks import results
 from benchmarks.cells import Case
 from benchmarks.cells.case import KINDS
-from benchmarks.cells.ours import lacking
 from benchmarks.engines import BUILT_IN, LIMITED, LOOPS, OURS, installed
 from benchmarks.lengths import lognormal
 from benchmarks.measure import Patience, measure
@@ -40,7 +39,6 @@ def points(quick, threads):
     return [
         Point(Case(kind, *width, lognormal(batch_size), "lognormal"), threads)
         for kind in (["CIFG"] if quick else KINDS)
-        if not lacking(kind)
         for batch_size, *width in ([(8, 32, 32)] if quick else sizes_of(kind))
     ]
 

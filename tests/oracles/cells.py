@@ -33,7 +33,9 @@ def bound(a, limit):
     return a if limit is None else np.clip(a, -limit, limit)
 
 
-def lstm(peepholes=False, coupled=False, forget_gate=True, cell_clip=None, clip=None, activations=None):
+def lstm(
+    peepholes=False, coupled=False, forget_gate=True, cell_clip=None, proj_clip=None, clip=None, activations=None
+):  # `layer` clips projections
     gate, candidate, output = map(activation, activations or ("sigmoid", "tanh", "tanh"))
 
     def step(x, product, states, v):
@@ -130,13 +132,13 @@ def with_rows(x, product, states, v):
     return (np.where(v["keep"] > 0.5, h, np.tanh(x["a"] + product("a", v["mask"] * h) + v["w"] * v["mask"])),)
 
 
-def layer(step, gates, vectors, x, offsets, directions, initial, reverse):
+def layer(step, gates, vectors, x, offsets, directions, initial, reverse, proj_clip=np.inf):
     """`x` (rows, input); of each direction w_ih, w_hh, b_ih, b_hh, w_hr or None, vectors (n, hidden) or None, and
     rows (rows, n * hidden) or None: inputs that are not projected, whose names stand after those of the vectors.
 
-    `gates` are the names of those with an input, and of those with a product; `initial` (states, directions, sequences,
-    hidden), of which the first has as many as there are outputs.  Returns outputs and last states, and of each
-    direction the other states of every row.
+    Projected outputs are at most `proj_clip`.  `gates` are the names of those with an input, and of those with a
+    product; `initial` (states, directions, sequences, hidden), of which the first has as many as there are outputs.
+    Returns outputs and last states, and of each direction the other states of every row.
     """
     of_x, of_h = gates
     last, hidden = initial.astype(float).copy(), initial.shape[3]
@@ -158,7 +160,8 @@ def layer(step, gates, vectors, x, offsets, directions, initial, reverse):
                     count = len(given[row]) // hidden
                     named |= dict(zip(vectors[-count:], np.split(given[row], count), strict=True))
                 states = list(step(projected, product, states, named))
-                states[0] = states[0] if w_hr is None else w_hr @ states[0]
+                if w_hr is not None:
+                    states[0] = np.clip(w_hr @ states[0], -proj_clip, proj_clip)
                 y[row, d * outputs[d] : (d + 1) * outputs[d]] = states[0]
                 others[d, row] = np.reshape(states[1:], others[d, row].shape)
             last[0, d, i, : outputs[d]], last[1:, d, i] = states[0], np.reshape(states[1:], last[1:, d, i].shape)

@@ -132,8 +132,8 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "reads_output", "row_slots", "rows",
-        "slots", "source", "states", "vector_order", "vectors", "x_gates", "x_order", "x_slot",
+        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip", "reads_output",
+        "row_slots", "rows", "slots", "source", "states", "vector_order", "vectors", "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
     gates: tuple[str, ...]
@@ -142,6 +142,7 @@ class Cell(Frozen):
     num_kept: int
     origin: tuple[str, str]
     phases: tuple[Phase, ...]
+    proj_clip: float
     reads_output: bool
     row_slots: tuple[int, ...]
     rows: tuple[str, ...]
@@ -177,7 +178,8 @@ class Cell(Frozen):
         count = len(self.gates)
         columns = 0, len(self.slots)
         phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns, (0, 0))
-        rest = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count)), "source": None}
+        rest: dict[str, Any] = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count))}
+        rest |= {"source": None, "proj_clip": math.inf}
         self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
         register(self)
 
@@ -199,6 +201,7 @@ class Cell(Frozen):
         x_gates: tuple[str, ...],
         name: str,
         origin: Callable,
+        proj_clip: float | None = None,
     ) -> Cell:
         """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
@@ -211,7 +214,8 @@ class Cell(Frozen):
         for what, value in given.items():
             self._put(what, value)
         self._put_rest(
-            phases, origin, x_gates=x_gates, h_gates=sum(derived.gates, ()), source=derived.source,
+            phases, origin, proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates,
+            h_gates=sum(derived.gates, ()), source=derived.source,
             x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, rows=step.rows,
             vector_order=sum(derived.vectors, ()),
             row_slots=tuple(places.get(row, -1) for row in step.rows),
@@ -242,6 +246,11 @@ class Cell(Frozen):
             raise ShapeError(what, expected=f"{tuple(of_products)} first, in any order", got=slots, hint=hint)
         self._put("x_slot", x_slot)
         return tuple(of_products[slot] for slot in first)
+
+    @property
+    def may_project(self) -> bool:
+        """Whether its output may have other units than its states: no equation and no later product may read it."""
+        return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
         return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again

@@ -10,6 +10,7 @@ from typing import Any, overload
 from varlen_rnn.cells.check import check_derived
 from varlen_rnn.cells.contract import Cell, Phase, check_name
 from varlen_rnn.cells.derive import OF_PRODUCTS, Derived, Step, derive
+from varlen_rnn.cells.options import check_bound
 from varlen_rnn.cells.trace import EquationError, Gate, Row, Trace
 from varlen_rnn.errors import DTypeError, InputError
 from varlen_rnn.jit import body
@@ -20,10 +21,12 @@ _SIGNATURE = "def lstm(i, f, g, o, /, c): gates, a slash, states; then a star an
 
 
 @overload
-def cell(function: Callable[..., Any], *, name: str | None = None) -> Cell: ...
+def cell(function: Callable[..., Any], *, name: str | None = None, proj_clip: float | None = None) -> Cell: ...
 @overload
-def cell(function: None = None, *, name: str | None = None) -> Callable[[Callable[..., Any]], Cell]: ...
-def cell(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+def cell(
+    function: None = None, *, name: str | None = None, proj_clip: float | None = None
+) -> Callable[[Callable[..., Any]], Cell]: ...
+def cell(function: Callable[..., Any] | None = None, *, name: str | None = None, proj_clip: float | None = None) -> Any:
     """Make a cell of its equations: their gradient, and what a row keeps for it, are derived from them.
 
     Parameters
@@ -39,6 +42,8 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None)
         is the output before.  `norm(value)` is a value normalised over the units of its row.
     name : str, optional
         What programs call it; the function's name, unless given.
+    proj_clip : float, optional
+        The largest absolute value of an output that a layer projects; the gradient of one that is at it is 0.
 
     Returns
     -------
@@ -69,13 +74,14 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None)
     Source: reverse mode of automatic differentiation (Griewank and Walther, 2008), once, when a cell is made.
     """
     if function is None:
-        return lambda function: cell(function, name=name)
+        return lambda function: cell(function, name=name, proj_clip=proj_clip)
     if not inspect.isfunction(function):
         raise DTypeError("cell", expected="a function of scalars", got=type(function).__name__)
-    return _define(function, check_name(function.__name__ if name is None else name))
+    name = check_name(function.__name__ if name is None else name)
+    return _define(function, name, check_bound(proj_clip, f"cell {name!r}, proj_clip"))
 
 
-def _define(function: Callable[..., Any], name: str) -> Cell:
+def _define(function: Callable[..., Any], name: str, proj_clip: float | None) -> Cell:
     try:
         step = _trace(function, name)
         derived = derive(step)
@@ -83,7 +89,7 @@ def _define(function: Callable[..., Any], name: str) -> Cell:
         raise _located(error, function, name) from error
     except Exception as error:
         raise _located(error, function, name) from error
-    return _made(step, derived, name, function)
+    return _made(step, derived, name, function, proj_clip)
 
 
 def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
@@ -91,10 +97,10 @@ def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
     return _made(step, derive(step), name, origin)
 
 
-def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any]) -> Cell:
+def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any], proj_clip: float | None = None) -> Cell:
     phases = _phases(step, derived, name)
     check_derived(name, step, derived, phases)
-    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin)
+    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin, proj_clip)
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:

@@ -25,7 +25,7 @@ class Family:
     check : function
         `check(**options)` returns the options in their only form; its defaults are those of the options.
     equations : function
-        `equations(**options)` returns the function of scalars of a cell.
+        `equations(**options)` returns the function of scalars of a cell; without `proj_clip`, which is `cell`'s.
     named : mapping of str to dict
         Names of their own for some options, as programs have them: that without options among them.
     """
@@ -49,7 +49,8 @@ class Family:
         name = self._text(options)
         name = self._named.get(name, name)
         if name not in self._made:
-            self._made[name] = cell(self.equations(**options), name=name)
+            proj_clip = options.pop("proj_clip", None)
+            self._made[name] = cell(self.equations(**options), name=name, proj_clip=proj_clip)
         return self._made[name]
 
     def _text(self, options: dict[str, Any]) -> str:

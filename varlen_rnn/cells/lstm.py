@@ -7,8 +7,9 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
     h_t = o tanh(c_t)
 
 Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
-gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `clip` what goes into the
-activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates, candidate and output;
+gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `proj_clip` projected outputs,
+`clip` what goes into the activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates,
+candidate and output;
 `zoneout`, by masks keep_h and keep_c of what stays as it was; `recurrent_dropout`, by a mask of what products read.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
@@ -33,6 +34,7 @@ def _check(
     coupled: bool = False,
     forget_gate: bool = True,
     cell_clip: float | None = None,
+    proj_clip: float | None = None,
     clip: float | None = None,
     activations: tuple[Any, ...] = ("sigmoid", "tanh", "tanh"),
     zoneout: bool = False,
@@ -47,6 +49,7 @@ def _check(
         "coupled": coupled,
         "forget_gate": forget_gate,
         "cell_clip": check_bound(cell_clip, "cell_clip"),
+        "proj_clip": check_bound(proj_clip, "proj_clip"),
         "clip": check_bound(clip, "clip"),
         "activations": check_names(activations, "activations", ("gates", "candidate", "output"), check_activation),
         "zoneout": check_flag(zoneout, "zoneout"),

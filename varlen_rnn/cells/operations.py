@@ -64,7 +64,7 @@ OPERATIONS = {
     "less_equal": Operation(np.less_equal, "{} <= {}", COMPARISON, 1, None),
     "greater": Operation(np.greater, "{} > {}", COMPARISON, 1, None),
     "greater_equal": Operation(np.greater_equal, "{} >= {}", COMPARISON, 1, None),
-    "constant": Operation(lambda a: a, "{}", CALL, 0, lambda d, y, a: (None,)),
+    "constant": Operation(lambda a: a, "({})", CALL, 0, lambda d, y, a: (None,)),
     "sqrt": Operation(np.sqrt, "sqrt({})", CALL, 4, lambda d, y, a: (d / (y + y),)),
     "exp": Operation(np.exp, "exp({})", CALL, None, lambda d, y, a: (d * y,)),
     "log": Operation(np.log, "log({})", CALL, None, lambda d, y, a: (d / a,)),

@@ -49,8 +49,8 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     proj_size = check_int(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
         raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
-    if proj_size and cell.reads_output:
-        hint = "its equations read the output of the step before, unit by unit"
+    if proj_size and not cell.may_project:
+        hint = "its equations read the output before unit by unit, or a product reads what has the hidden units"
         raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
     return proj_size
 
@@ -406,8 +406,8 @@ class LSTM(_Regularised):
         Whether the forget gate is 1 - i, without weights of its own.
     forget_gate : bool
         Whether there is one; without, the cell forgets nothing.
-    cell_clip : float, optional
-        The largest absolute value of the cell.
+    cell_clip, proj_clip : float, optional
+        The largest absolute value of the cell, and of an output that is projected.
     clip : float, optional
         That of what goes into the activations of gates and candidate, as in onnxruntime.
     activations : tuple of three
@@ -456,6 +456,7 @@ class LSTM(_Regularised):
         coupled: bool = False,
         forget_gate: bool = True,
         cell_clip: float | None = None,
+        proj_clip: float | None = None,
         clip: float | None = None,
         activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
         zoneout: float | tuple[float, float] = 0.0,
@@ -465,13 +466,15 @@ class LSTM(_Regularised):
         zoned = _probabilities(zoneout, "zoneout", 2)
         dropped = _probability(recurrent_dropout, "recurrent_dropout")
         cell = lstm_cell(
-            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, clip=clip,
-            activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
+            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
+            clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
         )  # fmt: skip
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
             direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
         )  # fmt: skip
+        if proj_clip is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
         self._regularise(zoned, dropped, weight_dropout)
 
     if TYPE_CHECKING:  # two states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from varlen_rnn.errors import ProgramError, ShapeError, shown
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.nn.module import Module, Parameter
 
 
@@ -36,7 +36,9 @@ def weight_norm(module: Module, name: str = "weight") -> Module:
 
     Source: Salimans and Kingma (2016), "Weight normalization"; names and shapes of `torch.nn.utils.weight_norm`.
     """
-    weight = vars(module).get(name) if isinstance(module, Module) and isinstance(name, str) else None
+    if not isinstance(module, Module):
+        raise DTypeError("weight_norm, module", expected="a Module", got=type(module).__name__)
+    weight = vars(module).get(name) if isinstance(name, str) else None
     if not isinstance(weight, Parameter):
         names = [own for own, value in vars(module).items() if isinstance(value, Parameter)]
         raise ProgramError("weight_norm, name", expected=f"one of {names}", got=shown(name))

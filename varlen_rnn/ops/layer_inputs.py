@@ -151,8 +151,8 @@ def check_layer(cell, layer):
 
 
 def _check_projection(cell, layer):
-    if cell.reads_output:
-        hint = "what is projected is not what its equations read"
+    if not cell.may_project:
+        hint = "what is projected is not what its equations, or its later products, read"
         raise ShapeError("recurrent, weight_hr", expected=f"none of the cell {cell.name!r}", got="one", hint=hint)
     if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
         expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"

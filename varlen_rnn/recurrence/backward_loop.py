@@ -31,6 +31,7 @@ from varlen_rnn.products.vectors import (
     prefetch_to_write,
     width_of,
 )
+from varlen_rnn.recurrence.bounds import through_bound
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
 from varlen_rnn.recurrence.norms import add_up, copy_planes, normalise_grad
 from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
@@ -67,6 +68,7 @@ class _Layer(NamedTuple):
     d_initial: Any
     d_vectors: Any
     rows: Any
+    bound: float
 
 
 class _Units(NamedTuple):
@@ -138,7 +140,7 @@ def _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors):
         hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
         pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
         d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
-        pointer(d_vectors, 0), pointer(task.given, 0),
+        pointer(d_vectors, 0), pointer(task.given, 0), task.bound,
     )  # fmt: skip
 
 
@@ -327,9 +329,9 @@ def _differentiate_projection(layer, units, scratch, group, phase, alive):
     for r in range(alive):
         carried, kept = offset(group.carry, scratch.carried[r]), offset(layer.kept, scratch.gates[r])
         d_output = offset(kept, phase.h_slot * layer.hidden)
-        d_y = offset(layer.d_y, scratch.rows[r] * layer.y_stride)
+        d_y, y = offset(layer.d_y, scratch.rows[r] * layer.y_stride), offset(layer.y, scratch.rows[r] * layer.y_stride)
         for j in range(layer.outputs):
-            d_output[j] = carried[j] + d_y[j]
+            d_output[j] = through_bound(carried[j] + d_y[j], y[j], layer.bound)
         for j in range(units.row):
             carried[j] = 0
 

@@ -90,7 +90,7 @@ def _plain(task, row):
     if vectors is not None:
         vectors = np.pad(vectors, ((0, 0), (0, row - vectors.shape[1])))
     weights = *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
-    return task.x, weights, *task[2:-1], none if rows is None else rows
+    return task.x, weights, *task[2:-2], none if rows is None else rows, task.bound
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):

@@ -13,6 +13,7 @@ from numba import cuda
 from varlen_rnn.device import empty, launch, to_device, zeros
 from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.products.gemm import product
+from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import (
     NOTHING,
     PER_EPSILON,
@@ -71,25 +72,25 @@ def transposed_product(kept, column, rows, weight, weight_rows, first_row, depth
 
 
 @cuda_kernel
-def store_projection(products, rows, state, y, y_column):
+def store_projection(products, rows, bound, state, y, y_column):
     """Write the products of a projection as outputs, and as the first state; one thread per rank and output."""
     i = cuda.grid(1)
     outputs = products.shape[1]
     if i < rows.shape[0] * outputs:
         r, j = i // outputs, i % outputs
-        state[r, j] = products[r, j]
-        y[rows[r], y_column + j] = products[r, j]
+        state[r, j] = y[rows[r], y_column + j] = bounded(products[r, j], bound)
 
 
 @cuda_kernel
-def keep_projection_grad(kept, column, rows, d_y, y_column, outputs, d_state):
+def keep_projection_grad(kept, column, rows, y, bound, d_y, y_column, outputs, d_state):
     """Keep the gradient of outputs, and clear that of the first state; one thread per rank and unit."""
     i = cuda.grid(1)
     hidden = d_state.shape[1]
     if i < rows.shape[0] * hidden:
         r, j = i // hidden, i % hidden
         if j < outputs:
-            kept[rows[r], column + j] = d_state[r, j] + d_y[rows[r], y_column + j]
+            d = d_state[r, j] + d_y[rows[r], y_column + j]
+            kept[rows[r], column + j] = through_bound(d, y[rows[r], y_column + j], bound)
         d_state[r, j] = 0
 
 
@@ -276,7 +277,7 @@ def forward(cell, task, shape, last, plan, reverse, keep):
                     places = rows, kept, *_norm_places(cell, shape, phase)
                     launch(normalise, alive * phase.norms, passed, phase.first_pass, phase.norms, *places)
             else:
-                launch(store_projection, alive * shape.outputs, of_phase, rows, state[0], y, task.column)
+                launch(store_projection, alive * shape.outputs, of_phase, rows, task.bound, state[0], y, task.column)
             operand = given
     launch(permute_states, state.size, state, order, True, last)
 
@@ -311,7 +312,7 @@ def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d
                 launch(backward_step_of(cell, number), alive * hidden, *arguments)
             else:
                 weight, perm = weights.weight_hr, none
-                arguments = kept, column, rows, d_y, task.column, shape.outputs, carried[0]
+                arguments = kept, column, rows, y, task.bound, d_y, task.column, shape.outputs, carried[0]
                 launch(keep_projection_grad, alive * hidden, *arguments)
             target = carried[phase.target]
             operands = kept, column, rows, weight, perm, phase.first_row, phase.depth

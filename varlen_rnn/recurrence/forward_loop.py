@@ -22,6 +22,7 @@ from varlen_rnn.products.vectors import (
     store_units_non_temporal,
     width_of,
 )
+from varlen_rnn.recurrence.bounds import bounded
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS, step_forward
 from varlen_rnn.recurrence.norms import copy_planes, normalise
 from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
@@ -56,6 +57,7 @@ class _Layer(NamedTuple):
     keep: bool
     non_temporal: bool
     rows: Any
+    bound: float
 
 
 class _Units(NamedTuple):
@@ -153,6 +155,7 @@ def _layer_of(task, last, keep, non_temporal):
         hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
         task.initial.shape[1] * hidden, task.begins, pointer(task.y, task.column), task.y.shape[1],
         pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal, pointer(task.given, 0),
+        task.bound,
     )  # fmt: skip
 
 
@@ -337,6 +340,9 @@ def _store_results(sizes, layer, units, scratch, carry, block, panel, phase, giv
     stores = phase.keeps == OUTPUT or (phase.keeps >= 0 and layer.keep)
     for r in range(block.count):
         source = offset(scratch.planes, results + r * units.width)
+        if phase.equations == 0:
+            for u in range(units.width):
+                source[u] = bounded(source[u], layer.bound)
         copy_units(stores, source, 0, offset(rows, block.rows[r] * step + panel.unit), 0, panel.valid)
         there = offset(given, r * carry.output_step + panel.unit)
         copy_units(phase.keeps != NOTHING, source, 0, there, 0, units.width)

@@ -47,13 +47,15 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     sizes = len(cell.states), plan.num_sequences, shape.hidden
     y = empty((x.shape[0], len(directions) * outputs), x)
     last, kept = [], []
-    engine = _engine_of(x)
+    engine, bound = _engine_of(x), x.dtype.type(cell.proj_clip)
     for number, (direction, backwards) in enumerate(zip(directions, reverse or _REVERSE, strict=False)):
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
         end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
         start = end if initial is None else _of_direction(initial, number)
         kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
-        task = Task(x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows, direction.rows)
+        task = Task(
+            x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows, direction.rows, bound
+        )
         engine.forward(cell, task, shape, end, plan, backwards, keep)
         last.append(end)
         if keep:
@@ -90,11 +92,11 @@ def backward(
     places = _places(cell, shape)
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
-    engine = _engine_of(x)
+    engine, bound = _engine_of(x), x.dtype.type(cell.proj_clip)
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
         d_start, column, backwards = empty(sizes, x), number * shape.outputs, (reverse or _REVERSE)[number]
-        task = Task(x, direction, start, True, shape.outputs, y, column, slots, direction.rows)
+        task = Task(x, direction, start, True, shape.outputs, y, column, slots, direction.rows, bound)
         of_others = None if d_others is None else d_others[number]
         d_end = _of_direction(d_last, number)
         d_vectors = empty((len(cell.vectors), *sizes[1:]), x)

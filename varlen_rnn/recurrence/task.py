@@ -55,6 +55,8 @@ class Task(NamedTuple):
         What the gradient needs of each row; the backward loop overwrites its slots.  Of no rows, in inference.
     given : (rows, number of inputs * hidden)
         Those of each row that are not projected; of no rows, where there are none.
+    bound : float
+        The largest absolute value of an output that is projected.
     """
 
     x: Any
@@ -66,3 +68,4 @@ class Task(NamedTuple):
     column: int
     kept: Any
     given: Any
+    bound: Any
