@@ -414,6 +414,15 @@ def test_rows_by_a_variable_have_its_lod():
         assert np.array_equal(d.data[[0, 1, 4]], feed["x"].data[[0, 1, 4]] * [[2], [0], [4]])
 
 
+def test_a_variable_among_other_indices_is_for_values():
+    x, index = vr.Variable(rows(3)), vr.Variable(np.array([2, 0]))
+    assert np.array_equal(x[:, index], rows(3).data[:, [2, 0]])
+    with vr.program_guard():
+        i = vr.data("i", [2], "int64")
+        with pytest.raises(vr.ShapeError, match=r"a Variable of integers stands alone: x.transpose\(0, 1\)\[index\]"):
+            vr.data("x", [-1, 3], "float64")[:, i]
+
+
 def test_the_gradient_of_a_row_taken_often_does_not_drift():
     x = vr.Variable(np.zeros((2, 1), np.float32), requires_grad=True)
     (x[vr.Variable(np.zeros(2**20, int))] * np.float32(0.1)).sum().backward()
@@ -580,8 +589,9 @@ def test_huber_loss_of_far_apart_has_no_square_of_it():
     assert d.tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("delta", [0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("delta", [0, -1.0, np.inf, np.nan, 1e39])
 def test_a_delta_is_more_than_zero(delta):
-    for make in (lambda: F.huber_loss([1.0], [2.0], delta=delta), lambda: F.smooth_l1_loss([1.0], [2.0], beta=delta)):
+    x = np.ones(2, np.float32)
+    for make in (lambda: F.huber_loss(x, x, delta=delta), lambda: F.smooth_l1_loss(x, x, beta=delta)):
         with pytest.raises(vr.ShapeError, match=r"huber_loss, delta|smooth_l1_loss, beta"):
             make()

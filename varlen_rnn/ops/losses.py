@@ -124,7 +124,7 @@ def huber(x, target, delta: float):
 @huber.infer
 def _infer_huber(x, target, delta):
     check_float("huber_loss", x=x, target=target)
-    if not 0 < delta <= np.finfo(x.dtype).max:
+    if not 0 < delta <= float(np.finfo(x.dtype).max):
         raise ShapeError("huber_loss, delta", expected=f"more than 0, and one that {x.dtype} holds", got=delta)
     check_shape("huber_loss", "target", target, x.shape)
     return x._replace(lod_level=max(x.lod_level, target.lod_level))
