@@ -113,7 +113,7 @@ cases("index", lambda v: vr.Variable(X)[v], [7, -6, "a", (0, 0, 0), 1.5, (slice(
 cases(
     "matmul",
     lambda v: vr.Variable(X) @ v,
-    [X, np.zeros(3, np.float32), np.zeros((3, 2)), "a", np.zeros((1, 3, 2), "f")],
+    [X, np.zeros(3, np.float32), np.zeros((3, 2)), "a", np.zeros((1, 4, 2), "f")],
 )
 cases("concat", F.concat, [[], [vr.Variable(X), vr.Variable(X[:4])], [vr.Variable(X), vr.Variable(X.astype(float))]])
 cases("concat of one", F.concat, [vr.Variable(X), vr.nn.Parameter(X[:1])])

@@ -251,6 +251,14 @@ ORDINARY = {
     ),
     "an output that is the input": lambda x, h, w, b: (x, h * b + w[0]),
     "an output that is the state": lambda x, h, w, b: (h, x),
+    "comparisons and choices": lambda x, h, w, b: (
+        F.where((x > b) & ~(h < x), F.maximum(h, b), abs(x)),
+        F.minimum(F.gelu(x @ w), h) + F.where(F.equal(h, 0.0), 1.0, b),
+    ),
+    "pieces of products": lambda x, h, w, b: (
+        F.concat([F.split(F.tanh(x @ w), [1, 2])[1], F.split(h, 2)[1]]),
+        F.concat(F.split(h * b, 2)[::-1]) + F.split(x, [3])[0],
+    ),
     "products of gates": lambda x, h, w, b: (h, apply("concat", (x @ w)[:, :1] * h[:, 1:2], h[:, 1:], axis=1) - b),
 }
 
@@ -274,6 +282,17 @@ def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
         assert (mine is None) == (other is None)
         if mine is not None:
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-13)
+
+
+def test_rows_of_a_step_looked_up_by_ids_are_those_of_that_step():
+    ids = vr.create_lod_tensor(np.array([1, 1, 0, 0, 0, 1]), [[2, 3, 1]])  # of the sequences alive, longest first
+    x = vr.Variable(vr.create_lod_tensor(np.arange(6.0)[:, None], [[2, 3, 1]]), requires_grad=True)
+    for look_up in (lambda i, row: F.embedding(i, row), lambda i, row: row[i]):
+        y, _ = vr.nn.DynamicRNN(lambda i, row, h, f=look_up: (f(i, row), h))((ids, x), [np.zeros((3, 1))])
+        assert np.asarray(y).ravel().tolist() == [0, 1, 2, 3, 4, 0]
+        x.grad = None
+        (y * np.arange(1.0, 7)[:, None]).sum().backward()
+        assert np.asarray(x.grad).ravel().tolist() == [7, 2, 3, 4, 5, 0]
 
 
 def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):

@@ -38,6 +38,15 @@ def lstm(w, x, h, c):
     return h, c, h
 
 
+def lstm_split(w, x, h, c):
+    gates = of_input(w, x, 4) + apply("matmul", h, w("w_h", 4 * HIDDEN, HIDDEN), w("b", 4 * HIDDEN), transposed=True)
+    i_f, g, o = F.split(gates, [2 * HIDDEN, HIDDEN, HIDDEN])
+    i, f = F.split(F.sigmoid(i_f), HIDDEN, axis=1)
+    c = f * c + i * F.tanh(g)
+    h = F.sigmoid(o) * F.tanh(c)
+    return h, h, c
+
+
 def lstm_states(w, x, c, h):  # the output is the second state
     h, c, _ = lstm(w, x, h, c)
     return h, c, h
@@ -93,11 +102,29 @@ def of_both_states(w, x, c, h):  # the other state's product is a phase of its o
     return h, c, h
 
 
-TWO_STATES = lstm_states, of_both_states
+def elementwise(w, x, h):
+    a, b = of_input(w, x), h @ w("u", HIDDEN, HIDDEN)
+    larger, smaller = F.maximum(a, b), F.minimum(a, w("bound", HIDDEN))
+    root = F.sqrt(abs(a) + 1.0) * F.log(F.exp(F.minimum(b, 2.0)) + 1.0)
+    h = F.where(a < b, F.silu(larger), F.where(smaller >= -0.5, root, F.maximum(-1.0, h))) * 0.3
+    h = F.where(h <= 0.0, h, F.where(h > w("bound", HIDDEN), 0.5 * h, 0.25))
+    return h, h
+
+
+def at_ties(w, x, h):  # of zeros, all that is compared is equal
+    a = x @ w("w_x", FEATURES, HIDDEN)
+    h = abs(a) + F.maximum(a, h) + F.minimum(h, 0.0) + F.maximum(0.0, a) + F.minimum(a, h) + F.where(a > h, a, 2.0 * h)
+    return h, h
+
+
+TWO_STATES = lstm_split, lstm_states, of_both_states
 FUSED = {
     f.__name__: f
-    for f in (side_by_side, of_both_states, lstm_states, gru, two_products, vectors, one_weight_twice, no_input)
-}
+    for f in (
+        side_by_side, of_both_states, lstm_split, lstm_states, gru, two_products, vectors, one_weight_twice, no_input,
+        elementwise, at_ties,
+    )
+}  # fmt: skip
 
 
 def rows(lengths, dtype):
@@ -153,6 +180,22 @@ def test_fused_is_interpreted(cell, lengths, dtype, interpreted):
             np.testing.assert_allclose(np.asarray(fused[name]), np.asarray(value), err_msg=name, **tolerance)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_gradients_of_equal_numbers_are_those_of_the_operators(dtype, interpreted, monkeypatch):
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Zeros())
+    fused, _ = trained(at_ties, [2, 3], dtype)
+    interpreted()
+    wanted, _ = trained(at_ties, [2, 3], dtype)
+    assert np.asarray(wanted["state 0"]).tolist() == [[2 * 3.5**2] * HIDDEN, [2 * 3.5**3] * HIDDEN]
+    for name, value in wanted.items():
+        assert np.array_equal(np.asarray(fused[name]), np.asarray(value)), name
+
+
+class Zeros:
+    def standard_normal(self, shape):
+        return np.zeros(shape)
+
+
 def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():
     _, text = trained(lstm_states, [2, 3], np.float64)
     gates = ", ".join(f"g{number} (input + product)" for number in range(4))
@@ -195,6 +238,7 @@ REFUSED = {
     ),
     "no multiple of 4 units": lambda w, x, h: (h + (x @ w("w", FEATURES, 6))[:, :4],) * 2,
     "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
+    "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
     "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,

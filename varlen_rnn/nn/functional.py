@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
     DTypeError,
+    OutOfRangeError,
+    ProgramError,
     ShapeError,
     check_choice,
     check_flag,
@@ -17,15 +19,20 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
+from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
+from varlen_rnn.ops.elementwise import absolute as abs
+from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
-    "relu", "scaled_dot_product_attention", "sequence_pool", "sigmoid", "softmax", "tanh", "weight_norm",
+    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
+    "gelu", "huber_loss", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu",
+    "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt",
+    "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -97,6 +104,96 @@ def softmax(x: Rows) -> Variable:
     return exp(log_softmax(x))
 
 
+def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
+    """Return two operands, of which one that is a Python number takes the data type of the other."""
+    x, y = (v if isinstance(v, (int, float)) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    if isinstance(x, Variable):
+        return x, operand(y, x)
+    y = as_variable(y)
+    return operand(x, y), y
+
+
+def maximum(x: Rows, y: Rows) -> Variable:
+    """Return the larger of two numbers, element by element; NaN if one is.
+
+    Where they are equal, each gets half of the gradient, as in PyTorch.
+
+    Parameters
+    ----------
+    x, y : Variable, array or number
+        Of one data type, float32 or float64, and of shapes that broadcast; a Python number takes the other's data type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(maximum([1.0, 5.0], 2))
+    array([2., 5.])
+    """
+    return apply("maximum", *_beside("maximum", x, y))
+
+
+def minimum(x: Rows, y: Rows) -> Variable:
+    """Return the smaller of two numbers, element by element; otherwise as `maximum`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(minimum([1.0, 5.0], 2))
+    array([1., 2.])
+    """
+    return apply("minimum", *_beside("minimum", x, y))
+
+
+def equal(x: Rows, y: Rows) -> Variable:
+    """Return whether two numbers are equal, element by element, as bools, which have no gradient.
+
+    `x == y` of Variables asks whether they are one; `<`, `<=`, `>` and `>=` compare the values.
+
+    Parameters
+    ----------
+    x, y : Variable, array or number
+        Of one data type, and of shapes that broadcast; a Python number takes the other's data type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(equal(np.array([3, 0, 3]), 3))
+    array([ True, False,  True])
+    """
+    return apply_detached("equal", *_beside("equal", x, y))
+
+
+def not_equal(x: Rows, y: Rows) -> Variable:
+    """Return whether two numbers differ, element by element; otherwise as `equal`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.asarray(not_equal(np.array([3, 0, 3]), 3))
+    array([False,  True, False])
+    """
+    return apply_detached("not_equal", *_beside("not_equal", x, y))
+
+
+def where(condition: Rows, x: Rows, y: Rows) -> Variable:
+    """Return `x` where a condition holds and `y` elsewhere, element by element.
+
+    Parameters
+    ----------
+    condition : bools, as comparisons return
+    x, y : Variable, array or number
+        Of one data type; a Python number takes the other's.  The three shapes broadcast, and LoDs must agree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = Variable([1.0, -2.0])
+    >>> np.asarray(where(x > 0, x, 0.1 * x))
+    array([ 1. , -0.2])
+    """
+    return apply("where", condition, *_beside("where", x, y))
+
+
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     """Return Variables side by side along an axis; along any but the first, the LoD is kept.
 
@@ -117,6 +214,137 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
+
+
+def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
+    """Return Variables of one shape side by side along a new axis; behind the first, the LoD is kept.
+
+    Parameters
+    ----------
+    variables : list of Variables
+        At least one; of one LoD where they have any.
+    axis : int
+        Where the new axis stands in the result.
+
+    Examples
+    --------
+    >>> stack([Variable([1.0, 2.0]), Variable([3.0, 4.0])], axis=1).value.data
+    array([[1., 3.],
+           [2., 4.]])
+    """
+    if not isinstance(variables, (list, tuple)):
+        raise DTypeError("stack", expected="a list of Variables", got=type(variables).__name__)
+    given = [required(variable, f"stack, x[{number}]") for number, variable in enumerate(variables)]
+    rank, axis = (given[0].ndim if given else 0), check_int(axis, "stack, axis")
+    if not -rank - 1 <= axis <= rank:
+        raise ShapeError("stack, axis", expected=f"{-rank - 1} to {rank}", got=axis)
+    axis %= rank + 1
+    new = (slice(None),) * axis + (None,)
+    return concat([variable[new] for variable in given], axis)
+
+
+def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]:
+    """Return pieces of `x` along an axis; along any but the rows, they keep the LoD.
+
+    Parameters
+    ----------
+    x : Variable
+    sizes : int or list of int
+        The size of each piece, where the last may be less; or the sizes of all pieces, the axis's in sum.  A program
+        holds 64 pieces at most.
+    axis : int
+
+    Examples
+    --------
+    >>> gates = Variable([[1.0, 2.0, 3.0, 4.0]])
+    >>> [part.shape for part in split(gates, 3)], [part.shape for part in split(gates, [1, 1, 2])]
+    ([(1, 3), (1, 1)], [(1, 1), (1, 1), (1, 2)])
+
+    Source: the function of `torch.split`.
+    """
+    x, axis = required(x, "split, x"), check_int(axis, "split, axis")
+    if not -x.ndim <= axis < x.ndim:
+        raise ShapeError("split, axis", expected=f"an axis of shape {x.shape}", got=axis)
+    if isinstance(sizes, (list, tuple)):
+        return apply_list("split", x, sizes=tuple(check_int(size, "split, sizes", 0) for size in sizes), axis=axis)
+    size, whole = check_int(sizes, "split, sizes", 1), x.shape[axis]
+    if whole < 0:
+        hint = "of a program's rows, only a run tells how many there are"
+        raise ProgramError("split, axis", expected="one of a known size, or a list of sizes", got=axis, hint=hint)
+    ends = [*range(size, whole, size), whole]
+    pieces = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
+    return apply_list("split", x, sizes=pieces, axis=axis)
+
+
+def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
+    """Return the `k` largest elements along an axis, the largest first, and where they stand.
+
+    Of equal elements the first is taken first; NaN is larger than all numbers.  Along any axis but the rows, the LoD is
+    kept.  A gradient passes to the elements that were taken.
+
+    Parameters
+    ----------
+    x : Variable
+    k : int
+        From 1 to the size of the axis.
+    axis : int
+
+    Returns
+    -------
+    values, indices : Variables, shape of `x` with `k` for the axis
+        The indices are int64.
+
+    Examples
+    --------
+    >>> values, indices = topk([[1.0, 5.0, 3.0, 5.0]], 3)
+    >>> values.value.data, indices.value.data
+    (array([[5., 5., 3.]]), array([[1, 3, 2]]))
+
+    Source: the function of `torch.topk`.
+    """
+    x, k, axis = required(x, "topk, x"), check_int(k, "topk, k", 1), check_int(axis, "topk, axis")
+    values, indices = apply("topk", x, k=k, axis=axis)
+    return values, indices.detach()
+
+
+def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+    """Return the rows of a table that ids name; the LoD of the ids is kept.
+
+    Parameters
+    ----------
+    ids : integers of any shape, `0 <= id < height`
+    table : Variable, shape `(height, features)`
+        Of floats, or of integers, which have no gradient.
+    padding_idx : int, optional
+        A row that never learns; negative counts from the end.
+    sparse : bool
+        Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
+
+    Returns
+    -------
+    Variable, shape `(*ids.shape, features)`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> embedding(np.array([2, 0]), np.array([[1, 2], [3, 4], [5, 6]])).value.data
+    array([[5, 6],
+           [1, 2]])
+
+    Source: the function of `torch.nn.functional.embedding`.
+    """
+    table = required(table, "embedding, table")
+    if padding_idx is not None:
+        padding_idx = check_padding_idx(padding_idx, table.shape[0] if table.ndim else 0)
+    return apply("embedding", ids, table, padding_idx=padding_idx, sparse=check_flag(sparse, "embedding, sparse"))
+
+
+def check_padding_idx(padding_idx: int, height: int) -> int:
+    """Return a row of a table, counted from its beginning, or raise."""
+    padding_idx = check_int(padding_idx, "padding_idx")
+    if not -height <= padding_idx < height:
+        raise OutOfRangeError("padding_idx", expected=f"less than {height}", got=padding_idx)
+    return padding_idx % height
 
 
 def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:
@@ -229,6 +457,47 @@ def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "r
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
     return reduce_loss(apply("squared_error", x, target), reduction, per)
+
+
+def huber_loss(x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, per: Per = "row") -> Variable:
+    """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
+
+    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Parameters
+    ----------
+    x, target : Variable
+    delta : float
+        The difference from which on the loss grows in proportion to it; more than 0.
+
+    Examples
+    --------
+    >>> huber_loss([1.0, 4.0], [1.5, 1.0], "none").value.data
+    array([0.125, 2.5  ])
+
+    Source: Huber (1964), with the arguments of `torch.nn.functional.huber_loss`.
+    """
+    x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
+    delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
+    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per)
+
+
+def smooth_l1_loss(
+    x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, per: Per = "row"
+) -> Variable:
+    """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
+
+    Its parameters are those of `huber_loss`.
+
+    Examples
+    --------
+    >>> smooth_l1_loss([1.0, 4.0], [2.0, 1.0], "none", beta=2.0).value.data
+    array([0.25, 2.  ])
+
+    Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
+    """
+    beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
+    return huber_loss(x, target, reduction, beta, per) / beta
 
 
 def reduce_loss(loss: Variable, reduction: Reduction, per: Per) -> Variable:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
@@ -114,10 +114,7 @@ class Embedding(Module):
         self.num_embeddings = num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
         self.embedding_dim = embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
         if padding_idx is not None:
-            padding_idx = check_int(padding_idx, "padding_idx")
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise OutOfRangeError("padding_idx", expected=f"less than {num_embeddings}", got=padding_idx)
-            padding_idx %= num_embeddings
+            padding_idx = functional.check_padding_idx(padding_idx, num_embeddings)
         self.padding_idx, self.sparse, dtype = padding_idx, check_flag(sparse, "sparse"), check_dtype(dtype)
         table = drawn((num_embeddings, embedding_dim), lambda shape: generator().standard_normal(shape, np.float32))
         table = table.astype(dtype)

@@ -1,7 +1,10 @@
 """Operators, one subject per file: the one place where the tape meets kernels.  Importing it registers all of them."""
 
 from varlen_rnn.ops import (
+    activations,
     attention,
+    batched,
+    choices,
     clip,
     concat,
     constants,
@@ -9,16 +12,22 @@ from varlen_rnn.ops import (
     dynamic_rnn,
     elementwise,
     embedding,
+    gather,
     indexing,
     losses,
     padding,
     products,
+    ranking,
     recomputed,
     recurrent,
     reductions,
     reshape,
     row_mask,
+    running_sums,
+    softmax,
+    split,
     sums,
+    transpose,
     updates,
 )
 from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, single_rows, zeros

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic and activations; row-wise operators hand the LoD on.  The work is NumPy's and SciPy's."""
+"""Elementwise arithmetic; row-wise operators hand the LoD on.  The work is NumPy's."""
 
 from __future__ import annotations
 
@@ -25,48 +25,52 @@ P = ParamSpec("P")
 # Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
 
 
-def _binary(function: Callable[P, object]) -> Operator[P, Variable]:
+def binary(function: Callable[P, object]) -> Operator[P, Variable]:
     """Declare an operator of two operands."""
     made = operator(function)
     made.infer(lambda x, y: broadcast(made.op.type, x, y))
     return made
 
 
-def _rows(op, data, x, y):
+def of_two(op, data, x, y):
     """Return the result with the LoD of the operands."""
     lod = x.structure
     if lod is not y.structure:
         lod = shared_lod(op, x, y, names="xy")
-    data = np.asarray(data)
+    return with_lod(op, np.asarray(data), lod, (x, y))
+
+
+def with_lod(op, data, lod, operands):
+    """Return what operands became by broadcasting with the LoD that they share, or raise if it has other rows."""
     if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
-        got = f"shapes {x.shape} and {y.shape}"
+        got = f"shapes {' and '.join(str(operand.shape) for operand in operands)}"
         raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
     return LoDTensor.wrap(data, lod)
 
 
-@_binary
+@binary
 def add(x, y):
     """Return `x + y`."""
-    return _rows("add", np.add(x.data, y.data), x, y)
+    return of_two("add", np.add(x.data, y.data), x, y)
 
 
-@_binary
+@binary
 def sub(x, y):
     """Return `x - y`."""
-    return _rows("sub", np.subtract(x.data, y.data), x, y)
+    return of_two("sub", np.subtract(x.data, y.data), x, y)
 
 
-@_binary
+@binary
 def mul(x, y):
     """Return `x * y`, element by element."""
-    return _rows("mul", np.multiply(x.data, y.data), x, y)
+    return of_two("mul", np.multiply(x.data, y.data), x, y)
 
 
-@_binary
+@binary
 def div(x, y):
     """Return `x / y`; infinities and NaN where `y` is 0, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _rows("div", x.data / y.data, x, y)
+        return of_two("div", x.data / y.data, x, y)
 
 
 def grad_like(gradient, variable):
@@ -111,7 +115,8 @@ def _grad_of_div(inputs, outputs, d_outputs):
 @sub.examples
 @mul.examples
 @div.examples
-def _examples_of_two(rng):
+def examples_of_two(rng):
+    """Yield operands that broadcast; none is 0, and no two are equal."""
     x = rows(rng, 3)
     yield [x, rows(rng, 3, positive=True)], {}
     for other in (rng.random(3), rng.random((6, 1)), rng.random((6, 3)), rng.random((1, 3)), rng.random(())):
@@ -150,7 +155,7 @@ def _examples_of_sum_to(rng):
 # One operand.
 
 
-def _unary(function: Callable[P, object]) -> Operator[P, Variable]:
+def unary(function: Callable[P, object]) -> Operator[P, Variable]:
     """Declare an operator of one operand, whose result is like it."""
     made = operator(function)
 
@@ -171,76 +176,68 @@ def _positive(rng):
     yield [rows(rng, 3, positive=True)], {}
 
 
-def _backward(made):
+def unary_backward(made):
     """Declare the gradient of an operator of one operand, in terms of it, the result and the gradient of the result."""
     return made.backward("x", aliases={"y": "out", "d_y": "d_out"})
 
 
-@_unary
+@unary
 def neg(x):
     """Return `-x`."""
     return x.like(np.asarray(np.negative(x.data)))
 
 
-@_backward(neg)
+@unary_backward(neg)
 def _neg_grad(x, y, d_y):
     return x.like(np.asarray(-d_y.data))
 
 
-@_unary
-def tanh(x):
-    """Return the hyperbolic tangent of every element."""
-    return x.like(np.asarray(np.tanh(x.data)))
+@unary
+def absolute(x):
+    """Return the magnitude of every element; its gradient at 0 is 0."""
+    return x.like(np.asarray(np.abs(x.data)))
 
 
-@_backward(tanh)
-def _tanh_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * (1 - y.data * y.data)))
+@unary_backward(absolute)
+def _absolute_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * np.sign(x.data)))
 
 
-@_unary
-def sigmoid(x):
-    """Return 1 / (1 + exp(-x)) of every element."""
-    from scipy import special  # here, for it takes as long to import as all of ours
-
-    return x.like(np.asarray(special.expit(x.data)))
-
-
-@_backward(sigmoid)
-def _sigmoid_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * y.data * (1 - y.data)))
+@unary
+def sqrt(x):
+    """Return the square root of every element; NaN of less than 0, as in NumPy."""
+    with np.errstate(invalid="ignore"):
+        return x.like(np.asarray(np.sqrt(x.data)))
 
 
-@_unary
-def relu(x):
-    """Return every element where it is positive, else 0."""
-    return x.like(np.asarray(np.maximum(x.data, 0)))
+@unary_backward(sqrt)
+def _sqrt_grad(x, y, d_y):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x.like(np.asarray(d_y.data / (y.data + y.data)))
 
 
-@_backward(relu)
-def _relu_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * (x.data > 0)))
+sqrt.examples(_positive)
 
 
-@_unary
+@unary
 def exp(x):
     """Return e to the power of every element."""
     return x.like(np.asarray(np.exp(x.data)))
 
 
-@_backward(exp)
+@unary_backward(exp)
 def _exp_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * y.data))
 
 
-@_unary
+@unary
 def log(x):
     """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return x.like(np.asarray(np.log(x.data)))
 
 
-@_backward(log)
+@unary_backward(log)
 def _log_grad(x, y, d_y):
     with np.errstate(divide="ignore", invalid="ignore"):
         return x.like(np.asarray(d_y.data / x.data))
@@ -262,7 +259,7 @@ def _infer_power(x, exponent):
     return x
 
 
-@_backward(power)
+@unary_backward(power)
 def _power_grad(x, y, d_y, exponent):
     if exponent == 0:  # not 0 times an infinite power of 0
         return x.like(np.zeros_like(d_y.data))
@@ -274,42 +271,3 @@ def _power_grad(x, y, d_y, exponent):
 def _examples_of_power(rng):
     yield [rows(rng, 3)], {"exponent": 3.0}
     yield [rows(rng, 3, positive=True)], {"exponent": -0.5}
-
-
-@operator
-def log_softmax(x):
-    """Return the logarithm of the softmax over the last axis."""
-    return x.like(log_softmax_of(x.data))
-
-
-@log_softmax.infer
-def _infer_log_softmax(x):
-    check_float("log_softmax", x=x)
-    if not x.shape or x.shape[-1] == 0:
-        raise ShapeError("log_softmax, x", expected="at least one class", got=f"shape {x.shape}")
-    return x
-
-
-@_backward(log_softmax)
-def _log_softmax_grad(x, y, d_y):
-    return x.like(d_y.data - np.exp(y.data) * np.expand_dims(sum_over(d_y.data, d_y.data.ndim - 1), -1))
-
-
-log_softmax.examples(_example_of_one)
-
-
-def log_softmax_of(x):
-    """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # else NumPy adds one class after another
-    highest = np.maximum.reduce(x, -1, keepdims=True)
-    finite = np.isfinite(highest)
-    if np.count_nonzero(finite) == finite.size:
-        return _log_softmax(x, highest)
-    with np.errstate(divide="ignore"):  # of rows that are -inf
-        return _log_softmax(x, np.where(finite, highest, 0))
-
-
-def _log_softmax(x, highest):
-    shifted = x - highest
-    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
-    return shifted

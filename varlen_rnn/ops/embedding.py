@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
-from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.device import as_operand
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing, size
-from varlen_rnn.ops.indices import indices
+from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.selected_rows import SelectedRows
-from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank
+from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
@@ -18,12 +18,7 @@ from varlen_rnn.tape.spec import TensorSpec
 def embedding(ids, table, padding_idx: int | None, sparse: bool):
     """Return the rows of a table that ids name; the row `padding_idx` never learns."""
     flat = _checked_ids(ids, len(table.data))
-    if table.data.flags.carray:
-        out = empty((len(flat), table.shape[1]), table.data)
-        gather_rows(table.data, flat, out)
-    else:  # for others the kernel would be compiled again, and a copy of the whole table is too much
-        out = table.data[flat]
-    return ids.like(out.reshape(*ids.shape, table.shape[1]))
+    return ids.like(rows_at(table.data, flat).reshape(*ids.shape, table.shape[1]))
 
 
 def _checked_ids(ids, height):
@@ -33,7 +28,7 @@ def _checked_ids(ids, height):
 @embedding.infer
 def _infer(ids, table, padding_idx, sparse):
     check_integer("embedding", ids=ids)
-    check_float("embedding", table=table)
+    check_tensor("embedding", "table", table)
     check_rank("embedding", "table", table, 2)
     return TensorSpec((*ids.shape, table.shape[1]), table.dtype, ids.lod_level)
 
@@ -60,6 +55,7 @@ def _embedding_grad(ids, table, d_out, padding_idx, sparse):
 
 @_embedding_grad.infer
 def _infer_grad(ids, table, d_out, padding_idx, sparse):
+    check_float("embedding_grad", table=table)
     check_like("embedding_grad", "d_out", d_out, _infer(ids, table, padding_idx, sparse))
     return table._replace(kind=SELECTED_ROWS) if sparse else table
 
@@ -69,3 +65,4 @@ def _examples(rng):
     ids, table = np.array([1, 1, 4]), rng.standard_normal((5, 2))
     for sparse in (False, True):
         yield [ids, table], {"padding_idx": None, "sparse": sparse}
+    yield [ids, np.arange(10).reshape(5, 2)], {"padding_idx": None, "sparse": False}

@@ -15,6 +15,7 @@ from varlen_rnn.tape.constants import Index
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.index import BASIC_INDEX
 from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable
 
 
 @operator(cost=nothing)
@@ -31,7 +32,9 @@ def _infer_getitem(x, index):
     try:
         shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:
-        raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index) from error
+        several = isinstance(index, tuple) and any(isinstance(item, Variable) for item in index)
+        hint = "in a program, a Variable of integers stands alone: x.transpose(0, 1)[index]" if several else None
+        raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index, hint=hint) from error
     keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
     return TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)
 

@@ -1,17 +1,18 @@
-"""Losses, one number for each row: softmax cross entropy and binary cross entropy, from logits, and squares."""
+"""Losses, one number for each row: softmax cross entropy and binary cross entropy, from logits, squares, Huber's."""
 
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.losses import negative_log_likelihood
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.ops.elementwise import grad_like, log_softmax_of
+from varlen_rnn.ops.elementwise import grad_like
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices
+from varlen_rnn.ops.softmax import log_softmax_of
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import apply, operand
 
 
 @operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",))
@@ -109,6 +110,40 @@ def _grad_of_squared(inputs, outputs, d_outputs):
     half = (x - target) * d_outputs[0]
     d = half + half
     return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
+
+
+@operator
+def huber(x, target, delta: float):
+    """Return half the square of the difference of each element, and beyond `delta` its tangent."""
+    lod = shared_lod("huber_loss", x, target, names=("x", "target"))
+    distance = np.abs(x.data - target.data)
+    near = np.minimum(distance, delta)
+    return LoDTensor.wrap(np.asarray(near * (distance - 0.5 * near)), lod)
+
+
+@huber.infer
+def _infer_huber(x, target, delta):
+    check_float("huber_loss", x=x, target=target)
+    if not 0 < delta <= float(np.finfo(x.dtype).max):
+        raise ShapeError("huber_loss, delta", expected=f"more than 0, and one that {x.dtype} holds", got=delta)
+    check_shape("huber_loss", "target", target, x.shape)
+    return x._replace(lod_level=max(x.lod_level, target.lod_level))
+
+
+@huber.grad
+def _grad_of_huber(inputs, outputs, d_outputs, delta):
+    x, target = inputs
+    difference = x - target
+    below = apply("minimum", difference, operand(delta, difference))
+    d = apply("maximum", below, operand(-delta, difference)) * d_outputs[0]
+    return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
+
+
+@huber.examples
+def _examples_of_huber(rng):
+    for delta in (0.5, 2.0):
+        yield [rows(rng, 3), rng.standard_normal((6, 3))], {"delta": delta}
+    yield [rng.standard_normal((6, 3)), rows(rng, 3)], {"delta": 1.0}
 
 
 @binary_cross_entropy.examples

@@ -6,17 +6,27 @@ mixes rows or units in any other way than a product with a captured weight canno
 
 import hashlib
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell_of_step
 from varlen_rnn.cells.derive import Step
 from varlen_rnn.cells.trace import EquationError, Scalar, Trace
+from varlen_rnn.kernels.activations import sigmoid, where
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _OPERATIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
-_OPERATIONS |= {name: name for name in ("sigmoid", "tanh", "relu", "exp", "log")}
+_SAME = "sigmoid", "tanh", "relu", "sqrt", "exp", "log", "where", "less", "less_equal", "greater", "greater_equal"
+_OPERATIONS |= {name: name for name in _SAME}
+# In terms of others: at 0, and of equal numbers, the gradients of operators are not those of a cell's own operations.
+_COMPOSED: dict[str, Callable[..., Any]] = {
+    "absolute": lambda a: where(a < 0, -a, where(a > 0, a, 0 * a)),
+    "maximum": lambda a, b: where(a > b, a, where(a < b, b, 0.5 * a + 0.5 * b)),
+    "minimum": lambda a, b: where(a < b, a, where(a > b, b, 0.5 * a + 0.5 * b)),
+    "silu": lambda a: a * sigmoid(a),
+}
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
 _MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
@@ -206,6 +216,9 @@ class _Lowering:
 
     def _interpret_one(self, number, op, attrs, inputs, outputs):
         where = f"operator {number}, {op.type}"
+        if op.type == "split" and attrs["axis"] in (1, -1):
+            self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
+            return
         if op.type == "matmul":
             value = self._product(where, attrs["transposed"], *inputs)
         elif op.type == "getitem":
@@ -216,7 +229,7 @@ class _Lowering:
             value = [float(attrs["value"])]
         elif op.type == "assign":
             value = self._scalars(where, inputs[0])
-        elif op.type in _OPERATIONS or op.type == "pow":
+        elif op.type in _OPERATIONS or op.type in _COMPOSED or op.type == "pow":
             value = self._elementwise(where, op.type, attrs, [self._scalars(where, place) for place in inputs])
         elif op.type == "detach":
             raise Refused(f"{where}: no gradient passes there, and one passes through all equations of a cell")
@@ -278,6 +291,12 @@ class _Lowering:
             raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
         return scalars[begin // self.hidden : end // self.hidden]
 
+    def _pieces(self, where, sizes, place):
+        scalars = iter(self._scalars(where, place))
+        if any(size % self.hidden or not size for size in sizes):
+            raise Refused(f"{where}: pieces of {sizes} columns are no blocks of {self.hidden} units")
+        return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
+
     def _scalars(self, where, place):
         """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
         value = self.values.get(place)
@@ -308,8 +327,10 @@ class _Lowering:
         return [self._applied(where, name, attrs, values) for values in zip(*operands, strict=True)]
 
     def _applied(self, where, name, attrs, values):
-        if name != "pow":
+        if name in _OPERATIONS:
             return self.trace.apply(_OPERATIONS[name], *values)
+        if name in _COMPOSED:
+            return _COMPOSED[name](*map(self.trace.scalar, map(self.trace.number_of, values)))
         if attrs["exponent"] not in range(1, 9):
             raise Refused(f"{where}: powers of a cell are whole numbers from 1 to 8")
         return self.trace.scalar(self.trace.number_of(values[0])) ** int(attrs["exponent"])

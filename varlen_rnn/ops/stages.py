@@ -14,10 +14,14 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 # What is inferred for each of these numbers of rows is so for every number: one, and primes that no size of a step is.
 _COUNTS = (1, 2147483629, 2147483647)
 
-_ELEMENTWISE = {"add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "pow"}
+_ELEMENTWISE = {
+    "add", "sub", "mul", "div", "neg", "absolute", "sqrt", "exp", "log", "pow", "tanh", "sigmoid", "relu", "silu",
+    "gelu", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not", "logical_and",
+    "logical_or", "where", "maximum", "minimum",
+}  # fmt: skip
 _OF_ONE_ROW = _ELEMENTWISE | {
-    "log_softmax", "matmul", "getitem", "concat", "split_like", "reshape", "assign", "detach", "sum", "sum_to",
-    "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
+    "log_softmax", "matmul", "getitem", "concat", "split", "split_grad", "split_like", "reshape", "assign", "detach",
+    "sum", "sum_to", "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
 }  # fmt: skip
 # With the gradients that are operators of their own.
 _BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*_ELEMENTWISE, "log_softmax", "getitem", "reshape")}
@@ -115,8 +119,10 @@ class _Arrangement:
             return BASIC_INDEX.issuperset(map(type, items)) and items[:1] == (slice(None),)
         if op.type == "matmul":
             return rank > 1 and self._are(_is_rows, inputs[:1]) and self._are(_is_fixed, inputs[1:])
-        if op.type in ("concat", "split_like"):
+        if op.type in ("concat", "split", "split_grad", "split_like"):
             return attrs["axis"] % rank != 0 and self._are(_is_rows, inputs)
+        if op.type == "embedding":
+            return self._are(_is_rows, inputs[:1]) and self._are(_is_fixed, inputs[1:])
         if op.type in ("log_softmax", "log_softmax_grad"):
             return rank > 1
         return op.type not in ("sum", "sum_to", "reduce_grad") or self._are(_is_rows, inputs)

@@ -99,9 +99,11 @@ class Block:
         return self._reached[id(symbol)]
 
     def reach(self, op, symbols, outputs):
-        """Remember that a gradient reaches outputs if it reaches an input."""
+        """Remember that a gradient reaches outputs of floats if it reaches an input."""
         if self._has_gradient and op.type != "detach" and any(id(symbol) in self._reached for symbol in symbols):
-            self._reached.update((id(symbol), None) for symbol in outputs if id(symbol) not in self._reached)
+            for symbol in outputs:
+                if symbol.dtype is not None and symbol.dtype.kind == "f":
+                    self._reached.setdefault(id(symbol), None)
 
     @property
     def nested(self):

@@ -20,8 +20,23 @@ def check_float(op, **descs):
             if desc.kind is not LOD_TENSOR or dtype not in FLOATS:
                 raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
         elif desc.kind is not LOD_TENSOR or desc.dtype != dtype:
-            hint = "data types are never mixed silently: use astype, or a Python number"
-            raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {next(iter(descs))}", got=_kind(desc), hint=hint)
+            _refuse_mixed(op, name, desc, dtype, next(iter(descs)))
+
+
+def check_same_dtype(op, **descs):
+    """Raise unless all are tensors of the data type of the first."""
+    first, *others = descs
+    dtype = descs[first].dtype
+    for name in others:
+        if descs[name].kind is not LOD_TENSOR or descs[name].dtype != dtype:
+            _refuse_mixed(op, name, descs[name], dtype, first)
+
+
+def _refuse_mixed(op, name, desc, dtype, first):
+    hint = "data types are never mixed silently: use astype, or a Python number"
+    if desc.kind is LOD_TENSOR and desc.dtype.kind == "b":
+        hint = "functional.where(mask, x, 0.0) chooses by a mask"
+    raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)
 
 
 def check_integer(op, **descs):
@@ -78,11 +93,12 @@ def check_lod_level(op, name, desc):
 def broadcast(op, x, y):
     """Return the description of an elementwise result of `x` and `y`."""
     check_float(op, x=x, y=y)
-    shape = x.shape if x.shape == y.shape else _broadcast_shape(op, x.shape, y.shape)
+    shape = x.shape if x.shape == y.shape else broadcast_shape(op, x.shape, y.shape)
     return spec_of_tensor(shape, x.dtype, max(x.lod_level, y.lod_level))
 
 
-def _broadcast_shape(op, x, y):
+def broadcast_shape(op, x, y):
+    """Return the shape that two shapes broadcast to."""
     shape = []
     for a, b in zip(_padded(x, y), _padded(y, x), strict=True):
         if a != b and 1 not in (a, b) and -1 not in (a, b):

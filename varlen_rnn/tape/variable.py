@@ -8,7 +8,17 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_none, check_number, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    ProgramError,
+    ShapeError,
+    check_flag,
+    check_int,
+    check_none,
+    check_number,
+    shown,
+)
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import as_rows
 from varlen_rnn.selected_rows import SelectedRows
@@ -156,9 +166,60 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
+        """Return where the largest of all elements stands, or of those along an axis, as int64; no gradient passes.
+
+        Of equal ones it is the first; NaN is larger than all numbers.  An axis other than the rows keeps the LoD.
+        """
+        check_none("argmax", out=out)
+        axis = axis if axis is None else check_int(axis, "argmax, axis")
+        return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
+
+    def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
+        """Return the sums of the elements up to each along an axis, which is none of rows with a LoD."""
+        check_none("cumsum", dtype=dtype, out=out)
+        return apply("cumsum", self, axis=check_int(axis, "cumsum, axis"))
+
+    def abs(self) -> Variable:
+        """Return the magnitude of every element."""
+        return apply("absolute", self)
+
+    def sqrt(self) -> Variable:
+        """Return the square root of every element."""
+        return apply("sqrt", self)
+
+    def exp(self) -> Variable:
+        """Return e to the power of every element."""
+        return apply("exp", self)
+
+    def log(self) -> Variable:
+        """Return the natural logarithm of every element."""
+        return apply("log", self)
+
+    def tanh(self) -> Variable:
+        """Return the hyperbolic tangent of every element."""
+        return apply("tanh", self)
+
+    def sigmoid(self) -> Variable:
+        """Return 1 / (1 + exp(-x)) of every element."""
+        return apply("sigmoid", self)
+
     def reshape(self, *shape: int | Iterable[int]) -> Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
+
+    def transpose(self, axis0: int, axis1: int) -> Variable:
+        """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
+        axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
+        return apply("transpose", self, axis0=axis0, axis1=axis1)
+
+    @property
+    def T(self) -> Variable:
+        """The transposed matrix."""
+        if self.ndim != 2:
+            hint = "transpose(axis0, axis1) exchanges two axes of any number"
+            raise ShapeError("T of a Variable", expected="two axes", got=f"shape {self.shape}", hint=hint)
+        return apply("transpose", self, axis0=0, axis1=1)
 
     def __add__(self, other: Rows) -> Variable:
         return apply("add", self, operand(other, self))
@@ -187,15 +248,46 @@ class Variable:
     def __neg__(self) -> Variable:
         return apply("neg", self)
 
+    def __abs__(self) -> Variable:
+        return apply("absolute", self)
+
+    def __lt__(self, other: Rows) -> Variable:
+        return apply_detached("less", self, operand(other, self))
+
+    def __le__(self, other: Rows) -> Variable:
+        return apply_detached("less_equal", self, operand(other, self))
+
+    def __gt__(self, other: Rows) -> Variable:
+        return apply_detached("greater", self, operand(other, self))
+
+    def __ge__(self, other: Rows) -> Variable:
+        return apply_detached("greater_equal", self, operand(other, self))
+
+    def __invert__(self) -> Variable:
+        return apply_detached("logical_not", self)
+
+    def __and__(self, other: Rows) -> Variable:
+        return apply_detached("logical_and", self, operand(other, self))
+
+    def __or__(self, other: Rows) -> Variable:
+        return apply_detached("logical_or", self, operand(other, self))
+
+    __rand__, __ror__ = __and__, __or__
+
     def __pow__(self, exponent: float) -> Variable:
         # As a Python number, which takes the data type of the rows.
         exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
         return apply("pow", self, exponent=exponent)
 
     def __matmul__(self, weight: Rows) -> Variable:
-        return apply("matmul", self, operand(weight, self), None, transposed=False)
+        return _product(self, operand(weight, self))
+
+    def __rmatmul__(self, rows: Rows) -> Variable:
+        return _product(operand(rows, self), self)
 
     def __getitem__(self, index: Any) -> Variable:
+        if isinstance(index, Variable):
+            return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -214,7 +306,7 @@ class Variable:
     # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor)):
-            hint = "np.asarray(x) == ... compares the values"
+            hint = "functional.equal(x, ...) compares the values"
             raise DTypeError("== of a Variable", expected="another Variable", got=type(other).__name__, hint=hint)
         return NotImplemented
 
@@ -223,6 +315,11 @@ class Variable:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
+
+
+def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
+    """Return `x @ y`: of rows and a weight, or of batches of matrices."""
+    return apply("batched_matmul", x, y) if len(y.shape) > 2 else apply("matmul", x, y, None, transposed=False)
 
 
 def _no_variables(value: T) -> T:
@@ -347,6 +444,11 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
     return run_all
 
 
+def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
+    """Return what an operator compares or counts: it remembers nothing, so that what it read can be freed."""
+    return apply(op_type, *inputs, **attrs).detach()
+
+
 def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
     """Return the outputs of an operator as a list, also when there is one."""
     outputs = apply(op_type, *inputs, **attrs)
@@ -370,8 +472,11 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
+        expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
+        raise DTypeError("number", expected=expected, got=shown(value))
     try:
-        return np.asarray(float(value)).astype(dtype)
+        return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
     except OverflowError as error:
         raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
 

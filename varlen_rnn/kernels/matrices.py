@@ -1,0 +1,34 @@
+"""Products of many small matrices, each with one of its own: a tile packs its weight first, which takes longer."""
+
+from varlen_rnn.jit import cpu_kernel
+
+
+@cpu_kernel
+def multiply_matrices(a, of_a, b, of_b, out):
+    """`out[i] = a[of_a[i]] @ b[of_b[i]]`, on the host; the sums of one depend on nothing but its two matrices.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    a : (matrices, rows, depth) C-contiguous
+    of_a, of_b : (n,) int64, which matrix each product takes
+    b : (matrices, depth, columns) C-contiguous, the data type of `a`
+    out : (n, rows, columns) C-contiguous, the data type of `a`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 1, 1)); a, b = np.ones((1, 1, 2)), np.array([[[1.0], [2.0]], [[3.0], [4.0]]])
+    >>> multiply_matrices(a, np.zeros(2, int), b, np.arange(2), out); out.ravel()
+    array([3., 7.])
+    """
+    for i in range(out.shape[0]):
+        left, right = a[of_a[i]], b[of_b[i]]
+        for row in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                out[i, row, j] = 0
+            for k in range(left.shape[1]):
+                factor = left[row, k]
+                for j in range(out.shape[2]):
+                    out[i, row, j] += factor * right[k, j]

@@ -1,0 +1,110 @@
+"""Activations; row-wise, so the LoD is handed on.  The work is NumPy's and SciPy's."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import check_choice
+from varlen_rnn.ops.elementwise import unary, unary_backward
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_float
+from varlen_rnn.tape.declare import operator
+
+
+@unary
+def tanh(x):
+    """Return the hyperbolic tangent of every element."""
+    return x.like(np.asarray(np.tanh(x.data)))
+
+
+@unary_backward(tanh)
+def _tanh_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * (1 - y.data * y.data)))
+
+
+@unary
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)) of every element."""
+    from scipy import special  # here, for it takes as long to import as all of ours
+
+    return x.like(np.asarray(special.expit(x.data)))
+
+
+@unary_backward(sigmoid)
+def _sigmoid_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * y.data * (1 - y.data)))
+
+
+@unary
+def relu(x):
+    """Return every element where it is positive, else 0."""
+    return x.like(np.asarray(np.maximum(x.data, 0)))
+
+
+@unary_backward(relu)
+def _relu_grad(x, y, d_y):
+    return x.like(np.asarray(d_y.data * (x.data > 0)))
+
+
+@unary
+def silu(x):
+    """Return x sigmoid(x) of every element: swish."""
+    from scipy import special
+
+    with np.errstate(invalid="ignore"):  # of minus infinity
+        return x.like(np.asarray(x.data * special.expit(x.data)))
+
+
+@unary_backward(silu)
+def _silu_grad(x, y, d_y):
+    from scipy import special
+
+    gate = special.expit(x.data)
+    return x.like(np.asarray(d_y.data * (gate + y.data * (1 - gate))))
+
+
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # of a standard normal number at 0
+_STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
+_FAR = 40.0  # the probability of what is further from 0 is 0 or 1, and its powers may have no end
+
+
+@operator
+def gelu(x, approximate: str = "none"):
+    """Return x times the probability that a standard normal number is less, or what tanh makes of that ("tanh").
+
+    Source: Hendrycks and Gimpel (2016), with the names of `torch.nn.functional.gelu`.
+    """
+    with np.errstate(invalid="ignore"):  # of minus infinity
+        return x.like(np.asarray(x.data * _probability(np.clip(x.data, -_FAR, _FAR), approximate)))
+
+
+@gelu.infer
+def _infer_gelu(x, approximate):
+    check_float("gelu", x=x)
+    check_choice(approximate, "gelu, approximate", "none", "tanh")
+    return x
+
+
+@gelu.backward("x", aliases={"d_y": "d_out"})
+def _gelu_grad(x, d_y, approximate):
+    near = np.clip(x.data, -_FAR, _FAR)
+    probability, square = _probability(near, approximate), near * near
+    if approximate == "tanh":
+        slope = 2 * probability * (1 - probability) * (_STEEPNESS * (1 + 3 * _CUBIC * square))
+    else:
+        slope = np.exp(-0.5 * square) * _DENSITY
+    return x.like(np.asarray(d_y.data * (probability + near * slope)))
+
+
+def _probability(x, approximate):
+    from scipy import special
+
+    if approximate == "tanh":  # (1 + tanh u) / 2, without the loss of digits where tanh is almost -1
+        return special.expit(2 * _STEEPNESS * (x + _CUBIC * (x * x * x)))
+    return special.ndtr(x)
+
+
+@gelu.examples
+def _examples_of_gelu(rng):
+    for approximate in ("none", "tanh"):
+        yield [rows(rng, 3)], {"approximate": approximate}

@@ -1,0 +1,199 @@
+"""Comparisons, and what they choose: `where`, `maximum`, `minimum`; operands broadcast as those of arithmetic do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError
+from varlen_rnn.ops.elementwise import binary, examples_of_two, grad_like, of_two, with_lod
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import broadcast_shape, check_same_dtype, check_tensor, shared_lod
+from varlen_rnn.tape.declare import Operator, operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable, apply, operand
+
+P = ParamSpec("P")
+_BOOL = np.dtype(np.bool_)
+
+# Of numbers of one data type, floating or not; no gradient passes.
+
+
+def _comparison(function: Callable[P, object]) -> Operator[P, Variable]:
+    """Declare an operator of two operands that returns bools."""
+    made = operator(function)
+
+    @made.infer
+    def infer(x, y):
+        check_tensor(made.op.type, "x", x)
+        check_same_dtype(made.op.type, x=x, y=y)
+        return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+
+    made.examples(_examples_of_comparison)
+    return made
+
+
+def _examples_of_comparison(rng):
+    yield [rows(rng, 3), rng.standard_normal(3)], {}
+    yield [rng.integers(0, 3, (4, 1)), rng.integers(0, 3, 4)], {}
+
+
+@_comparison
+def less(x, y):
+    """Return whether `x < y`, element by element."""
+    return of_two("less", np.less(x.data, y.data), x, y)
+
+
+@_comparison
+def less_equal(x, y):
+    """Return whether `x <= y`, element by element."""
+    return of_two("less_equal", np.less_equal(x.data, y.data), x, y)
+
+
+@_comparison
+def greater(x, y):
+    """Return whether `x > y`, element by element."""
+    return of_two("greater", np.greater(x.data, y.data), x, y)
+
+
+@_comparison
+def greater_equal(x, y):
+    """Return whether `x >= y`, element by element."""
+    return of_two("greater_equal", np.greater_equal(x.data, y.data), x, y)
+
+
+@_comparison
+def equal(x, y):
+    """Return whether `x == y`, element by element."""
+    return of_two("equal", np.equal(x.data, y.data), x, y)
+
+
+@_comparison
+def not_equal(x, y):
+    """Return whether `x != y`, element by element."""
+    return of_two("not_equal", np.not_equal(x.data, y.data), x, y)
+
+
+# Of bools.
+
+
+def _check_bool(op, **descs):
+    for name, desc in descs.items():
+        check_tensor(op, name, desc)
+        if desc.dtype != _BOOL:
+            raise DTypeError(f"{op}, {name}", expected="bools, as comparisons return", got=desc.dtype)
+
+
+@operator
+def logical_not(x):
+    """Return whether `x` is false, element by element."""
+    return x.like(np.asarray(np.logical_not(x.data)))
+
+
+@logical_not.infer
+def _infer_not(x):
+    _check_bool("logical_not", x=x)
+    return x
+
+
+@logical_not.examples
+def _examples_of_not(rng):
+    yield [rng.random((3, 2)) < 0.5], {}
+
+
+def _logical(function: Callable[P, object]) -> Operator[P, Variable]:
+    """Declare an operator of two operands that are bools."""
+    made = operator(function)
+
+    @made.infer
+    def infer(x, y):
+        _check_bool(made.op.type, x=x, y=y)
+        return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+
+    made.examples(_examples_of_logical)
+    return made
+
+
+def _examples_of_logical(rng):
+    yield [rng.random((3, 2)) < 0.5, rng.random(2) < 0.5], {}
+
+
+@_logical
+def logical_and(x, y):
+    """Return whether both are true, element by element."""
+    return of_two("logical_and", np.logical_and(x.data, y.data), x, y)
+
+
+@_logical
+def logical_or(x, y):
+    """Return whether one is true, or both, element by element."""
+    return of_two("logical_or", np.logical_or(x.data, y.data), x, y)
+
+
+# What they choose.
+
+
+@operator
+def where(condition, x, y):
+    """Return `x` where a condition holds, and `y` elsewhere."""
+    lod = shared_lod("where", condition, x, y, names=("condition", "x", "y"))
+    return with_lod("where", np.asarray(np.where(condition.data, x.data, y.data)), lod, (condition, x, y))
+
+
+@where.infer
+def _infer_where(condition, x, y):
+    _check_bool("where", condition=condition)
+    check_tensor("where", "x", x)
+    check_same_dtype("where", x=x, y=y)
+    shape = broadcast_shape("where", condition.shape, broadcast_shape("where", x.shape, y.shape))
+    return TensorSpec(shape, x.dtype, max(condition.lod_level, x.lod_level, y.lod_level))
+
+
+@where.grad
+def _grad_of_where(inputs, outputs, d_outputs):
+    (condition, x, y), d = inputs, d_outputs[0]
+    zero = operand(0.0, d)
+    d_x = grad_like(apply("where", condition, d, zero), x) if x.requires_grad else None
+    return [None, d_x, grad_like(apply("where", condition, zero, d), y) if y.requires_grad else None]
+
+
+@where.examples
+def _examples_of_where(rng):
+    x = rows(rng, 3)
+    yield [x.like(x.data > 0), x, rng.standard_normal(3)], {}
+    yield [np.array([True, False, True]), rng.standard_normal((6, 1)), rows(rng, 3)], {}
+    yield [rng.random((4, 1)) < 0.5, rng.integers(0, 9, 3), np.array(7)], {}
+
+
+@binary
+def maximum(x, y):
+    """Return the larger of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    return of_two("maximum", np.maximum(x.data, y.data), x, y)
+
+
+@binary
+def minimum(x, y):
+    """Return the smaller of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    return of_two("minimum", np.minimum(x.data, y.data), x, y)
+
+
+def _grad_of_choice(x_loses, y_loses):
+    """Return a gradient: all of it goes to what was chosen.  Source: that of `torch.maximum`."""
+
+    def grad(inputs, outputs, d_outputs):
+        (x, y), d = inputs, d_outputs[0]
+        zero, shared = operand(0.0, d), apply("where", apply("equal", x, y), d * 0.5, d)
+        return [
+            grad_like(apply("where", apply(loses, x, y), zero, shared), v) if v.requires_grad else None
+            for v, loses in ((x, x_loses), (y, y_loses))
+        ]
+
+    return grad
+
+
+maximum.grad(_grad_of_choice("less", "greater"))
+minimum.grad(_grad_of_choice("greater", "less"))
+maximum.examples(examples_of_two)
+minimum.examples(examples_of_two)

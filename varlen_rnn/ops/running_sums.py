@@ -1,0 +1,36 @@
+"""Running sums over features; over rows, they would run from one sequence into the next."""
+
+import numpy as np
+
+from varlen_rnn.errors import LoDError, ShapeError
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_float
+from varlen_rnn.tape.declare import operator
+
+
+@operator
+def cumsum(x, axis: int):
+    """Return the sums of the elements up to each, along an axis that is not that of sequences' rows."""
+    return x.like(np.cumsum(x.data, axis))
+
+
+@cumsum.infer
+def _infer(x, axis):
+    check_float("cumsum", x=x)
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ShapeError("cumsum, axis", expected=f"an axis of shape {x.shape}", got=axis)
+    if x.lod_level and axis % len(x.shape) == 0:
+        hint = "of all rows, whatever their sequences: cumsum of rows without a LoD"
+        raise LoDError("cumsum, axis", expected="features of rows with a LoD", got="the rows", hint=hint)
+    return x
+
+
+@cumsum.backward("x", aliases={"d_y": "d_out"})
+def _cumsum_grad(x, d_y, axis):
+    return x.like(np.ascontiguousarray(np.flip(np.cumsum(np.flip(d_y.data, axis), axis), axis)))
+
+
+@cumsum.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {"axis": -1}
+    yield [rng.standard_normal((4, 2))], {"axis": 0}

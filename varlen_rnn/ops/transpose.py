@@ -1,0 +1,50 @@
+"""Two axes exchanged; the LoD is kept where the rows stay in front."""
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.lod import NO_LOD, LoDTensor
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.checks import check_tensor
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+
+@operator(cost=nothing)
+def transpose(x, axis0: int, axis1: int):
+    """Return `x` with two axes exchanged."""
+    return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), x.structure if _keeps_rows(x, axis0, axis1) else NO_LOD)
+
+
+def _exchanged(data, axis0, axis1):
+    # A copy, for what is computed of strided arrays may be added up in another order.
+    return np.ascontiguousarray(np.swapaxes(data, axis0, axis1))
+
+
+def _keeps_rows(x, axis0, axis1):
+    rank = len(x.shape)
+    return axis0 % rank == axis1 % rank or (axis0 % rank > 0 and axis1 % rank > 0)
+
+
+@transpose.infer
+def _infer(x, axis0, axis1):
+    check_tensor("transpose", "x", x)
+    for name, axis in (("axis0", axis0), ("axis1", axis1)):
+        if not -len(x.shape) <= axis < len(x.shape):
+            raise ShapeError(f"transpose, {name}", expected=f"an axis of shape {x.shape}", got=axis)
+    shape = list(x.shape)
+    shape[axis0], shape[axis1] = shape[axis1], shape[axis0]
+    return TensorSpec(tuple(shape), x.dtype, x.lod_level if _keeps_rows(x, axis0, axis1) else 0)
+
+
+@transpose.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
+def _transpose_grad(x, d_y, axis0, axis1):
+    return x.like(_exchanged(d_y.data, axis0, axis1))
+
+
+@transpose.examples
+def _examples(rng):
+    yield [rows(rng, 2, 3)], {"axis0": 1, "axis1": -1}
+    yield [rows(rng, 3)], {"axis0": 0, "axis1": 1}
+    yield [rng.standard_normal((2, 3, 4))], {"axis0": -1, "axis1": 0}
