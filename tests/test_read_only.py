@@ -83,6 +83,10 @@ CASES = {
     "segment_inputs_grad": ([X, PLAN, dense(2, 3)], {"t": 1}),
     "init_memories": ([dense(4, 3), PLAN], {}),
     "init_memories_grad": ([dense(4, 3), PLAN, dense(4, 3)], {}),
+    "sequence_pad": ([X], {"pad_value": 1.0, "maxlen": None}),
+    "sequence_pad_grad": ([X, dense(4, 3, 3)], {"pad_value": 1.0, "maxlen": None}),
+    "sequence_unpad": ([dense(4, 3, 2), integers(*LENGTHS)], {}),
+    "sequence_unpad_grad": ([dense(4, 3, 2), integers(*LENGTHS), rows(2)], {}),
     "concat_outputs": ([PLAN, dense(3, 2), dense(2, 2), dense(1, 2)], {}),
 }
 CASES |= {f"sequence_pool {name}": ([X], {"pool_type": name}) for name in POOL_TYPES}

@@ -19,6 +19,7 @@ from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
@@ -88,7 +89,10 @@ __all__ = [
     "save",
     "save_inference_model",
     "segment_inputs",
+    "sequence_mask",
+    "sequence_pad",
     "sequence_pool",
+    "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",
     "values_from_bytes",

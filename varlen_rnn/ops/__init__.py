@@ -20,4 +20,13 @@ from varlen_rnn.ops import (
     sums,
     updates,
 )
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, single_rows, zeros
+from varlen_rnn.ops.sequence import (
+    concat_outputs,
+    init_memories,
+    pad,
+    pool,
+    rank_table,
+    segment_inputs,
+    single_rows,
+    zeros,
+)
