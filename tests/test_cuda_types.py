@@ -11,7 +11,7 @@ import pytest
 from numba import config, types
 
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.kernels import pool, rows, segment, updates
+from varlen_rnn.kernels import pool, rows, segment, softmax, updates
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
 
@@ -31,7 +31,7 @@ ALONE = "load_states", "recurrent_product", "transposed_product", "permute_state
 def kernels():
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": kernel
-        for module in (segment, rows, pool, updates, gemm, row_sums)
+        for module in (segment, rows, pool, softmax, updates, gemm, row_sums)
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }

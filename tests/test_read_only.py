@@ -87,6 +87,8 @@ CASES = {
     "sequence_pad_grad": ([X, dense(4, 3, 3)], {"pad_value": 1.0, "maxlen": None}),
     "sequence_unpad": ([dense(4, 3, 2), integers(*LENGTHS)], {}),
     "sequence_unpad_grad": ([dense(4, 3, 2), integers(*LENGTHS), rows(2)], {}),
+    "sequence_softmax": ([X], {}),
+    "sequence_softmax_grad": ([X, X, X], {}),
     "concat_outputs": ([PLAN, dense(3, 2), dense(2, 2), dense(1, 2)], {}),
 }
 CASES |= {f"sequence_pool {name}": ([X], {"pool_type": name}) for name in POOL_TYPES}

@@ -182,6 +182,7 @@ CALLS = {
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),
     "sequence_unpad": (vr.sequence_unpad, lambda: np.zeros((3, 2)), lambda: np.array([2, 0, 1])),
     "sequence_mask": (vr.sequence_mask, lambda: np.array([2, 0, 1]), lambda: 3, lambda: "int64"),
+    "sequence_softmax": (vr.sequence_softmax, rows),
     "Variable": (vr.Variable, lambda: X),
     "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
     "backward, gradient": (lambda g: (parameter() * 2.0).backward(g), lambda: np.ones((4, 2), np.float32)),

@@ -23,6 +23,7 @@ from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_un
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
+from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
@@ -92,6 +93,7 @@ __all__ = [
     "sequence_mask",
     "sequence_pad",
     "sequence_pool",
+    "sequence_softmax",
     "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",

@@ -3,6 +3,8 @@
 A batch is a list of sequences, arrays of shape `(length, ...)`.
 """
 
+import itertools
+
 import numpy as np
 
 
@@ -20,3 +22,20 @@ def unpad(x, lengths):
 
 def mask(lengths, steps):
     return np.array([[int(j < length) for j in range(steps)] for length in lengths])
+
+
+# Kernels write into their last argument; sequence i has rows `offsets[i]` to `offsets[i + 1]`.
+
+
+def softmax(x, offsets, out):
+    for a, b in itertools.pairwise(offsets):
+        for j in range(x.shape[1]):
+            if a < b:
+                powers = np.exp(x[a:b, j] - x[a:b, j].max())
+                out[a:b, j] = powers / powers.sum()
+
+
+def softmax_grad(y, d_y, offsets, d_x):
+    for a, b in itertools.pairwise(offsets):
+        for j in range(y.shape[1]):
+            d_x[a:b, j] = y[a:b, j] * (d_y[a:b, j] - (y[a:b, j] * d_y[a:b, j]).sum())

@@ -28,5 +28,6 @@ from varlen_rnn.ops.sequence import (
     rank_table,
     segment_inputs,
     single_rows,
+    softmax,
     zeros,
 )
