@@ -8,7 +8,9 @@ from oracles import windows as oracle
 
 import varlen_rnn as vr
 from tests.test_kernels import by_features, by_number, by_trouble, check, values
+from varlen_rnn import threads
 from varlen_rnn.kernels import softmax
+from varlen_rnn.ops.sequence import conv
 
 LENGTHS = [2, 0, 3, 60, 1, 0, 130]
 
@@ -108,3 +110,139 @@ def test_softmax_equals_pytorch(rank):
 def test_what_has_no_softmax(x, message):
     with pytest.raises(vr.InputError, match=message):
         vr.sequence_softmax(x)
+
+
+# Convolution.
+
+# filter_size, padding_start; the last windows are all before their row, all behind it, and longer than most sequences
+WINDOWS = [(3, None), (1, 0), (2, 0), (2, -1), (3, -4), (2, 3), (9, -4)]
+by_window = pytest.mark.parametrize(("taps", "start"), WINDOWS)
+
+
+def weights(taps, features, filters, start, dtype=np.float64):
+    """Return a weight, a bias, and rows of padding."""
+    rng, start = np.random.default_rng(3), -(taps // 2) if start is None else start
+    shapes = (taps * features, filters), (filters,), (max(0, -start) + max(0, start + taps - 1), features)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def sequences(x):
+    return [x.data[a:b] for a, b in itertools.pairwise(x.lod()[-1])]
+
+
+@by_window
+@pytest.mark.parametrize("lengths", [LENGTHS, [0], [1, 1], [130], [3, 0, 2] * 30], ids=str)
+@pytest.mark.parametrize("padded", [False, True], ids=["zeros", "padding"])
+@pytest.mark.parametrize("block", [conv._BLOCK, 100])
+def test_convolution_equals_the_oracle(monkeypatch, block, padded, lengths, taps, start):
+    monkeypatch.setattr(conv, "_BLOCK", block)
+    x = rows(lengths, 4)
+    weight, bias, padding = weights(taps, 4, 5, start)
+    padding = padding if padded else None
+    y = vr.sequence_conv(x, weight, bias, padding, filter_size=taps, padding_start=start)
+    right = oracle.conv(sequences(x), weight, bias, -(taps // 2) if start is None else start, taps, padding)
+    np.testing.assert_allclose(y, right, rtol=0, atol=1e-12 * max(1, np.abs(right).max(initial=0)))
+    assert y.lod() == x.lod()
+
+
+@by_number
+@pytest.mark.parametrize(("taps", "start"), [(3, None), (9, -4)])
+def test_the_convolution_of_a_sequence_stands_alone(taps, start, dtype):
+    weight, bias, padding = weights(taps, 6, 17, start, dtype)
+
+    def function(x):
+        return vr.sequence_conv(x, weight, bias, padding, filter_size=taps, padding_start=start)
+
+    check_that_sequences_stand_alone(function, (6,), (17,), dtype)
+
+
+@pytest.mark.parametrize("lengths", [[700, 0, 300], [2, 1] * 400], ids=["long", "short"])
+def test_convolution_does_not_depend_on_the_number_of_threads(monkeypatch, lengths):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    monkeypatch.setattr(conv, "_BLOCK", 5000)
+    found = []
+    for num_threads in (1, 2, 7):
+        monkeypatch.setattr(threads, "get_num_threads", lambda num_threads=num_threads: num_threads)
+        given = [vr.Variable(a, requires_grad=True) for a in (rows(lengths, 19), *weights(3, 19, 33, None))]
+        y = vr.sequence_conv(*given)
+        (y * y).sum().backward()
+        found.append([np.asarray(a).tobytes() for a in (y, *(v.grad for v in given))])
+    assert found[1] == found[2] == found[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradients_of_the_convolution_equal_pytorch(padded, dtype):
+    torch = pytest.importorskip("torch", reason="PyTorch is in the `parity` extra")
+    lengths = [5, 1, 0, 40]
+    given = [vr.Variable(a, requires_grad=True) for a in (rows(lengths, 4, dtype=dtype), *weights(3, 4, 5, -1, dtype))]
+    y = vr.sequence_conv(*given[:3], given[3] if padded else None, padding_start=-1)
+    d = rows(lengths, 5, dtype=dtype, seed=1).data
+    y.backward(d)
+    x, weight, bias, padding = (torch.tensor(np.asarray(v), requires_grad=True) for v in given)
+    outside = padding if padded else torch.zeros_like(padding)
+    kernel = weight.reshape(3, 4, 5).permute(2, 1, 0)
+    theirs = [torch.cat([outside[:1], part, outside[1:]]) for part in x.split(lengths)]
+    theirs = torch.cat([torch.nn.functional.conv1d(p.T[None], kernel, bias)[0].T for p in theirs if len(p) > 2])
+    theirs.backward(torch.tensor(d))
+    atol = 1e-9 if dtype is np.float64 else 2e-5
+    np.testing.assert_allclose(y, theirs.detach(), atol=atol)
+    for ours, tensor in zip(given[: 3 + padded], (x, weight, bias, padding), strict=False):
+        np.testing.assert_allclose(np.asarray(ours.grad), tensor.grad, atol=atol)
+
+
+def test_nan_stays_in_its_sequence():
+    x = rows([4, 60, 3], 2)
+    x.data[[3, 64]] = np.nan
+    y = np.asarray(vr.sequence_conv(x, *weights(3, 2, 4, None)[:2]))
+    assert np.isfinite(y[4:63]).all()
+
+
+def test_the_layer_learns_its_padding():
+    vr.manual_seed(0)
+    layer = vr.nn.SequenceConv(3, 2, filter_size=4, padding_start=-2, trainable_padding=True, dtype=np.float64)
+    assert repr(layer) == "SequenceConv(3, 2, filter_size=4, padding_start=-2, trainable_padding=True, bias=True)"
+    assert {name: p.shape for name, p in layer.named_parameters()} == {
+        "weight": (12, 2),
+        "bias": (2,),
+        "padding": (3, 3),
+    }
+    x, optimizer = rows(LENGTHS, 3), vr.optim.SGD(layer.parameters(), lr=0.1)
+    target = np.asarray(layer(x)) + 1
+    losses = []
+    for _ in range(3):
+        loss = vr.nn.functional.mse_loss(layer(x), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[0] > losses[1] > losses[2]
+    assert np.abs(np.asarray(layer.padding)).min() > 0
+    assert vr.nn.SequenceConv(3, 2, bias=False).state_dict().keys() == {"weight"}
+
+
+X, W = rows([2, 1], 3), np.zeros((9, 2))
+CONV_ERRORS = {
+    "no LoD": ((X.data, W), {}, "x: expected at least one level"),
+    "rank": ((rows([2, 1], 3, 1), W), {}, "x: expected rank 2"),
+    "weight": ((X, W[:8]), {}, r"weight: expected \(filter_size \* features, filters\), with a filter_size of 3, got"),
+    "features": ((X, W[:6]), {}, r"x: expected shape \(-1, 2\), got shape \(3, 3\)"),
+    "bias": ((X, W, np.zeros(3)), {}, "bias: expected shape"),
+    "padding": ((X, W, None, np.zeros((1, 3))), {}, r"padding: expected shape \(2, 3\)"),
+    "filter_size": ((X, W), {"filter_size": 0}, "filter_size: expected at least 1, got 0"),
+    "far": ((X, W), {"padding_start": 2**62}, "padding_start: expected -2147483648 to"),
+    "types": ((X, W.astype(np.float32)), {}, "weight: expected float64, as x, got float32"),
+    "nothing": ((X, W[:, :0]), {}, "weight: expected"),
+}
+
+
+@pytest.mark.parametrize("name", CONV_ERRORS)
+def test_what_has_no_convolution(name):
+    given, constants, message = CONV_ERRORS[name]
+    with pytest.raises(vr.InputError, match=f"^sequence_conv, {message}"):
+        vr.sequence_conv(*given, **constants)
+
+
+def test_a_window_that_is_far_away_reads_padding_alone():
+    y = vr.sequence_conv(X, np.ones((3, 1)), filter_size=1, padding_start=-(2**31))
+    np.testing.assert_array_equal(y, np.zeros((3, 1)))

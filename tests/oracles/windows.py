@@ -24,6 +24,19 @@ def mask(lengths, steps):
     return np.array([[int(j < length) for j in range(steps)] for length in lengths])
 
 
+def conv(sequences, weight, bias, start, taps, padding):
+    """Return the rows of all sequences, each between its rows of padding."""
+    features, up = sequences[0].shape[1], max(0, -start)
+    down = max(0, start + taps - 1)
+    padding = np.zeros((up + down, features)) if padding is None else padding
+    out = [np.zeros((0, weight.shape[1]))]
+    for x in sequences:
+        longer = np.concatenate([padding[:up], x, padding[up:]])
+        for t in range(len(x)):
+            out.append((longer[up + t + start :][:taps].ravel() @ weight + bias)[None])
+    return np.concatenate(out)
+
+
 # Kernels write into their last argument; sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 
 

@@ -1,4 +1,4 @@
-"""Layers that work row by row, or pool sequences: Linear, Embedding, Dropout, SequencePool, Sequential."""
+"""Layers without recurrence: row by row, over windows of rows, and over sequences."""
 
 from __future__ import annotations
 
@@ -159,6 +159,75 @@ class Dropout(Module):
     def extra_repr(self) -> str:
         """Return the probability."""
         return f"p={self.p}"
+
+
+class SequenceConv(Module):
+    """A convolution along each sequence: every row becomes the product of a window of rows; see `sequence_conv`.
+
+    Parameters
+    ----------
+    input_size : int
+        Features of a row.
+    num_filters : int
+        Features of a row of the result.
+    filter_size : int
+        Rows of a window.
+    padding_start : int, optional
+        Where the window of a row begins, from that row on; by default `-(filter_size // 2)`.
+    trainable_padding : bool
+        Whether what lies outside of a sequence is learned, from zeros on, rather than zeros.
+    bias : bool
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (filter_size * input_size, num_filters)
+    bias : (num_filters,), or None
+    padding : (rows before a sequence and rows behind it, input_size), or None
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> SequenceConv(3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    (5, 4)
+
+    Source: the layer `sequence_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        num_filters: int,
+        filter_size: int = 3,
+        padding_start: int | None = None,
+        trainable_padding: bool = False,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.input_size = input_size = check_int(input_size, "input_size", 1)
+        self.num_filters = num_filters = check_int(num_filters, "num_filters", 1)
+        self.filter_size = filter_size = check_int(filter_size, "filter_size", 1)
+        start = -(filter_size // 2) if padding_start is None else check_int(padding_start, "padding_start")
+        self.padding_start, dtype, bias = start, check_dtype(dtype), check_flag(bias, "bias")
+        depth, outside = filter_size * input_size, max(0, -start) + max(0, start + filter_size - 1)
+        self.weight = uniform((depth, num_filters), depth, dtype)
+        self.bias = uniform((num_filters,), depth, dtype) if bias else None
+        trainable = check_flag(trainable_padding, "trainable_padding")
+        self.padding = Parameter(_drawn((outside, input_size), np.zeros).astype(dtype)) if trainable else None
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows of `num_filters`, as many as `x` has."""
+        constants = {"filter_size": self.filter_size, "padding_start": self.padding_start}
+        return apply("sequence_conv", x, self.weight, self.bias, self.padding, **constants)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        sizes = f"{self.input_size}, {self.num_filters}, filter_size={self.filter_size}"
+        trainable = self.padding is not None
+        return (
+            f"{sizes}, padding_start={self.padding_start}, trainable_padding={trainable}, bias={self.bias is not None}"
+        )
 
 
 class SequencePool(Module):

@@ -22,6 +22,7 @@ from varlen_rnn.ops import (
 )
 from varlen_rnn.ops.sequence import (
     concat_outputs,
+    conv,
     init_memories,
     pad,
     pool,
