@@ -9,7 +9,7 @@ from oracles import windows as oracle
 import varlen_rnn as vr
 from tests.test_kernels import by_features, by_number, by_trouble, check, values
 from varlen_rnn import threads
-from varlen_rnn.kernels import softmax
+from varlen_rnn.kernels import softmax, windows
 from varlen_rnn.ops.sequence import conv
 
 LENGTHS = [2, 0, 3, 60, 1, 0, 130]
@@ -246,3 +246,145 @@ def test_what_has_no_convolution(name):
 def test_a_window_that_is_far_away_reads_padding_alone():
     y = vr.sequence_conv(X, np.ones((3, 1)), filter_size=1, padding_start=-(2**31))
     np.testing.assert_array_equal(y, np.zeros((3, 1)))
+
+
+# Lookahead.
+
+
+@pytest.mark.twins
+@by_number
+@by_features
+@by_trouble
+@pytest.mark.parametrize("step", [1, -1])
+def test_row_conv_of_kernels(device, step, offsets, features, dtype):
+    x, weight, out = (
+        values((offsets[-1], features), dtype),
+        values((3, features), dtype, 1),
+        values((offsets[-1], features), dtype, 2),
+    )
+    check(device, windows.row_conv, oracle.row_conv_kernel, x, np.array(offsets), weight, step, out, exact=False)
+
+
+@pytest.mark.parametrize("context", [1, 2, 5, 100])
+@pytest.mark.parametrize("lengths", [LENGTHS, [0], [1, 1], [130]], ids=str)
+def test_lookahead_equals_the_oracle(lengths, context):
+    x, weight = rows(lengths, 4), np.random.default_rng(1).standard_normal((context, 4))
+    y = vr.row_conv(x, weight)
+    np.testing.assert_allclose(y, oracle.row_conv(sequences(x), weight), rtol=0, atol=1e-12)
+    assert y.lod() == x.lod()
+
+
+@by_number
+def test_the_lookahead_of_a_sequence_stands_alone(dtype):
+    weight = np.random.default_rng(1).standard_normal((3, 5)).astype(dtype)
+    check_that_sequences_stand_alone(lambda x: vr.row_conv(x, weight), (5,), (5,), dtype)
+
+
+def test_the_gradient_of_a_lookahead_does_not_drift():
+    count = 1_000_000
+    weight = vr.Variable(np.zeros((2, 1), np.float32), requires_grad=True)
+    x = vr.create_lod_tensor(np.full((count, 1), 0.1, np.float32), [[count // 2] * 2])
+    vr.row_conv(x, weight).sum().backward()
+    np.testing.assert_allclose(weight.grad.ravel(), 0.1 * np.array([count, count - 2]), rtol=1e-6)
+
+
+def test_lookahead_equals_pytorch():
+    torch = pytest.importorskip("torch", reason="PyTorch is in the `parity` extra")
+    x, d = rows([5, 1, 9], 3), rows([5, 1, 9], 3, seed=1).data
+    layer, ours = vr.nn.RowConv(3, 2, dtype=np.float64), vr.Variable(x, requires_grad=True)
+    assert repr(layer) == "RowConv(3, 2)"
+    y = layer(ours)
+    y.backward(d)
+    data, weight = (torch.tensor(np.asarray(v), requires_grad=True) for v in (x, layer.weight))
+    parts = [torch.nn.functional.pad(part.T[None], (0, 2)) for part in data.split([5, 1, 9])]
+    parts = [torch.nn.functional.conv1d(part, weight.T[:, None], groups=3)[0].T for part in parts]
+    torch.cat(parts).backward(torch.tensor(d))
+    np.testing.assert_allclose(y, torch.cat(parts).detach(), atol=1e-12)
+    np.testing.assert_allclose(ours.grad.data, data.grad, atol=1e-12)
+    np.testing.assert_allclose(layer.weight.grad, weight.grad, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "message"),
+    [
+        (X.data, W[:2, :1], "x: expected at least one level"),
+        (X, np.zeros((2, 2)), r"weight: expected shape \(-1, 3\)"),
+        (X, np.zeros((0, 3)), "weight: expected at least one row"),
+        (X, np.zeros(3), r"weight: expected shape \(-1, 3\)"),
+        (rows([3], 1, 3), np.zeros((1, 3)), "x: expected rank 2"),
+        (X, np.zeros((2, 3), np.float32), "weight: expected float64, as x"),
+    ],
+)
+def test_what_has_no_lookahead(x, weight, message):
+    with pytest.raises(vr.InputError, match=f"^row_conv, {message}"):
+        vr.row_conv(x, weight)
+
+
+# Images.
+
+IMAGES = np.random.default_rng(2).standard_normal((2, 3, 5, 6))
+FORMS = [  # as given, and in full
+    ((2, 1, 0), ((2, 2), (1, 1), (0, 0, 0, 0))),
+    (((3, 2), (2, 1), (1, 0)), ((3, 2), (2, 1), (1, 0, 1, 0))),
+    (((3, 4), 3, (0, 1, 2, 3)), ((3, 4), (3, 3), (0, 1, 2, 3))),
+    (((5, 6), (1, 9), 0), ((5, 6), (1, 9), (0, 0, 0, 0))),
+]
+
+
+@pytest.mark.parametrize(("given", "full"), FORMS, ids=str)
+@by_number
+def test_windows_of_images_equal_the_oracle(dtype, given, full):
+    images = IMAGES.astype(dtype)
+    y, right = vr.im2sequence(images, *given), oracle.im2sequence(images, *full)
+    np.testing.assert_array_equal(y, np.concatenate(right))
+    assert y.value.recursive_sequence_lengths() == [[len(windows) for windows in right]]
+    assert y.dtype == dtype
+
+
+@pytest.mark.parametrize(("given", "full"), FORMS[:3], ids=str)
+def test_windows_of_images_equal_pytorch(given, full):
+    torch = pytest.importorskip("torch", reason="PyTorch is in the `parity` extra")
+    ours, theirs = vr.Variable(IMAGES, requires_grad=True), torch.tensor(IMAGES, requires_grad=True)
+    y = vr.im2sequence(ours, *given)
+    size, stride, (up, left, down, right) = full
+    unfolded = torch.nn.functional.unfold(torch.nn.functional.pad(theirs, (left, right, up, down)), size, stride=stride)
+    d = np.random.default_rng(0).standard_normal(y.shape)
+    y.backward(d)
+    unfolded.transpose(1, 2).reshape(y.shape).backward(torch.tensor(d))
+    np.testing.assert_allclose(y, unfolded.detach().transpose(1, 2).reshape(y.shape))
+    np.testing.assert_allclose(ours.grad, theirs.grad, atol=1e-12)
+
+
+def test_images_may_have_levels():
+    pages = vr.create_lod_tensor(IMAGES, [[0, 2]])
+    y = vr.im2sequence(pages, (5, 1))
+    assert y.lod() == [[0, 0, 2], [0, 6, 12]]
+    assert vr.im2sequence(IMAGES[:0], 2).lod() == [[0]]
+    assert vr.im2sequence(IMAGES[:0], 2).shape == (0, 12)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((IMAGES[0], 2), "x: expected rank 4"),
+        ((IMAGES, 6), "filter_size: expected at most 5, as the image has, got 6"),
+        ((IMAGES, (1, 2, 3)), "filter_size: expected an integer, or 2 of them"),
+        ((IMAGES, 0), "filter_size: expected 2 of at least 1"),
+        ((IMAGES, 2, 0), "stride: expected 2 of at least 1"),
+        ((IMAGES, 2, 1, 2), "padding: expected less than 2, the filter_size, got 2"),
+        ((IMAGES, 2, 1, -1), "padding: expected 4 of at least 0"),
+        ((IMAGES, 2, 1, (1, 1, 1)), "padding: expected an integer, or 2 or 4 of them"),
+        ((IMAGES.astype(int), 2), "x: expected float32 or float64"),
+    ],
+)
+def test_what_has_no_windows(given, message):
+    with pytest.raises(vr.InputError, match=f"^im2sequence, {message}"):
+        vr.im2sequence(*given)
+
+
+def test_a_gradient_of_other_windows_is_an_error():
+    constants = {"filter_size": (2, 2), "stride": (1, 1), "padding": (0, 0, 0, 0)}
+    with pytest.raises(vr.ShapeError, match="im2sequence_grad, d_out: expected shape"):
+        vr.tape.variable.apply(
+            "im2sequence_grad", IMAGES, vr.create_lod_tensor(np.zeros((3, 12)), [[1, 2]]), **constants
+        )

@@ -37,6 +37,27 @@ def conv(sequences, weight, bias, start, taps, padding):
     return np.concatenate(out)
 
 
+def row_conv(sequences, weight):
+    """Return the rows of all sequences."""
+    out = [np.zeros((0, weight.shape[1]))]
+    for x in sequences:
+        for t in range(len(x)):
+            out.append(sum(weight[k] * x[t + k] for k in range(len(weight)) if t + k < len(x))[None])
+    return np.concatenate(out)
+
+
+def im2sequence(images, size, stride, padding):
+    """Return the windows of each image."""
+    up, left, down, right = padding
+    found = []
+    for image in np.pad(images, ((0, 0), (0, 0), (up, down), (left, right))):
+        found.append([])
+        for top in range(0, image.shape[1] - size[0] + 1, stride[0]):
+            for first in range(0, image.shape[2] - size[1] + 1, stride[1]):
+                found[-1].append(image[:, top : top + size[0], first : first + size[1]].ravel())
+    return found
+
+
 # Kernels write into their last argument; sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 
 
@@ -52,3 +73,9 @@ def softmax_grad(y, d_y, offsets, d_x):
     for a, b in itertools.pairwise(offsets):
         for j in range(y.shape[1]):
             d_x[a:b, j] = y[a:b, j] * (d_y[a:b, j] - (y[a:b, j] * d_y[a:b, j]).sum())
+
+
+def row_conv_kernel(x, offsets, weight, step, out):
+    for a, b in itertools.pairwise(offsets):
+        for row in range(a, b):
+            out[row] = sum(weight[k] * x[row + step * k] for k in range(len(weight)) if a <= row + step * k < b)

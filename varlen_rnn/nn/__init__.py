@@ -2,7 +2,7 @@
 
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.dynamic import DynamicRNN
-from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequenceConv, SequencePool, Sequential
+from varlen_rnn.nn.layers import Dropout, Embedding, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.stateful import Stateful
@@ -22,6 +22,7 @@ __all__ = [
     "Parameter",
     "RNNCell",
     "Recurrent",
+    "RowConv",
     "SequenceConv",
     "SequencePool",
     "Sequential",

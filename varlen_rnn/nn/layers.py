@@ -230,6 +230,44 @@ class SequenceConv(Module):
         )
 
 
+class RowConv(Module):
+    """Every row becomes a weighted sum, feature by feature, of itself and the rows that follow; see `row_conv`.
+
+    Parameters
+    ----------
+    features : int
+    future_context_size : int
+        How many rows that follow; at least 0.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (future_context_size + 1, features)
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> RowConv(3, 2)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    (5, 3)
+
+    Source: the layer `row_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
+    """
+
+    def __init__(self, features: int, future_context_size: int, dtype: DTypeLike = np.float32) -> None:
+        self.features = features = check_int(features, "features", 1)
+        self.future_context_size = context = check_int(future_context_size, "future_context_size", 0)
+        self.weight = uniform((context + 1, features), context + 1, check_dtype(dtype))
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows like those of `x`."""
+        return apply("row_conv", x, self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.features}, {self.future_context_size}"
+
+
 class SequencePool(Module):
     """One row per sequence; see `sequence_pool`.
 

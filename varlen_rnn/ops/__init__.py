@@ -23,10 +23,12 @@ from varlen_rnn.ops import (
 from varlen_rnn.ops.sequence import (
     concat_outputs,
     conv,
+    im2sequence,
     init_memories,
     pad,
     pool,
     rank_table,
+    row_conv,
     segment_inputs,
     single_rows,
     softmax,
