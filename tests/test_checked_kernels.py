@@ -45,6 +45,7 @@ WRONG = {
     "softmax_cpu": (X, indices(0, 2, FAR), X),
     "softmax_grad_cpu": (X, X, indices(0, 2, FAR), X),
     "row_conv_cpu": (X, indices(0, 2, FAR), OUT, 1, X),
+    "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
     "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
     "scatter_add_rows_cpu": (OUT, indices(0, FAR), X),

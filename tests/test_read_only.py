@@ -93,6 +93,7 @@ CASES = {
     "sequence_conv_padding_grad": ([rows(2), dense(9, 2), dense(2, 3)], {"filter_size": 3, "padding_start": None}),
     "row_conv": ([X, dense(2, 3)], {}),
     "row_conv_grad": ([X, dense(2, 3), X], {}),
+    "sequence_cumsum": ([X], {"reverse": True}),
     "sequence_softmax": ([X], {}),
     "sequence_softmax_grad": ([X, X, X], {}),
     "concat_outputs": ([PLAN, dense(3, 2), dense(2, 2), dense(1, 2)], {}),

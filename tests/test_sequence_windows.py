@@ -12,6 +12,7 @@ from varlen_rnn import threads
 from varlen_rnn.kernels import softmax, windows
 from varlen_rnn.ops.sequence import conv
 
+by_direction = pytest.mark.parametrize("direction", [1, -1])
 LENGTHS = [2, 0, 3, 60, 1, 0, 130]
 
 
@@ -255,14 +256,14 @@ def test_a_window_that_is_far_away_reads_padding_alone():
 @by_number
 @by_features
 @by_trouble
-@pytest.mark.parametrize("step", [1, -1])
-def test_row_conv_of_kernels(device, step, offsets, features, dtype):
+@by_direction
+def test_row_conv(device, direction, offsets, features, dtype):
     x, weight, out = (
         values((offsets[-1], features), dtype),
         values((3, features), dtype, 1),
         values((offsets[-1], features), dtype, 2),
     )
-    check(device, windows.row_conv, oracle.row_conv_kernel, x, np.array(offsets), weight, step, out, exact=False)
+    check(device, windows.row_conv, oracle.row_conv_kernel, x, np.array(offsets), weight, direction, out, exact=False)
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 100])
@@ -318,6 +319,70 @@ def test_lookahead_equals_pytorch():
 def test_what_has_no_lookahead(x, weight, message):
     with pytest.raises(vr.InputError, match=f"^row_conv, {message}"):
         vr.row_conv(x, weight)
+
+
+# Running sums.
+
+
+@pytest.mark.twins
+@by_number
+@by_features
+@by_trouble
+@by_direction
+def test_running_sums(device, direction, offsets, features, dtype):
+    x, out = values((offsets[-1], features), dtype), values((offsets[-1], features), dtype, 2)
+    check(device, windows.cumsum, oracle.cumsum, x, np.array(offsets), direction, out, exact=False)
+
+
+@pytest.mark.twins
+@by_number
+@by_direction
+def test_running_sums_of_long_sequences(device, direction, dtype):
+    """Of more rows than a block of the sum has."""
+    x, out = values((110, 2), dtype), values((110, 2), dtype, 2)
+    check(device, windows.cumsum, oracle.cumsum, x, np.array([0, 97, 110]), direction, out, exact=False)
+
+
+@by_number
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_running_sums_of_a_sequence_stand_alone(reverse, dtype):
+    check_that_sequences_stand_alone(lambda x: vr.sequence_cumsum(x, reverse), (2, 3), (2, 3), dtype)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_and_their_gradients_do_not_drift(reverse):
+    count = 1_000_000
+    x = vr.Variable(vr.create_lod_tensor(np.full(count, 0.1, np.float32), [[count]]), requires_grad=True)
+    y = vr.sequence_cumsum(x, reverse)
+    y.backward(x.value.data)
+    right = np.arange(1, count + 1) * np.float64(np.float32(0.1))
+    for found, order in ((np.asarray(y), -1 if reverse else 1), (x.grad.data, 1 if reverse else -1)):
+        np.testing.assert_allclose(found[::order], right, rtol=1e-6)
+
+
+def test_running_sums_of_what_is_infinite():
+    x = vr.create_lod_tensor(np.r_[np.ones(50), np.inf, np.ones(99), -np.inf, np.ones(60)], [[211]])
+    right = np.r_[np.arange(1.0, 51), np.full(100, np.inf), np.full(61, np.nan)]
+    np.testing.assert_array_equal(vr.sequence_cumsum(x), right)
+
+
+def test_running_sums_equal_pytorch():
+    torch = pytest.importorskip("torch", reason="PyTorch is in the `parity` extra")
+    x, d = rows([5, 1, 90], 3), rows([5, 1, 90], 3, seed=1).data
+    ours, theirs = vr.Variable(x, requires_grad=True), torch.tensor(x.data, requires_grad=True)
+    y = vr.sequence_cumsum(ours)
+    y.backward(d)
+    sums = torch.cat([part.cumsum(0) for part in theirs.split([5, 1, 90])])
+    sums.backward(torch.tensor(d))
+    np.testing.assert_allclose(y, sums.detach(), atol=1e-12)
+    np.testing.assert_allclose(ours.grad.data, theirs.grad, atol=1e-12)
+
+
+def test_what_has_no_running_sums():
+    with pytest.raises(vr.LoDError, match="sequence_cumsum, x: expected at least one level"):
+        vr.sequence_cumsum(np.zeros(3))
+    with pytest.raises(vr.DTypeError, match="sequence_cumsum, x: expected float32 or float64"):
+        vr.sequence_cumsum(vr.create_lod_tensor(np.arange(3), [[3]]))
 
 
 # Images.

@@ -195,6 +195,7 @@ CALLS = {
     "RowConv": (vr.nn.RowConv, lambda: 3, lambda: 2, lambda: "float32"),
     "RowConv, x": (vr.nn.RowConv(3, 2), rows),
     "im2sequence": (vr.im2sequence, lambda: np.zeros((1, 2, 4, 4)), lambda: 2, lambda: (1, 2), lambda: (0, 1, 0, 1)),
+    "sequence_cumsum": (vr.sequence_cumsum, rows, bool),
     "Variable": (vr.Variable, lambda: X),
     "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
     "backward, gradient": (lambda g: (parameter() * 2.0).backward(g), lambda: np.ones((4, 2), np.float32)),

@@ -19,6 +19,7 @@ from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
+from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
 from varlen_rnn.ops.sequence.init_memories import init_memories
 from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
@@ -96,6 +97,7 @@ __all__ = [
     "save_inference_model",
     "segment_inputs",
     "sequence_conv",
+    "sequence_cumsum",
     "sequence_mask",
     "sequence_pad",
     "sequence_pool",

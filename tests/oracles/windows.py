@@ -75,7 +75,15 @@ def softmax_grad(y, d_y, offsets, d_x):
             d_x[a:b, j] = y[a:b, j] * (d_y[a:b, j] - (y[a:b, j] * d_y[a:b, j]).sum())
 
 
-def row_conv_kernel(x, offsets, weight, step, out):
+def row_conv_kernel(x, offsets, weight, direction, out):
     for a, b in itertools.pairwise(offsets):
         for row in range(a, b):
-            out[row] = sum(weight[k] * x[row + step * k] for k in range(len(weight)) if a <= row + step * k < b)
+            out[row] = sum(
+                weight[k] * x[row + direction * k] for k in range(len(weight)) if a <= row + direction * k < b
+            )
+
+
+def cumsum(x, offsets, direction, out):
+    for a, b in itertools.pairwise(offsets):
+        for row in range(a, b):
+            out[row] = x[a : row + 1].sum(axis=0) if direction > 0 else x[row:b].sum(axis=0)

@@ -23,6 +23,7 @@ from varlen_rnn.ops import (
 from varlen_rnn.ops.sequence import (
     concat_outputs,
     conv,
+    cumsum,
     im2sequence,
     init_memories,
     pad,
