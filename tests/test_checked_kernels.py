@@ -11,9 +11,9 @@ from numba import njit
 from numba.core.registry import CPUDispatcher
 
 from varlen_rnn.cache import CHECKED, this_environment
-from varlen_rnn.kernels import losses, pool, rows, segment, updates
+from varlen_rnn.kernels import losses, pool, rows, segment, softmax, updates, windows
 
-MODULES = (losses, pool, rows, segment, updates)
+MODULES = (losses, pool, rows, segment, softmax, updates, windows)
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
 
@@ -42,6 +42,10 @@ WRONG = {
     "pool_max_cpu": (X, indices(0, 2, FAR), OUT, far((2, 2))),
     "pick_rows_cpu": (X, far((2, 2)), OUT),
     "pick_rows_grad_cpu": (OUT, far((2, 2)), X),
+    "softmax_cpu": (X, indices(0, 2, FAR), X),
+    "softmax_grad_cpu": (X, X, indices(0, 2, FAR), X),
+    "row_conv_cpu": (X, indices(0, 2, FAR), OUT, 1, X),
+    "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
     "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
     "scatter_add_rows_cpu": (OUT, indices(0, FAR), X),

@@ -179,6 +179,23 @@ CALLS = {
     "init_memories": (vr.init_memories, lambda: X[:3], plan),
     "concat_outputs": (vr.concat_outputs, lambda: [X[:n] for n in plan().batch_sizes], plan),
     "sequence_pool": (lambda x: vr.sequence_pool(x, "sum"), rows),
+    "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),
+    "sequence_unpad": (vr.sequence_unpad, lambda: np.zeros((3, 2)), lambda: np.array([2, 0, 1])),
+    "sequence_mask": (vr.sequence_mask, lambda: np.array([2, 0, 1]), lambda: 3, lambda: "int64"),
+    "sequence_softmax": (vr.sequence_softmax, rows),
+    "sequence_conv": (
+        lambda x, weight, bias, padding, size, start: vr.sequence_conv(
+            x, weight, bias, padding, filter_size=size, padding_start=start
+        ),
+        rows, lambda: np.zeros((6, 2), "f"), lambda: np.zeros(2, "f"), lambda: X[:1], lambda: 2, lambda: 0,
+    ),
+    "SequenceConv": (vr.nn.SequenceConv, lambda: 3, lambda: 2, lambda: 3, lambda: 0, bool, bool, lambda: "float32"),
+    "SequenceConv, x": (vr.nn.SequenceConv(3, 2), rows),
+    "row_conv": (vr.row_conv, rows, lambda: X[:2]),
+    "RowConv": (vr.nn.RowConv, lambda: 3, lambda: 2, lambda: "float32"),
+    "RowConv, x": (vr.nn.RowConv(3, 2), rows),
+    "im2sequence": (vr.im2sequence, lambda: np.zeros((1, 2, 4, 4)), lambda: 2, lambda: (1, 2), lambda: (0, 1, 0, 1)),
+    "sequence_cumsum": (vr.sequence_cumsum, rows, bool),
     "Variable": (vr.Variable, lambda: X),
     "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
     "backward, gradient": (lambda g: (parameter() * 2.0).backward(g), lambda: np.ones((4, 2), np.float32)),

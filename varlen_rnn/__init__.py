@@ -18,10 +18,16 @@ from varlen_rnn.errors import (
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
+from varlen_rnn.ops.sequence.conv import sequence_conv
+from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
+from varlen_rnn.ops.sequence.im2sequence import im2sequence
 from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
+from varlen_rnn.ops.sequence.row_conv import row_conv
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
+from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
@@ -74,6 +80,7 @@ __all__ = [
     "data",
     "get_num_threads",
     "grad_enabled",
+    "im2sequence",
     "init_memories",
     "load",
     "load_inference_model",
@@ -85,10 +92,17 @@ __all__ = [
     "optim",
     "program_guard",
     "release_memory",
+    "row_conv",
     "save",
     "save_inference_model",
     "segment_inputs",
+    "sequence_conv",
+    "sequence_cumsum",
+    "sequence_mask",
+    "sequence_pad",
     "sequence_pool",
+    "sequence_softmax",
+    "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",
     "values_from_bytes",

@@ -47,7 +47,7 @@ def _add_blocks(x, first, end, out, i):
 
 
 @cpu_inlined
-def _sum_sequence(x, first, end, out, i):
+def sum_sequence(x, first, end, out, i):
     """`out[i] = sum of rows first..end`, any number of them."""
     _sum_rows(x, first, end_of_block(first, end), out, i)
     if end - first > BLOCK:
@@ -61,7 +61,7 @@ def pool_sum_cpu(x, offsets, scale, out):
     No bounds are checked.
     """
     for i in range(out.shape[0]):
-        _sum_sequence(x, offsets[i], offsets[i + 1], out, i)
+        sum_sequence(x, offsets[i], offsets[i + 1], out, i)
         for j in range(out.shape[1]):
             out[i, j] *= scale[i]
 
@@ -114,7 +114,7 @@ def pool_sum(x, offsets, scale, out):
 def _sum_neighbours(x, count, out):
     """`out[i] = sum of rows i * count..(i + 1) * count`."""
     for i in range(out.shape[0]):
-        _sum_sequence(x, i * count, (i + 1) * count, out, i)
+        sum_sequence(x, i * count, (i + 1) * count, out, i)
 
 
 def sum_over(x, axis):

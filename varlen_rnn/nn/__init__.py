@@ -3,7 +3,7 @@
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import MultiheadAttention
 from varlen_rnn.nn.dynamic import DynamicRNN
-from varlen_rnn.nn.layers import Dropout, Embedding, Linear, SequencePool, Sequential
+from varlen_rnn.nn.layers import Dropout, Embedding, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.stateful import Stateful
@@ -25,6 +25,8 @@ __all__ = [
     "Parameter",
     "RNNCell",
     "Recurrent",
+    "RowConv",
+    "SequenceConv",
     "SequencePool",
     "Sequential",
     "Stateful",

@@ -1,4 +1,4 @@
-"""Layers that work row by row, or pool sequences: Linear, Embedding, Dropout, SequencePool, Sequential."""
+"""Layers without recurrence: row by row, over windows of rows, and over sequences."""
 
 from __future__ import annotations
 
@@ -159,6 +159,113 @@ class Dropout(Module):
     def extra_repr(self) -> str:
         """Return the probability, and what has a mask of its own."""
         return f"p={self.p}" + (f", per={self.per!r}" if self.per != "row" else "")
+
+
+class SequenceConv(Module):
+    """A convolution along each sequence: every row becomes the product of a window of rows; see `sequence_conv`.
+
+    Parameters
+    ----------
+    input_size : int
+        Features of a row.
+    num_filters : int
+        Features of a row of the result.
+    filter_size : int
+        Rows of a window.
+    padding_start : int, optional
+        Where the window of a row begins, from that row on; by default `-(filter_size // 2)`.
+    trainable_padding : bool
+        Whether what lies outside of a sequence is learned, from zeros on, rather than zeros.
+    bias : bool
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (filter_size * input_size, num_filters)
+    bias : (num_filters,), or None
+    padding : (rows before a sequence and rows behind it, input_size), or None
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> SequenceConv(3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    (5, 4)
+
+    Source: the layer `sequence_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        num_filters: int,
+        filter_size: int = 3,
+        padding_start: int | None = None,
+        trainable_padding: bool = False,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.input_size = input_size = check_int(input_size, "input_size", 1)
+        self.num_filters = num_filters = check_int(num_filters, "num_filters", 1)
+        self.filter_size = filter_size = check_int(filter_size, "filter_size", 1)
+        start = -(filter_size // 2) if padding_start is None else check_int(padding_start, "padding_start")
+        self.padding_start, dtype, bias = start, check_dtype(dtype), check_flag(bias, "bias")
+        depth, outside = filter_size * input_size, max(0, -start) + max(0, start + filter_size - 1)
+        self.weight = uniform((depth, num_filters), depth, dtype)
+        self.bias = uniform((num_filters,), depth, dtype) if bias else None
+        trainable = check_flag(trainable_padding, "trainable_padding")
+        self.padding = Parameter(_drawn((outside, input_size), np.zeros).astype(dtype)) if trainable else None
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows of `num_filters`, as many as `x` has."""
+        constants = {"filter_size": self.filter_size, "padding_start": self.padding_start}
+        return apply("sequence_conv", x, self.weight, self.bias, self.padding, **constants)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        sizes = f"{self.input_size}, {self.num_filters}, filter_size={self.filter_size}"
+        trainable = self.padding is not None
+        return (
+            f"{sizes}, padding_start={self.padding_start}, trainable_padding={trainable}, bias={self.bias is not None}"
+        )
+
+
+class RowConv(Module):
+    """Every row becomes a weighted sum, feature by feature, of itself and the rows that follow; see `row_conv`.
+
+    Parameters
+    ----------
+    features : int
+    future_context_size : int
+        How many rows that follow; at least 0.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (future_context_size + 1, features)
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> RowConv(3, 2)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    (5, 3)
+
+    Source: the layer `row_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
+    """
+
+    def __init__(self, features: int, future_context_size: int, dtype: DTypeLike = np.float32) -> None:
+        self.features = features = check_int(features, "features", 1)
+        self.future_context_size = context = check_int(future_context_size, "future_context_size", 0)
+        self.weight = uniform((context + 1, features), context + 1, check_dtype(dtype))
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows like those of `x`."""
+        return apply("row_conv", x, self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.features}, {self.future_context_size}"
 
 
 class SequencePool(Module):

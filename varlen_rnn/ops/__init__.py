@@ -30,4 +30,18 @@ from varlen_rnn.ops import (
     transpose,
     updates,
 )
-from varlen_rnn.ops.sequence import concat_outputs, init_memories, pool, rank_table, segment_inputs, single_rows, zeros
+from varlen_rnn.ops.sequence import (
+    concat_outputs,
+    conv,
+    cumsum,
+    im2sequence,
+    init_memories,
+    pad,
+    pool,
+    rank_table,
+    row_conv,
+    segment_inputs,
+    single_rows,
+    softmax,
+    zeros,
+)

@@ -5,9 +5,12 @@ import numpy as np
 from varlen_rnn.lod import LoD, LoDTensor
 
 LOD = LoD.from_lengths([[2, 0, 3, 1]])
+# Empty sequences first, in the middle, last and alone; no sequences; two levels.
+_LENGTHS: list[list[list[int]]] = [[[0, 2, 0, 1, 0]], [[0]], [[]], [[2, 0, 1], [2, 0, 3]]]
+TROUBLES = [LoD.from_lengths(lengths) for lengths in _LENGTHS]
 
 
-def rows(rng, *element, positive=False):
+def rows(rng, *element, positive=False, lod=LOD):
     """Return the rows of the batch, of an element shape; positive ones are at least 1/2.
 
     Examples
@@ -15,5 +18,5 @@ def rows(rng, *element, positive=False):
     >>> rows(np.random.default_rng(0), 3).shape
     (6, 3)
     """
-    data = rng.standard_normal((LOD.num_rows, *element))
-    return LoDTensor(np.abs(data) + 0.5 if positive else data, LOD)
+    data = rng.standard_normal((lod.num_rows, *element))
+    return LoDTensor(np.abs(data) + 0.5 if positive else data, lod)

@@ -14,7 +14,7 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _ROWS = (
     "x is (rows, features), the rows of all sequences one after another: create_lod_tensor(rows, lengths), or "
-    "LoDTensor.from_sequences(list of sequences, num_levels=1)"
+    "LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded batch, sequence_unpad(x, lengths)"
 )
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 

@@ -10,6 +10,7 @@ from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.sequence.pad import places_of_rows, rows_at_places
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -97,13 +98,9 @@ def rectangle(x, reverse: bool):
     offsets = x.structure.levels[-1]
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))
-    grid = np.arange(steps)[None, :]
-    inside = grid < lengths[:, None]
-    rows = offsets[:-1, None] + (lengths[:, None] - 1 - grid if reverse else grid)
-    places = np.flatnonzero(inside)
-    back = np.empty(int(offsets[-1]), np.int64)
-    back[rows[inside]] = places
-    pad = LoDTensor.wrap(np.where(inside, rows, -1).ravel(), LoD([np.arange(num_sequences + 1) * steps]))
+    places = places_of_rows(offsets, steps, reverse)
+    pad = LoDTensor.wrap(places.ravel(), LoD([np.arange(num_sequences + 1) * steps]))
+    back = rows_at_places(places)
     last = np.arange(num_sequences) * steps + lengths - 1
     is_empty = (lengths == 0)[:, None].astype(x.dtype)
     return pad, x.like(back), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)

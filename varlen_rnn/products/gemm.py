@@ -164,6 +164,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     Parameters
     ----------
     a : (rows, a_columns) C-contiguous; the product reads `depth` columns from `a_column` on.
+        On the host a row may go on in those behind it, as the windows of a convolution do; these must be there.
     weight : (depth, columns), or (columns, depth) when `transposed`; C-contiguous
     c : (rows, c_columns) C-contiguous; the product writes `columns` columns from `c_column` on.
     bias : (columns,), optional; where the sums start unless they `accumulate`

@@ -1,0 +1,157 @@
+"""The softmax of each column over the rows of each sequence, and its gradient.
+
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are those of `kernels.sums`, so that a result depends on
+nothing but the sequence's own rows.
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+"""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.activations import exp
+from varlen_rnn.kernels.pool import sum_sequence
+from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+
+
+@cpu_inlined
+def _subtract_highest(x, first, end, highest, out):
+    """`out = x - maximum of its column` for the rows first..end, at least one."""
+    for j in range(x.shape[1]):
+        highest[0, j] = x[first, j]
+    for row in range(first + 1, end):
+        for j in range(x.shape[1]):
+            value, best = x[row, j], highest[0, j]
+            highest[0, j] = value if value > best else best
+    for row in range(first, end):
+        for j in range(x.shape[1]):
+            out[row, j] = x[row, j] - highest[0, j]
+
+
+@cpu_kernel
+def softmax_cpu(x, offsets, out):
+    """`out[row, j] = exp(x[row, j])` over its sum in the rows of the sequence.  No bounds are checked."""
+    width, elements = out.shape[1], out.reshape(out.size)
+    highest, total = np.empty((1, width), out.dtype), np.empty((1, width), out.dtype)
+    for i in range(offsets.shape[0] - 1):
+        first, end = offsets[i], offsets[i + 1]
+        if first == end:
+            continue
+        _subtract_highest(x, first, end, highest, out)
+        powers = elements[first * width : end * width]  # of few columns, too, the loop vectorises
+        for k in range(powers.shape[0]):
+            powers[k] = exp(powers[k])
+        sum_sequence(out, first, end, total, 0)
+        for row in range(first, end):
+            for j in range(width):
+                out[row, j] /= total[0, j]
+
+
+@cuda_kernel
+def softmax_cuda(x, offsets, out):
+    """Twin of `softmax_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < (offsets.shape[0] - 1) * width:
+        i, j = thread // width, thread % width
+        first, end = offsets[i], offsets[i + 1]
+        if first < end:
+            highest = x[first, j]
+            for row in range(first + 1, end):
+                highest = x[row, j] if x[row, j] > highest else highest
+            total = lost = out.dtype.type(0)
+            for start in range(first, end, BLOCK):
+                part = out.dtype.type(0)
+                for row in range(start, end_of_block(start, end)):
+                    out[row, j] = exp(x[row, j] - highest)
+                    part += out[row, j]
+                total, lost = add_block(total, lost, part)
+            total = settled(total, lost)
+            for row in range(first, end):
+                out[row, j] /= total
+
+
+def softmax(x, offsets, out):
+    """Compute the softmax of each column over the rows of each sequence: positive, and 1 in sum.
+
+    The maximum is subtracted first, so that no number is too large.  NaN, and a maximum that is infinite, make the
+    column NaN in that sequence.  The gradient is `softmax_grad`.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((3, 1)); softmax(np.array([[1e9], [1e9], [-5.0]]), np.array([0, 2, 3]), out); out.ravel()
+    array([0.5, 0.5, 1. ])
+    """
+    if on_device(out):
+        launch(softmax_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), out)
+    else:
+        softmax_cpu(x, offsets, out)
+
+
+@cpu_kernel
+def softmax_grad_cpu(y, d_y, offsets, d_x):
+    """`d_x = y d_y - y * sum of y d_y in the rows of the sequence`, column by column.  No bounds are checked."""
+    width = d_x.shape[1]
+    total = np.empty((1, width), d_x.dtype)
+    for i in range(offsets.shape[0] - 1):
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            for j in range(width):
+                d_x[row, j] = y[row, j] * d_y[row, j]
+        sum_sequence(d_x, first, end, total, 0)
+        for row in range(first, end):
+            for j in range(width):
+                d_x[row, j] -= y[row, j] * total[0, j]
+
+
+@cuda_kernel
+def softmax_grad_cuda(y, d_y, offsets, d_x):
+    """Twin of `softmax_grad_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), d_x.shape[1]
+    if thread < (offsets.shape[0] - 1) * width:
+        i, j = thread // width, thread % width
+        first, end = offsets[i], offsets[i + 1]
+        total = lost = d_x.dtype.type(0)
+        for start in range(first, end, BLOCK):
+            part = d_x.dtype.type(0)
+            for row in range(start, end_of_block(start, end)):
+                d_x[row, j] = y[row, j] * d_y[row, j]
+                part += d_x[row, j]
+            total, lost = add_block(total, lost, part)
+        total = settled(total, lost)
+        for row in range(first, end):
+            d_x[row, j] -= y[row, j] * total
+
+
+def softmax_grad(y, d_y, offsets, d_x):
+    """Compute the gradient of `softmax` from its result: `y (d_y - sum of y d_y)`, column by column.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    y, d_y : (rows, features) C-contiguous
+        What `softmax` computed, and its gradient.
+    offsets : (num_sequences + 1,) int64, in rows
+    d_x : (rows, features) C-contiguous, the data type of `y`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y, d_y, d_x = np.array([[0.5], [0.5]]), np.array([[1.0], [0.0]]), np.empty((2, 1))
+    >>> softmax_grad(y, d_y, np.array([0, 2]), d_x); d_x.ravel()
+    array([ 0.25, -0.25])
+    """
+    if on_device(d_x):
+        launch(softmax_grad_cuda, (len(offsets) - 1) * d_x.shape[1], y, d_y, beside(offsets, d_x), d_x)
+    else:
+        softmax_grad_cpu(y, d_y, offsets, d_x)

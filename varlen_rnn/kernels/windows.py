@@ -1,0 +1,146 @@
+"""Along each sequence, feature by feature: weighted sums of windows of rows, and running sums.
+
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+"""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+
+
+@body
+def context_of(row, first, end, direction, most):
+    """Return how many rows of first..end there are from a row on in a direction, that row among them; or the most."""
+    left = end - row if direction > 0 else row - first + 1
+    return left if left < most else most
+
+
+@cpu_kernel
+def row_conv_cpu(x, offsets, weight, direction, out):
+    """`out[row, j] = sum of weight[k, j] * x[row + direction k, j]` over the k inside of the sequence.
+
+    No bounds are checked.
+    """
+    for i in range(offsets.shape[0] - 1):
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            for j in range(out.shape[1]):
+                out[row, j] = weight[0, j] * x[row, j]
+            for k in range(1, context_of(row, first, end, direction, weight.shape[0])):
+                for j in range(out.shape[1]):
+                    out[row, j] += weight[k, j] * x[row + direction * k, j]
+
+
+@cuda_kernel
+def row_conv_cuda(x, offsets, weight, direction, out):
+    """Twin of `row_conv_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < (offsets.shape[0] - 1) * width:
+        i, j = thread // width, thread % width
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            total = weight[0, j] * x[row, j]
+            for k in range(1, context_of(row, first, end, direction, weight.shape[0])):
+                total += weight[k, j] * x[row + direction * k, j]
+            out[row, j] = total
+
+
+def row_conv(x, offsets, weight, direction, out):
+    """Compute `out[row] = sum of weight[k] x[row + direction k]`, by features, over the k inside of the sequence.
+
+    The gradient of `x` is the same of the gradient of `out`, with the other direction.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    weight : (context, features) C-contiguous, the data type of `x`; at least one row
+    direction : int
+        1 for the rows that follow, -1 for those before.
+    out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out, x, weight = np.empty((3, 1)), np.array([[1.0], [2.0], [3.0]]), np.array([[1.0], [10.0]])
+    >>> row_conv(x, np.array([0, 2, 3]), weight, 1, out); out.ravel()
+    array([21.,  2.,  3.])
+    """
+    if on_device(out):
+        launch(row_conv_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), weight, direction, out)
+    else:
+        row_conv_cpu(x, offsets, weight, direction, out)
+
+
+@cpu_kernel
+def cumsum_cpu(x, offsets, direction, out):
+    """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`, or from `row` on.
+
+    No bounds are checked.
+    """
+    width = out.shape[1]
+    total, lost, before, part = np.empty((4, width), out.dtype)
+    for i in range(offsets.shape[0] - 1):
+        count = offsets[i + 1] - offsets[i]
+        total[:] = lost[:] = 0
+        for start in range(0, count, BLOCK):
+            for j in range(width):
+                before[j], part[j] = settled(total[j], lost[j]), 0
+            for k in range(start, end_of_block(start, count)):
+                row = offsets[i] + k if direction > 0 else offsets[i + 1] - 1 - k
+                for j in range(width):
+                    part[j] += x[row, j]
+                    out[row, j] = before[j] + part[j]
+            for j in range(width):
+                total[j], lost[j] = add_block(total[j], lost[j], part[j])
+
+
+@cuda_kernel
+def cumsum_cuda(x, offsets, direction, out):
+    """Twin of `cumsum_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < (offsets.shape[0] - 1) * width:
+        i, j = thread // width, thread % width
+        count = offsets[i + 1] - offsets[i]
+        total = lost = out.dtype.type(0)
+        for start in range(0, count, BLOCK):
+            before, part = settled(total, lost), out.dtype.type(0)
+            for k in range(start, end_of_block(start, count)):
+                row = offsets[i] + k if direction > 0 else offsets[i + 1] - 1 - k
+                part += x[row, j]
+                out[row, j] = before + part
+            total, lost = add_block(total, lost, part)
+
+
+def cumsum(x, offsets, direction, out):
+    """Compute the running sums of each column along every sequence.
+
+    The order and the precision of the sums are those of `kernels.sums`.  The gradient is the same of the gradient of
+    `out`, with the other direction.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    direction : int
+        1 for sums of the rows up to each, -1 for those of each and the rows that follow.
+    out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((3, 1)); cumsum(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 3]), 1, out); out.ravel()
+    array([1., 3., 5.])
+    """
+    if on_device(out):
+        launch(cumsum_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), direction, out)
+    else:
+        cumsum_cpu(x, offsets, direction, out)

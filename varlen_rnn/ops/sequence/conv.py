@@ -1,0 +1,285 @@
+"""Convolution along each sequence of the last level: every row becomes the product of a window of rows with a weight.
+
+The rows of a window are neighbours in memory, so products read most windows where the rows are.  Only those that leave
+their sequence are copied, a block of them at a time, with padding where there is no row.  A row of the result depends
+on its own window alone, whatever stands beside it and however many threads there are.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.device import as_operand, empty
+from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.lod import LoDTensor, levels_of
+from varlen_rnn.ops.cost import known, size
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.products import gemm, row_sums
+from varlen_rnn.products.packing import ALL_ROWS
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
+
+_BLOCK = 2**20  # elements of copied windows, which a cache holds
+_FARTHEST = 2**31  # rows from a row to its window
+
+
+def _of_conv(inputs, outputs, filter_size, padding_start):
+    """2 k n per row for a weight of (k, n), and n for its bias."""
+    x, weight, bias, _ = inputs
+    return known(x.shape[0]) * (2 * size(weight) + (0 if bias is None else size(bias)))
+
+
+@operator(cost=_of_conv)
+def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, padding_start: int | None = None):
+    """Return the product of each row's window with a weight: `filter_size` rows of its sequence, one after another.
+
+    The window of row t begins with row `t + padding_start`.  What of it lies outside of the sequence is zeros, or rows
+    of `padding`: these stand as if the first rows came before each sequence, and the others behind it.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor, shape `(rows, features)`
+        float32 or float64, with at least one level; the last tells the sequences.
+    weight : Variable or array, shape `(filter_size * features, filters)`
+        The weights of the window's first row, then those of its second, ...
+    bias : Variable or array, shape `(filters,)`, optional
+    padding : Variable or array, shape `(up + down, features)`, optional
+        `up = max(0, -padding_start)` rows before a sequence, and `down = max(0, padding_start + filter_size - 1)`
+        behind it.
+    filter_size : int
+        Rows of a window, at least 1.
+    padding_start : int, optional
+        By default `-(filter_size // 2)`: the window's middle is the row itself.
+
+    Returns
+    -------
+    Variable of shape `(rows, filters)`, with the LoD of `x`
+
+    Examples
+    --------
+    >>> x = LoDTensor(np.array([[1.0], [2.0], [3.0], [5.0]]), [[0, 3, 4]])
+    >>> np.asarray(sequence_conv(x, np.array([[1.0], [10.0], [100.0]]))).ravel()
+    array([210., 321.,  32.,  50.])
+
+    Source: the operator `sequence_conv` of PaddlePaddle Fluid, which knows one level, and strides of 1 alone, too.
+    """
+    weight, bias, padding = (None if given is None else as_operand(given.data) for given in (weight, bias, padding))
+    window, offsets = Window.of(filter_size, padding_start), levels_of(x.structure)[-1]
+    return x.like(_products(as_operand(x.data), offsets, window, weight, bias, padding))
+
+
+class Window(NamedTuple):
+    """The window of row t: `taps` rows from `t + start` on."""
+
+    start: int
+    taps: int
+
+    @classmethod
+    def of(cls, filter_size, padding_start):
+        """Return the window that the constants of the operator say."""
+        return cls(-(filter_size // 2) if padding_start is None else padding_start, filter_size)
+
+    @property
+    def up(self):
+        """The most rows that a window has before its sequence."""
+        return max(0, -self.start)
+
+    @property
+    def padding_rows(self):
+        """The most rows that windows have before and behind a sequence."""
+        return self.up + max(0, self.start + self.taps - 1)
+
+
+def _products(x, offsets, window, weight, bias=None, padding=None):
+    """Return the products of all windows of rows with a weight."""
+    out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
+    if 2 * len(edges) >= len(x):
+        edges = np.arange(len(x))
+    else:  # all windows where they are; those that leave their sequence read rows of others, and are replaced
+        first, end = window.up, min(len(x), len(x) - window.start - window.taps + 1)
+        gemm.product(x[first + window.start : end + window.start], weight, out[first:end], bias=bias)
+    block = max(1, _BLOCK // len(weight))
+    for first in range(0, len(edges), block):
+        some = edges[first : first + block]
+        products = empty((len(some), weight.shape[1]), x)
+        gemm.product(_copied(x, offsets, window, padding, some), weight, products, bias=bias)
+        out[some] = products
+    return out
+
+
+def _leaving(offsets, window):
+    """Return the rows whose windows leave their sequence."""
+    firsts, lengths = np.arange(offsets[-1]) + window.start, np.diff(offsets)
+    begins, ends = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
+    return np.flatnonzero((firsts < begins) | (firsts + window.taps > ends))
+
+
+def _copied(x, offsets, window, padding, rows):
+    """Return the windows of some rows, `(len(rows), taps * features)`."""
+    at, of_padding = _places(offsets, window, rows, np.arange(window.taps))
+    windows = empty((at.size, x.shape[1]), x)
+    gather_rows(x, at.ravel(), windows)
+    if padding is not None:
+        outside = np.flatnonzero(at < 0)
+        windows[outside] = padding[of_padding.ravel()[outside]]
+    return windows.reshape(len(rows), window.taps * x.shape[1])
+
+
+def _places(offsets, window, rows, taps):
+    """Return the row at some taps of the windows of rows, and the row of padding; each is -1 where it is the other."""
+    sequence = np.searchsorted(offsets, rows, side="right")[:, None] - 1
+    begins, ends, at = offsets[sequence], offsets[sequence + 1], rows[:, None] + window.start + taps
+    of_padding = np.where(at < begins, at - begins + window.up, np.where(at >= ends, at - ends + window.up, -1))
+    return np.where(of_padding < 0, at, -1), of_padding
+
+
+@sequence_conv.infer
+def _infer(x, weight, bias, padding, filter_size, padding_start):
+    given = {"bias": bias, "padding": padding}
+    check_float("sequence_conv", x=x, weight=weight, **{name: spec for name, spec in given.items() if spec})
+    window = _check_window("sequence_conv", x, weight, filter_size, padding_start)
+    check_rank("sequence_conv", "x", x, 2)
+    check_shape("sequence_conv", "x", x, (-1, weight.shape[0] // filter_size))
+    if bias:
+        check_shape("sequence_conv", "bias", bias, weight.shape[1:])
+    if padding:
+        check_shape("sequence_conv", "padding", padding, (window.padding_rows, x.shape[1]))
+    return TensorSpec((x.shape[0], weight.shape[1]), x.dtype, x.lod_level)
+
+
+def _check_window(op, x, weight, filter_size, padding_start):
+    """Return the window, or raise unless a weight is one for it; `x` are the rows that it is over."""
+    check_lod_level(op, "x", x)
+    check_rank(op, "weight", weight, 2)
+    if not 1 <= filter_size <= _FARTHEST:
+        raise OutOfRangeError(f"{op}, filter_size", expected="at least 1", got=filter_size)
+    if padding_start is not None and abs(padding_start) > _FARTHEST:
+        raise OutOfRangeError(f"{op}, padding_start", expected=f"{-_FARTHEST} to {_FARTHEST}", got=padding_start)
+    if 0 in weight.shape or (weight.shape[0] > 0 and weight.shape[0] % filter_size):
+        expected = f"(filter_size * features, filters), with a filter_size of {filter_size}"
+        raise ShapeError(f"{op}, weight", expected=expected, got=f"shape {weight.shape}")
+    return Window.of(filter_size, padding_start)
+
+
+# Gradients.  That of a row is the product of a window of the result's gradient with the weights, in reverse order.
+
+
+@sequence_conv.grad
+def _grad(inputs, outputs, d_outputs, **constants):
+    (x, weight, _, padding), (d,) = inputs, d_outputs
+    wanted = [variable is not None and variable.requires_grad for variable in inputs]
+    return [
+        apply("sequence_conv_grad", d, weight, **constants) if wanted[0] else None,
+        apply("sequence_conv_weight_grad", d, x, weight, padding, **constants) if wanted[1] else None,
+        apply("row_sum", d) if wanted[2] else None,
+        apply("sequence_conv_padding_grad", d, weight, padding, **constants) if wanted[3] else None,
+    ]
+
+
+def _of_rows(inputs, outputs, filter_size, padding_start):
+    """2 k n per row for a weight of (k, n)."""
+    d, weight = inputs
+    return 2 * known(d.shape[0]) * size(weight)
+
+
+@operator(cost=_of_rows)
+def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None):
+    """Return the gradient of the rows of `sequence_conv`."""
+    start, taps = Window.of(filter_size, padding_start)
+    turned = _turned(as_operand(weight.data), taps)[::-1].reshape(-1, len(weight.data) // taps)
+    offsets = levels_of(d.structure)[-1]
+    return d.like(_products(as_operand(d.data), offsets, Window(1 - start - taps, taps), as_operand(turned)))
+
+
+def _turned(weight, taps):
+    """Return the weights of each tap transposed, `(taps, filters, features)`."""
+    return weight.reshape(taps, -1, weight.shape[1]).transpose(0, 2, 1)
+
+
+@sequence_conv_grad.infer
+def _infer_grad(d, weight, filter_size, padding_start):
+    check_float("sequence_conv_grad", d=d, weight=weight)
+    _check_window("sequence_conv_grad", d, weight, filter_size, padding_start)
+    check_shape("sequence_conv_grad", "d", d, (-1, weight.shape[1]))
+    return d._replace(shape=(d.shape[0], weight.shape[0] // filter_size))
+
+
+def _of_weight(inputs, outputs, filter_size, padding_start):
+    """2 k n per row for a weight of (k, n)."""
+    return 2 * known(inputs[0].shape[0]) * size(inputs[2])
+
+
+@operator(cost=_of_weight)
+def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, padding_start: int | None):
+    """Return the gradient of the weight of `sequence_conv`."""
+    window, offsets, rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], np.arange(len(d.data))
+    initial = np.zeros((1, x.shape[1]), x.dtype) if padding is None else as_operand(padding.data)
+    d_rows, x_rows = as_operand(d.data), as_operand(x.data)
+    d_weight = np.empty((filter_size, x.shape[1], d.shape[1]), x.dtype)
+    for tap in range(filter_size):
+        at, of_padding = _places(offsets, window, rows, tap)
+        listed = np.where(at < 0, -1 - (0 if padding is None else of_padding), at).ravel()
+        of_tap = row_sums.Factor(0, d.shape[1], x_rows, 0, x.shape[1], initial, listed)
+        nothing = row_sums.Factor(0, 0, initial, 0, 0, initial, ALL_ROWS)
+        d_weight[tap] = row_sums.row_products(d_rows, of_tap, nothing)[0].T
+    return LoDTensor.wrap(d_weight.reshape(-1, d.shape[1]))
+
+
+@sequence_conv_weight_grad.infer
+def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
+    op = "sequence_conv_weight_grad"
+    check_float(op, d=d, x=x, weight=weight, **({"padding": padding} if padding else {}))
+    window = _check_window(op, d, weight, filter_size, padding_start)
+    check_shape(op, "d", d, (-1, weight.shape[1]))
+    check_shape(op, "x", x, (d.shape[0], weight.shape[0] // filter_size))
+    if padding:
+        check_shape(op, "padding", padding, (window.padding_rows, x.shape[1]))
+    return weight
+
+
+def _of_padding(inputs, outputs, filter_size, padding_start):
+    """2 k n for each row of padding, for a weight of (k, n)."""
+    return 2 * known(inputs[2].shape[0]) * size(inputs[1])
+
+
+@operator(cost=_of_padding)
+def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_start: int | None):
+    """Return the gradient of the padding of `sequence_conv`."""
+    window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
+    edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
+    sums = np.zeros((count * filter_size, filters), d.dtype)  # of the rows whose tap a row of padding is
+    for tap in range(filter_size):
+        at, of_padding = _places(offsets, window, edges, tap)
+        outside = np.flatnonzero(at < 0)
+        ids = of_padding[outside, 0] * filter_size + tap
+        scatter_add_rows(d_rows[edges[outside]], ids, sums)
+    d_padding = np.empty(padding.shape, d.dtype)
+    turned = _turned(as_operand(weight.data), filter_size).reshape(filter_size * filters, -1)
+    gemm.product(sums.reshape(count, filter_size * filters), as_operand(turned), d_padding)
+    return LoDTensor.wrap(d_padding)
+
+
+@sequence_conv_padding_grad.infer
+def _infer_padding_grad(d, weight, padding, filter_size, padding_start):
+    op = "sequence_conv_padding_grad"
+    check_float(op, d=d, weight=weight, padding=padding)
+    window = _check_window(op, d, weight, filter_size, padding_start)
+    check_shape(op, "d", d, (-1, weight.shape[1]))
+    check_shape(op, "padding", padding, (window.padding_rows, weight.shape[0] // filter_size))
+    return padding
+
+
+@sequence_conv.examples
+def _examples(rng):
+    for filter_size, padding_start in ((3, None), (1, 0), (2, 1), (4, -5), (3, -1), (7, -3)):
+        window = Window.of(filter_size, padding_start)
+        weight, bias = rng.standard_normal((2 * filter_size, 3)), rng.standard_normal(3)
+        padding = rng.standard_normal((window.padding_rows, 2))
+        constants = {"filter_size": filter_size, "padding_start": padding_start}
+        yield [rows(rng, 2), weight, bias, padding], constants
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), weight, None, padding], constants
+        yield [rows(rng, 2, lod=lod), weight, None, None], constants

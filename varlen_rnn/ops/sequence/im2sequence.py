@@ -1,0 +1,136 @@
+"""Images as sequences of their windows, row by row of the image: what a recurrent layer reads of a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, check_list, shown
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.tape.checks import check_float, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
+
+
+@operator(name="im2sequence", cost=nothing)
+def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]):
+    """Return the windows of images as rows, one sequence per image."""
+    images, counts = _padded(x.data, padding), _counts(x.shape, filter_size, stride, padding)
+    windows = np.lib.stride_tricks.sliding_window_view(images, filter_size, axis=(2, 3))
+    windows = windows[:, :, :: stride[0], :: stride[1]].transpose(0, 2, 3, 1, 4, 5)
+    rows = windows.reshape(len(images) * counts[0] * counts[1], x.shape[1] * filter_size[0] * filter_size[1])
+    return LoDTensor.wrap(np.ascontiguousarray(rows), _lod(x, counts))
+
+
+def _padded(data, padding):
+    """Return images with zeros around them."""
+    up, left, down, right = padding
+    return np.pad(data, ((0, 0), (0, 0), (up, down), (left, right)))
+
+
+def _counts(shape, filter_size, stride, padding):
+    """Return how many windows are below each other, and beside each other."""
+    around = padding[0] + padding[2], padding[1] + padding[3]
+    sizes = zip(shape[2:], around, filter_size, stride, strict=True)
+    return tuple(-1 if n == -1 else (n + more - window) // step + 1 for n, more, window, step in sizes)
+
+
+def _lod(x, counts):
+    return LoD([*levels_of(x.structure), np.arange(len(x.data) + 1) * (counts[0] * counts[1])])
+
+
+@_im2sequence.infer
+def _infer(x, filter_size, stride, padding):
+    check_float("im2sequence", x=x)
+    check_rank("im2sequence", "x", x, 4, "images, channels, height, width")
+    for name, given, count in (("filter_size", filter_size, 2), ("stride", stride, 2), ("padding", padding, 4)):
+        lowest = 0 if name == "padding" else 1
+        if len(given) != count or min(given) < lowest:
+            raise ShapeError(f"im2sequence, {name}", expected=f"{count} of at least {lowest}", got=given)
+    for n, window, before, behind in zip(x.shape[2:], filter_size, padding[:2], padding[2:], strict=True):
+        if n != -1 and window > n:
+            raise OutOfRangeError("im2sequence, filter_size", expected=f"at most {n}, as the image has", got=window)
+        if max(before, behind) >= window:
+            expected, hint = f"less than {window}, the filter_size", "a window of padding alone is zeros"
+            raise OutOfRangeError("im2sequence, padding", expected=expected, got=max(before, behind), hint=hint)
+    counts = x.shape[0], *_counts(x.shape, filter_size, stride, padding)
+    features = -1 if x.shape[1] == -1 else x.shape[1] * filter_size[0] * filter_size[1]
+    return TensorSpec((-1 if -1 in counts else counts[0] * counts[1] * counts[2], features), x.dtype, x.lod_level + 1)
+
+
+def _additions(inputs, outputs, **constants):
+    """1 per element of the windows."""
+    return size(inputs[1])
+
+
+@_im2sequence.backward("x", cost=_additions)
+def _im2sequence_grad(x, d_out, filter_size, stride, padding):
+    (height, width), counts = filter_size, _counts(x.shape, filter_size, stride, padding)
+    check_shape("im2sequence_grad", "d_out", d_out, (len(x.data) * counts[0] * counts[1], x.shape[1] * height * width))
+    windows = d_out.data.reshape(len(x.data), *counts, x.shape[1], height, width)
+    d_images = _padded(np.zeros(x.shape, x.dtype), padding)
+    ends = (counts[0] - 1) * stride[0] + 1, (counts[1] - 1) * stride[1] + 1
+    for i in range(height):
+        for j in range(width):
+            places = d_images[:, :, i : i + ends[0] : stride[0], j : j + ends[1] : stride[1]]
+            places += windows[..., i, j].transpose(0, 3, 1, 2)
+    inside = d_images[:, :, padding[0] : padding[0] + x.shape[2], padding[1] : padding[1] + x.shape[3]]
+    return x.like(np.ascontiguousarray(inside))
+
+
+@_im2sequence.examples
+def _examples(rng):
+    yield [rng.standard_normal((2, 3, 4, 5))], {"filter_size": (2, 3), "stride": (1, 2), "padding": (1, 0, 0, 2)}
+    yield [rng.standard_normal((2, 1, 3, 3))], {"filter_size": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0)}
+    yield [rng.standard_normal((0, 1, 3, 3))], {"filter_size": (3, 1), "stride": (1, 1), "padding": (0, 0, 0, 0)}
+
+
+def im2sequence(
+    x: Rows, filter_size: int | Iterable[int], stride: int | Iterable[int] = 1, padding: int | Iterable[int] = 0
+) -> Variable:
+    """Return the windows of images as rows, those of an image one sequence: from left to right, then downwards.
+
+    Parameters
+    ----------
+    x : Variable or array, shape `(images, channels, height, width)`
+        float32 or float64.
+    filter_size : int or (height, width)
+        Of a window, at most that of an image.
+    stride : int or (down, to the right)
+        Pixels from a window to the next.
+    padding : int, (up and down, left and right) or (up, left, down, right)
+        Zeros around an image, less than the filter size.
+
+    Returns
+    -------
+    Variable of shape `(images * windows, channels * height * width of a window)`
+        The last of its levels counts the windows of each image; those above are the levels of `x`.
+
+    Examples
+    --------
+    >>> y = im2sequence(np.arange(6.0).reshape(1, 1, 2, 3), filter_size=2)
+    >>> np.asarray(y), y.lod()
+    (array([[0., 1., 3., 4.],
+           [1., 2., 4., 5.]]), [[0, 2]])
+
+    Source: the operator `im2sequence` of PaddlePaddle Fluid, without its sizes of images within a batch.
+    """
+    sizes = {"filter_size": _numbers("filter_size", filter_size, 2), "stride": _numbers("stride", stride, 2)}
+    around = _numbers("padding", padding, 2, 4)
+    around = around if len(around) == 4 else around * 2
+    return apply("im2sequence", required(x, "im2sequence, x"), **sizes, padding=around)
+
+
+def _numbers(name: str, given: int | Iterable[int], *counts: int) -> tuple[int, ...]:
+    """Return as many numbers as one of `counts`, or raise: one integer stands for two."""
+    what = f"im2sequence, {name}"
+    if not hasattr(given, "__iter__"):
+        return (check_int(given, what),) * 2
+    numbers = tuple(check_int(number, what) for number in check_list(given, what))
+    if len(numbers) not in counts:
+        raise ShapeError(what, expected=f"an integer, or {' or '.join(map(str, counts))} of them", got=shown(given))
+    return numbers

@@ -1,0 +1,298 @@
+"""Into a padded batch and out of it: one row of steps per sequence of the last level, for code that knows no LoD."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.device import as_operand, empty
+from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.rows import gather_rows
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.tape.checks import check_integer, check_lod_level, check_rank, check_shape, shared_lod
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
+_INT64 = np.dtype(np.int64)
+_MOST_STEPS = 2**24  # a description of a few bytes cannot ask for more memory
+
+# Places: a padded batch has `steps` of them for each sequence, whatever its length.
+
+
+def places_of_rows(offsets, steps, reverse=False):
+    """Return the row at each place of a padded batch, `(sequences, steps)`, -1 where there is none.
+
+    Examples
+    --------
+    >>> places_of_rows(np.array([0, 2, 2, 5]), 3)
+    array([[ 0,  1, -1],
+           [-1, -1, -1],
+           [ 2,  3,  4]])
+    """
+    lengths, step = np.diff(offsets)[:, None], np.arange(steps)
+    rows = offsets[:-1, None] + (lengths - 1 - step if reverse else step)
+    return np.where(step < lengths, rows, -1)
+
+
+def rows_at_places(places):
+    """Return the place of each row, counted through all of `places`.
+
+    Examples
+    --------
+    >>> rows_at_places(places_of_rows(np.array([0, 2, 2, 5]), 3))
+    array([0, 1, 6, 7, 8])
+    """
+    places = places.ravel()
+    taken = np.flatnonzero(places >= 0)
+    back = np.empty(len(taken), np.int64)
+    back[places[taken]] = taken
+    return back
+
+
+def _taken(data, places, *shape):
+    """Return the rows that an index lists, (rows, features) -> shape; zeros where it is -1."""
+    out = empty((places.size, data.shape[1]), data)
+    gather_rows(data, places.ravel(), out)
+    return out.reshape(shape)
+
+
+def _flat_places(data):
+    """Return a padded batch as one row per place."""
+    return as_operand(data).reshape(data.shape[0] * data.shape[1], math.prod(data.shape[2:]))
+
+
+def _check_maxlen(op, maxlen):
+    if maxlen is not None and not 0 <= maxlen <= _MOST_STEPS:
+        raise OutOfRangeError(f"{op}, maxlen", expected=f"0 to {_MOST_STEPS}, or None for the longest", got=maxlen)
+
+
+# Rows into a padded batch.
+
+
+@operator(outputs=("out", "length"), cost=nothing)
+def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
+    """Return the sequences of the last level side by side, padded at their ends, and their lengths.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of any data type with at least one level.
+    pad_value : float
+        What stands behind the end of a sequence; one that the data type of `x` holds.
+    maxlen : int, optional
+        The steps of the padded batch, at least the longest sequence; by default the longest.
+
+    Returns
+    -------
+    out : Variable of shape `(sequences, maxlen, ...)`
+        With more levels, it keeps those above the last, as `sequence_pool` does.
+    length : Variable of shape `(sequences,)`, int64
+
+    Raises
+    ------
+    OutOfRangeError
+        A sequence is longer than `maxlen`.
+
+    Examples
+    --------
+    >>> out, length = sequence_pad(LoDTensor(np.array([1.0, 2.0, 3.0]), [[0, 2, 2, 3]]), pad_value=-1.0)
+    >>> np.asarray(out)
+    array([[ 1.,  2.],
+           [-1., -1.],
+           [ 3., -1.]])
+    >>> np.asarray(length)
+    array([2, 0, 1])
+
+    Source: the operator `sequence_pad` of PaddlePaddle Fluid, which knows one level and fails on a batch without rows.
+    """
+    *above, offsets = levels_of(x.structure)
+    lengths = np.diff(offsets)
+    steps = _steps("sequence_pad", lengths, maxlen)
+    places = places_of_rows(offsets, steps)
+    out = _taken(flat(x.data), places, len(lengths), steps, *x.shape[1:])
+    if pad_value != 0:
+        out[places < 0] = pad_value
+    lod = LoD(above)
+    return LoDTensor.wrap(out, lod), LoDTensor.wrap(lengths, lod)
+
+
+def _steps(op, lengths, maxlen):
+    """Return the steps of a padded batch, or raise where a sequence has more."""
+    longest = int(lengths.max(initial=0))
+    if maxlen is not None and longest > maxlen:
+        raise OutOfRangeError(f"{op}, maxlen", expected=f"at least {longest}, the longest sequence", got=maxlen)
+    return longest if maxlen is None else maxlen
+
+
+@sequence_pad.infer
+def _infer_pad(x, pad_value, maxlen):
+    check_moved("sequence_pad", "x", x)
+    check_lod_level("sequence_pad", "x", x)
+    _check_maxlen("sequence_pad", maxlen)
+    if not _holds(x.dtype, pad_value):
+        raise ShapeError("sequence_pad, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
+    out = TensorSpec((-1, -1 if maxlen is None else maxlen, *x.shape[1:]), x.dtype, x.lod_level - 1)
+    return out, TensorSpec((-1,), _INT64, x.lod_level - 1)
+
+
+def _holds(dtype, number):
+    """Return whether a data type holds a number: to the last digit if it is one of integers."""
+    with np.errstate(all="ignore"):
+        held = np.float64(number).astype(dtype)
+        return bool(np.isfinite(held) == np.isfinite(number) if dtype.kind in "fc" else held == number)
+
+
+@sequence_pad.backward("x", cost=nothing)
+def _pad_grad(x, d_out, pad_value, maxlen):
+    offsets = levels_of(x.structure)[-1]
+    lengths = np.diff(offsets)
+    steps = _steps("sequence_pad_grad", lengths, maxlen)
+    check_shape("sequence_pad_grad", "d_out", d_out, (len(lengths), steps, *x.shape[1:]))
+    back = rows_at_places(places_of_rows(offsets, steps))
+    return x.like(_taken(_flat_places(d_out.data), back, *x.shape))
+
+
+@sequence_pad.examples
+def _examples_of_pad(rng):
+    yield [rows(rng, 3)], {"pad_value": 0.5, "maxlen": None}
+    yield [rows(rng)], {"pad_value": 0.0, "maxlen": 4}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod)], {"pad_value": -1.0, "maxlen": None}
+
+
+# A padded batch into rows.
+
+
+@operator(cost=nothing)
+def sequence_unpad(x, length):
+    """Return the rows of a padded batch without its padding, with a last level of these lengths.
+
+    Parameters
+    ----------
+    x : Variable or array, shape `(sequences, steps, ...)`
+        Of any data type.
+    length : Variable or array of integers, shape `(sequences,)`
+        At least 0 and at most `steps`.
+
+    Returns
+    -------
+    Variable of shape `(rows, ...)`; the last of its levels has the lengths, those above are the levels of `x`.
+
+    Raises
+    ------
+    OutOfRangeError
+        A length is negative, or more than `steps`.
+
+    Examples
+    --------
+    >>> y = sequence_unpad(np.array([[1.0, 2.0], [-1.0, -1.0], [3.0, -1.0]]), np.array([2, 0, 1]))
+    >>> np.asarray(y), y.lod()
+    (array([1., 2., 3.]), [[0, 2, 2, 3]])
+
+    Source: the operator `sequence_unpad` of PaddlePaddle Fluid, where scalar steps become rows of one element.
+    """
+    offsets = _offsets("sequence_unpad", x, length)
+    back = rows_at_places(places_of_rows(offsets, x.shape[1]))
+    out = _taken(_flat_places(x.data), back, len(back), *x.shape[2:])
+    above = shared_lod("sequence_unpad", x, length, names=("x", "length"))
+    return LoDTensor.wrap(out, LoD([*levels_of(above), offsets]))
+
+
+def _offsets(op, x, length):
+    """Return the offsets of sequences of these lengths, or raise where one does not fit its row."""
+    lengths = length.data.astype(_INT64)
+    if len(lengths) != len(x.data):
+        raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, as x has rows", got=len(lengths))
+    wrong = np.flatnonzero((lengths < 0) | (lengths > x.shape[1]))
+    if len(wrong):
+        what, expected = f"{op}, length, entry {wrong[0]}", f"0 to {x.shape[1]}, the steps of x"
+        raise OutOfRangeError(what, expected=expected, got=int(length.data[wrong[0]]))
+    return np.concatenate(([0], np.cumsum(lengths)))
+
+
+@sequence_unpad.infer
+def _infer_unpad(x, length):
+    check_moved("sequence_unpad", "x", x)
+    check_integer("sequence_unpad", length=length)
+    check_rank("sequence_unpad", "length", length, 1)
+    if len(x.shape) < 2:
+        raise ShapeError("sequence_unpad, x", expected="(sequences, steps, ...)", got=f"shape {x.shape}")
+    check_shape("sequence_unpad", "length", length, (x.shape[0],))
+    return TensorSpec((-1, *x.shape[2:]), x.dtype, max(x.lod_level, length.lod_level) + 1)
+
+
+@sequence_unpad.backward("x", cost=nothing)
+def _unpad_grad(x, length, d_out):
+    offsets = _offsets("sequence_unpad_grad", x, length)
+    check_shape("sequence_unpad_grad", "d_out", d_out, (int(offsets[-1]), *x.shape[2:]))
+    return x.like(_taken(flat(d_out.data), places_of_rows(offsets, x.shape[1]), *x.shape))
+
+
+@sequence_unpad.examples
+def _examples_of_unpad(rng):
+    yield [rng.standard_normal((4, 3, 2)), np.array([2, 0, 3, 1])], {}
+    yield [rng.standard_normal((2, 3)), np.array([0, 0], np.int32)], {}
+    yield [rng.standard_normal((0, 3, 2)), np.array([], np.int64)], {}
+    yield [rows(rng, 3), np.array([3, 0, 1, 2, 0, 3])], {}
+
+
+# Where a padded batch has rows.
+
+
+@operator(cost=nothing)
+def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
+    """Return 1 for each step before the end of a sequence, and 0 from there on.
+
+    Parameters
+    ----------
+    lengths : Variable or array of integers, any shape
+        At least 0.
+    maxlen : int, optional
+        The steps; by default as many as the longest has.  A sequence may be longer: its mask is all ones.
+    dtype : {"bool", "int32", "int64", "float32", "float64"}
+
+    Returns
+    -------
+    Variable of shape `(*lengths.shape, maxlen)`; it has no gradient.
+
+    Examples
+    --------
+    >>> np.asarray(sequence_mask(np.array([2, 0, 3])))
+    array([[1, 1, 0],
+           [0, 0, 0],
+           [1, 1, 1]])
+
+    Source: the operator `sequence_mask` of PaddlePaddle Fluid, where a `maxlen` of 0 is an error.
+    """
+    data = lengths.data.astype(_INT64)
+    wrong = np.flatnonzero(data < 0)
+    if len(wrong):
+        what = f"sequence_mask, lengths, entry {wrong[0]}"
+        raise OutOfRangeError(what, expected="at least 0", got=data.flat[wrong[0]])
+    steps = int(data.max(initial=0)) if maxlen is None else maxlen
+    _check_maxlen("sequence_mask", steps)
+    return lengths.like((np.arange(steps) < data[..., None]).astype(dtype))
+
+
+@sequence_mask.infer
+def _infer_mask(lengths, maxlen, dtype):
+    check_integer("sequence_mask", lengths=lengths)
+    _check_maxlen("sequence_mask", maxlen)
+    if dtype not in MASK_TYPES:
+        raise ShapeError("sequence_mask, dtype", expected=f"one of {MASK_TYPES}", got=repr(dtype))
+    return TensorSpec((*lengths.shape, -1 if maxlen is None else maxlen), np.dtype(dtype), lengths.lod_level)
+
+
+@sequence_mask.grad
+def _grad_of_mask(inputs, outputs, d_outputs, maxlen, dtype):
+    return [None]
+
+
+@sequence_mask.examples
+def _examples_of_mask(rng):
+    yield [np.array([2, 0, 3])], {"maxlen": None, "dtype": "int64"}
+    yield [np.array([[2], [0]], np.int32)], {"maxlen": 1, "dtype": "float64"}
+    yield [np.array([], np.int64)], {"maxlen": None, "dtype": "bool"}

@@ -1,0 +1,64 @@
+"""Softmax over the rows of each sequence, as the weights of an attention are."""
+
+from varlen_rnn.device import empty
+from varlen_rnn.kernels import softmax
+from varlen_rnn.lod import levels_of
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.tape.declare import operator
+
+
+@operator
+def sequence_softmax(x):
+    """Return the softmax over the rows of each sequence, of every element on its own: positive, and 1 in sum.
+
+    The last level tells the sequences.  The maximum is subtracted, so large numbers are no trouble; an infinite one, or
+    NaN, makes NaN.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor, shape `(rows, ...)`
+        float32 or float64, with at least one level.
+
+    Returns
+    -------
+    Variable like `x`, with its LoD
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import LoDTensor
+    >>> x = LoDTensor(np.array([1e9, 1e9, -5.0]), [[0, 2, 2, 3]])
+    >>> np.asarray(sequence_softmax(x))
+    array([0.5, 0.5, 1. ])
+
+    Source: the operator `sequence_softmax` of PaddlePaddle Fluid, which takes rows of one element and lets large
+    numbers overflow.
+    """
+    data = flat(x.data)
+    out = empty(data.shape, data)
+    softmax.softmax(data, levels_of(x.structure)[-1], out)
+    return x.like(out.reshape(x.shape))
+
+
+@sequence_softmax.infer
+def _infer(x):
+    check_float("sequence_softmax", x=x)
+    check_lod_level("sequence_softmax", "x", x)
+    return x
+
+
+@sequence_softmax.backward("x")
+def _softmax_grad(x, out, d_out):
+    d_x = empty(flat(x.data).shape, x.data)
+    softmax.softmax_grad(flat(out.data), flat(d_out.data), levels_of(x.structure)[-1], d_x)
+    return x.like(d_x.reshape(x.shape))
+
+
+@sequence_softmax.examples
+def _examples(rng):
+    yield [rows(rng)], {}
+    yield [rows(rng, 3)], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, 2, lod=lod)], {}
