@@ -214,7 +214,7 @@ class SequenceConv(Module):
         self.weight = uniform((depth, num_filters), depth, dtype)
         self.bias = uniform((num_filters,), depth, dtype) if bias else None
         trainable = check_flag(trainable_padding, "trainable_padding")
-        self.padding = Parameter(_drawn((outside, input_size), np.zeros).astype(dtype)) if trainable else None
+        self.padding = Parameter(drawn((outside, input_size), np.zeros).astype(dtype)) if trainable else None
 
     def forward(self, x: Rows) -> Variable:
         """Return rows of `num_filters`, as many as `x` has."""

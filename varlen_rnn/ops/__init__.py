@@ -42,6 +42,6 @@ from varlen_rnn.ops.sequence import (
     row_conv,
     segment_inputs,
     single_rows,
-    softmax,
     zeros,
 )
+from varlen_rnn.ops.sequence import softmax as of_sequences
