@@ -20,14 +20,20 @@ from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
+from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
 from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.join import sequence_concat
 from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
-from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.sequence.pool import sequence_first_step, sequence_last_step, sequence_pool
 from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
+from varlen_rnn.ops.sequence.reorder import reorder_by_rank
+from varlen_rnn.ops.sequence.reverse import sequence_reverse
 from varlen_rnn.ops.sequence.row_conv import row_conv
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
+from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
+from varlen_rnn.ops.sequence.structure import lod_append, lod_reset
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
@@ -84,6 +90,8 @@ __all__ = [
     "init_memories",
     "load",
     "load_inference_model",
+    "lod_append",
+    "lod_reset",
     "manual_seed",
     "nn",
     "no_grad",
@@ -92,15 +100,23 @@ __all__ = [
     "optim",
     "program_guard",
     "release_memory",
+    "reorder_by_rank",
     "row_conv",
     "save",
     "save_inference_model",
     "segment_inputs",
+    "sequence_concat",
     "sequence_conv",
     "sequence_cumsum",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
     "sequence_mask",
     "sequence_pad",
     "sequence_pool",
+    "sequence_reverse",
+    "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",
     "set_num_threads",

@@ -4,13 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.pad import places_of_rows, rows_at_places
+from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -25,9 +24,7 @@ def take_rows(x, index):
     places = _places(index, len(x.data))
     if _stay(places, len(x.data)):
         return index.like(x.data)
-    out = empty((len(places), x.shape[1]), x.data)
-    gather_rows(np.ascontiguousarray(x.data), places, out)
-    return index.like(out)
+    return index.like(rows_taken(x.data, places))
 
 
 @take_rows.infer
@@ -60,18 +57,7 @@ def _additions(inputs, outputs):
 @take_rows.backward("x", cost=_additions)
 def _take_rows_grad(x, index, d_out):
     places = _places(index, len(x.data))
-    if _stay(places, len(x.data)):
-        return x.like(d_out.data)
-    d_x, d_rows = empty(x.shape, x.data), np.ascontiguousarray(d_out.data)
-    taken = np.flatnonzero(places >= 0)
-    origin = np.full(len(d_x), -1)
-    origin[places[taken]] = taken
-    if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
-        gather_rows(d_rows, origin, d_x)
-    else:
-        d_x[...] = 0
-        scatter_add_rows(d_rows[taken], places[taken], d_x)
-    return x.like(d_x)
+    return x.like(d_out.data if _stay(places, len(x.data)) else rows_taken_grad(d_out.data, places, len(x.data)))
 
 
 @take_rows.examples

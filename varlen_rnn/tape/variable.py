@@ -19,7 +19,7 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.lod_input import as_rows
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record, was_updated
@@ -28,7 +28,7 @@ from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, find
 from varlen_rnn.tape.run import check_in_place, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
-from varlen_rnn.typing import Rows
+from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
@@ -149,6 +149,21 @@ class Variable:
     def detach(self) -> Variable:
         """Return a Variable of the same value that remembers nothing."""
         return Variable(self.value)
+
+    def with_lod(self, lod: LoD | Iterable[Offsets] | Variable | LoDTensor) -> Variable:
+        """Return the same rows with another LoD: a LoD, offsets of each level, or what has it.
+
+        Examples
+        --------
+        >>> Variable([1.0, 2.0, 3.0]).with_lod([[0, 2, 3]]).lod()
+        [[0, 2, 3]]
+        """
+        if isinstance(lod, (Variable, LoDTensor)):
+            return apply("lod_reset", self, lod, target_lod=None)
+        lod = LoD(lod)
+        if lod.num_levels == 1:
+            return apply("lod_reset", self, None, target_lod=tuple(lod.offsets()[0]))
+        return apply("lod_reset", self, LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod), target_lod=None)
 
     def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""

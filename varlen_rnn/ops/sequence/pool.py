@@ -1,4 +1,6 @@
-"""Pooling: the last level becomes one row per sequence; the level above it, if any, then counts those rows."""
+"""Pooling: the sequences of a level become one row each; the level above it, if any, then counts those rows."""
+
+from __future__ import annotations
 
 import math
 
@@ -9,29 +11,35 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
-from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
 
 
 @operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element)
-def sequence_pool(x, pool_type: str):
+def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows with at least one level; the last level is pooled.
+        Rows with at least one level.
     pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
+    pad_value : float
+        What becomes of a sequence without rows.
+    level : int
+        Whose sequences are pooled, with all rows below them; -1 is the last.
 
     Returns
     -------
-    Variable of shape `(sequences, ...)`; zeros for an empty sequence.  With more levels, it keeps those above.
+    Variable of shape `(sequences, ...)`, with the levels above
 
     Examples
     --------
@@ -41,7 +49,7 @@ def sequence_pool(x, pool_type: str):
 
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
-    offsets, rows = levels_of(x.structure)[-1], flat(x.data)
+    offsets, rows = _offsets(x, level), flat(x.data)
     out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
     index = np.empty((0, rows.shape[1]), np.int64)
     if pool_type == "max":
@@ -51,18 +59,26 @@ def sequence_pool(x, pool_type: str):
         index = _ends(offsets, pool_type, rows.shape[1])
         pool.pick_rows(rows, index, out)
     else:
-        pool.pool_sum(rows, offsets, _scale(x, pool_type), out)
-    lod = LoD(levels_of(x.structure)[:-1]) if x.num_levels > 1 else NO_LOD
+        pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
+    if pad_value != 0:
+        out[offsets[:-1] == offsets[1:]] = pad_value
+    above = levels_of(x.structure)[: level % x.num_levels]
+    lod = LoD(above) if above else NO_LOD
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
 
 
-def _scale(x, pool_type):
+def _offsets(x, level):
+    """Return where the rows of each sequence of a level begin and end."""
+    return levels_of(x.structure)[-1] if level == -1 else x.structure.rows_of_level(level)
+
+
+def _scale(x, pool_type, level):
     """Return the factor of each sum; kept with the LoD, for the gradient."""
-    return remember(x.structure, ("scale", pool_type, x.dtype), _scale_of, x, pool_type)
+    return remember(x.structure, ("scale", pool_type, x.dtype, level), _scale_of, x, pool_type, level)
 
 
-def _scale_of(x, pool_type):
-    offsets = x.structure.levels[-1]
+def _scale_of(x, pool_type, level):
+    offsets = _offsets(x, level)
     if pool_type == "sum":
         return np.ones(len(offsets) - 1, x.dtype)
     lengths = np.maximum(1, offsets[1:] - offsets[:-1])
@@ -77,17 +93,20 @@ def _ends(offsets, pool_type, width):
 
 
 @sequence_pool.infer
-def _infer(x, pool_type):
+def _infer(x, pool_type, pad_value, level):
     check_float("sequence_pool", x=x)
     check_lod_level("sequence_pool", "x", x)
     if pool_type not in POOL_TYPES:
         raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
-    return TensorSpec((-1, *x.shape[1:]), x.dtype, x.lod_level - 1), _PICKED
+    if not -x.lod_level <= level < x.lod_level:
+        expected = f"{-x.lod_level} <= level < {x.lod_level}, a level of x"
+        raise OutOfRangeError("sequence_pool, level", expected=expected, got=level)
+    return TensorSpec((-1, *x.shape[1:]), x.dtype, level % x.lod_level), _PICKED
 
 
 @sequence_pool.backward("x")
-def _pool_grad(x, index, d_out, pool_type):
-    offsets, d_rows = x.structure.levels[-1], flat(d_out.data)
+def _pool_grad(x, index, d_out, pool_type, pad_value, level):
+    offsets, d_rows = _offsets(x, level), flat(d_out.data)
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
@@ -95,7 +114,7 @@ def _pool_grad(x, index, d_out, pool_type):
         _check_picked(index.data, d_rows, len(d_x))
         pool.pick_rows_grad(d_rows, as_operand(index.data), d_x)
     else:
-        pool.pool_sum_grad(d_rows, offsets, _scale(x, pool_type), d_x)
+        pool.pool_sum_grad(d_rows, offsets, _scale(x, pool_type, level), d_x)
     return x.like(d_x.reshape(x.shape))
 
 
@@ -108,8 +127,33 @@ def _check_picked(index, d_rows, num_rows):
 
 @sequence_pool.examples
 def _examples(rng):
+    last = {"pad_value": 0.0, "level": -1}
     for pool_type in POOL_TYPES:
-        yield [rows(rng, 3)], {"pool_type": pool_type}
-    yield [rows(rng, 2, 2)], {"pool_type": "sqrt"}
+        yield [rows(rng, 3)], {"pool_type": pool_type, **last}
+    yield [rows(rng, 2, 2)], {"pool_type": "sqrt", **last}
     for pool_type, *element in (("sum", 2, 0), ("max", 0)):  # nothing
-        yield [rows(rng, *element)], {"pool_type": pool_type}
+        yield [rows(rng, *element)], {"pool_type": pool_type, **last}
+    for pool_type in ("mean", "max", "last"):
+        yield [rows(rng, 2, lod=TROUBLES[-1])], {"pool_type": pool_type, "pad_value": 0.5, "level": 0}
+
+
+def sequence_first_step(x: Rows) -> Variable:
+    """Return the first row of each sequence of the last level, zeros of an empty one; as `sequence_pool` does.
+
+    Examples
+    --------
+    >>> np.asarray(sequence_first_step(LoDTensor(np.array([1.0, 2.0, 3.0]), [[0, 2, 3]])))
+    array([1., 3.])
+    """
+    return sequence_pool(x, "first")
+
+
+def sequence_last_step(x: Rows) -> Variable:
+    """Return the last row of each sequence of the last level, zeros of an empty one; as `sequence_pool` does.
+
+    Examples
+    --------
+    >>> np.asarray(sequence_last_step(LoDTensor(np.array([1.0, 2.0, 3.0]), [[0, 2, 3]])))
+    array([2., 3.])
+    """
+    return sequence_pool(x, "last")

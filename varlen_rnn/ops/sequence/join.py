@@ -1,0 +1,121 @@
+"""Sequences one after another along their steps."""
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.sequence.movement import check_moved
+from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.tape.checks import check_lod_level
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import Variable, apply_list
+
+
+def _joined(inputs):
+    """Return the offsets of the result, and where the rows of all inputs, one input after another, stand in it."""
+    lengths = np.stack([np.diff(levels_of(x.structure)[-1]) for x in inputs], axis=1)  # (sequences, inputs)
+    ends = np.cumsum(lengths.ravel())
+    begins = (ends - lengths.ravel()).reshape(lengths.shape)
+    places = []
+    for number, x in enumerate(inputs):
+        own = levels_of(x.structure)[-1]
+        places.append(np.arange(own[-1]) + np.repeat(begins[:, number] - own[:-1], lengths[:, number]))
+    offsets = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
+    return offsets, places
+
+
+@operator(name="sequence_concat", cost=nothing)
+def _join(*x):
+    """Return sequence i of every input, one after another, for each i."""
+    first = levels_of(x[0].structure)
+    for number, other in enumerate(x[1:], 1):
+        levels = levels_of(other.structure)
+        if len(levels[-1]) != len(first[-1]):
+            expected = f"{len(first[-1]) - 1} sequences, as the first input"
+            raise LoDError(f"sequence_concat, x_{number}", expected=expected, got=len(levels[-1]) - 1)
+        if any(not np.array_equal(*pair) for pair in zip(levels[:-1], first[:-1], strict=True)):
+            raise LoDError(f"sequence_concat, x_{number}", expected="the upper levels of the first input", got="others")
+    offsets, places = _joined(x)
+    index = np.empty(offsets[-1], np.int64)
+    index[np.concatenate(places)] = np.arange(len(index))
+    return LoDTensor.wrap(rows_taken(np.concatenate([one.data for one in x]), index), LoD([*first[:-1], offsets]))
+
+
+@_join.infer
+def _infer(*x):
+    if not x:
+        raise ShapeError("sequence_concat", expected="at least one input", got="none")
+    for number, one in enumerate(x):
+        check_moved("sequence_concat", f"x_{number}", one)
+        check_lod_level("sequence_concat", f"x_{number}", one)
+        if one.dtype != x[0].dtype:
+            raise DTypeError(f"sequence_concat, x_{number}", expected=x[0].dtype, got=one.dtype)
+        if one.shape[1:] != x[0].shape[1:] or one.lod_level != x[0].lod_level:
+            expected, got = (f"rows of {spec.shape[1:]}, {spec.lod_level} levels" for spec in (x[0], one))
+            raise ShapeError(f"sequence_concat, x_{number}", expected=expected, got=got)
+    return x[0]._replace(shape=(-1, *x[0].shape[1:]))
+
+
+@_join.grad
+def _grad(inputs, outputs, d_outputs):
+    return apply_list("sequence_split", d_outputs[0], *inputs)
+
+
+@_join.examples
+def _examples(rng):
+    other = LoD.from_lengths([[1, 2, 0, 0]])
+    yield [rows(rng, 2), rows(rng, 2, lod=other), rows(rng, 2)], {}
+    two = LoD.from_lengths([[2, 0, 1], [2, 0, 3]])
+    yield [rows(rng, lod=two), rows(rng, lod=two)], {}
+    yield [LoDTensor(np.zeros((0, 2)), [[0]])] * 2, {}
+
+
+@operator(name="sequence_split", outputs=("*out",), cost=nothing)
+def _split(joined, *like):
+    """Return the rows of each input of `sequence_concat` from its result, or from its gradient."""
+    _, places = _joined(like)
+    if sum(map(len, places)) != len(joined.data):
+        raise ShapeError("sequence_split, joined", expected="the rows of all sequences", got=f"shape {joined.shape}")
+    return tuple(x.like(rows_taken(joined.data, index)) for x, index in zip(like, places, strict=True))
+
+
+@_split.infer
+def _infer_split(joined, *like):
+    whole = _infer(*like)
+    check_moved("sequence_split", "joined", joined)
+    if joined.dtype != whole.dtype or joined.shape[1:] != whole.shape[1:]:
+        raise ShapeError(
+            "sequence_split, joined", expected=f"rows of {whole.shape[1:]} {whole.dtype}", got=joined.shape
+        )
+    return list(like)
+
+
+@_split.examples
+def _examples_split(rng):
+    other = LoD.from_lengths([[1, 2, 0, 0]])
+    yield [rng.integers(0, 9, (9, 2)), LoDTensor(np.zeros((6, 2), np.int64), [[0, 2, 2, 5, 6]]),
+           LoDTensor(np.zeros((3, 2), np.int64), other)], {}  # fmt: skip
+
+
+def sequence_concat(inputs: list) -> Variable:
+    """Return sequence i of every input, one after another along its steps, for each i.
+
+    Parameters
+    ----------
+    inputs : list of Variable or LoDTensor
+        Rows of one data type and element shape, with as many sequences of the last level, and the same levels above.
+
+    Examples
+    --------
+    >>> x, y = LoDTensor(np.array([1, 2, 3]), [[0, 1, 3]]), LoDTensor(np.array([7, 8]), [[0, 2, 2]])
+    >>> out = sequence_concat([x, y])
+    >>> np.asarray(out), out.lod()
+    (array([1, 7, 8, 2, 3]), [[0, 3, 5]])
+
+    Source: the operator `sequence_concat` of PaddlePaddle Fluid, which takes one level.
+    """
+    if not isinstance(inputs, (list, tuple)):
+        raise DTypeError("sequence_concat, inputs", expected="a list", got=type(inputs).__name__)
+    return _join(*inputs)

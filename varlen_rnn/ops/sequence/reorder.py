@@ -1,0 +1,87 @@
+"""Sequences in another order, some of them, and these together again."""
+
+import numpy as np
+
+from varlen_rnn.errors import LoDError, ShapeError
+from varlen_rnn.lod import NO_LOD, LoDTensor, take_sequences
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.sequence.movement import check_moved
+from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.tape.checks import check_kind
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE
+
+
+def _entries(x):
+    return x.num_elements(0) if x.num_levels else len(x.data)
+
+
+def _take(x, indices):
+    """Return the LoD of some sequences of level 0, or of some rows, and the rows that they are."""
+    return take_sequences(x.structure, indices) if x.num_levels else (NO_LOD, indices)
+
+
+def _check_rows(name, x):
+    check_moved(name, "x", x)
+    if not x.shape:
+        raise ShapeError(f"{name}, x", expected="rows", got="a single number")
+
+
+@operator(cost=nothing)
+def reorder_by_rank(x, rank_table):
+    """Return the sequences of level 0 of `x`, or its rows where it has no LoD, in the order of a plan, longest first.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of any data type.
+    rank_table : SortedSeqs
+        What `sort_by_seq_len` returns, of as many sequences.
+
+    Examples
+    --------
+    >>> plan = sort_by_seq_len(LoDTensor(np.zeros(5), [[0, 2, 5]]))
+    >>> np.asarray(reorder_by_rank(np.array([1.0, 2.0]), plan))
+    array([2., 1.])
+
+    Source: the operator `reorder_lod_tensor_by_rank` of PaddlePaddle Fluid.
+    """
+    lod, index = _take(x, _ranks(x, rank_table))
+    return LoDTensor.wrap(rows_taken(x.data, index), lod)
+
+
+def _ranks(x, plan):
+    if _entries(x) != plan.num_sequences:
+        expected = f"{plan.num_sequences} sequences, or rows, as the plan"
+        raise LoDError("reorder_by_rank, x", expected=expected, got=_entries(x))
+    return plan.sorted_indices
+
+
+@reorder_by_rank.infer
+def _infer(x, rank_table):
+    _check_rows("reorder_by_rank", x)
+    check_kind("reorder_by_rank", "rank_table", rank_table, LOD_RANK_TABLE)
+    return x
+
+
+@reorder_by_rank.backward("x")
+def _backward(x, rank_table, d_out):
+    _, index = _take(x, _ranks(x, rank_table))
+    return x.like(_grad_of(x, d_out, index, "reorder_by_rank_grad"))
+
+
+def _grad_of(x, d_out, index, name):
+    if not d_out.shape or len(d_out.data) != len(index):
+        raise ShapeError(f"{name}, d_out", expected=f"{len(index)} rows", got=f"shape {d_out.shape}")
+    return rows_taken_grad(d_out.data, index, len(x.data))
+
+
+@reorder_by_rank.examples
+def _examples(rng):
+    for lod in TROUBLES:
+        x = rows(rng, 2, lod=lod)
+        plan = sort_by_seq_len(LoDTensor(np.zeros(lod.levels[0][-1]), [lod.levels[0]]))
+        yield [x, plan], {}
+        yield [rng.standard_normal((len(lod.levels[0]) - 1, 2)), plan], {}

@@ -1,0 +1,56 @@
+"""The rows of every sequence from the last to the first."""
+
+import numpy as np
+
+from varlen_rnn.lod import LoDTensor, levels_of, remember
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.sequence.movement import check_moved
+from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.tape.checks import check_lod_level
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import apply
+
+
+def _index(lod):
+    offsets = levels_of(lod)[-1]
+    lengths = np.diff(offsets)
+    return np.repeat(offsets[:-1] + offsets[1:] - 1, lengths) - np.arange(offsets[-1])
+
+
+@operator(cost=nothing)
+def sequence_reverse(x):
+    """Return the rows of each sequence of the last level in the other order.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of any data type with at least one level.
+
+    Examples
+    --------
+    >>> np.asarray(sequence_reverse(LoDTensor(np.arange(5), [[0, 2, 5]])))
+    array([1, 0, 4, 3, 2])
+
+    Source: the operator `sequence_reverse` of PaddlePaddle Fluid, which takes one level.
+    """
+    return LoDTensor.wrap(rows_taken(x.data, remember(x.structure, "reverse", _index, x.structure)), x.structure)
+
+
+@sequence_reverse.infer
+def _infer(x):
+    check_moved("sequence_reverse", "x", x)
+    check_lod_level("sequence_reverse", "x", x)
+    return x
+
+
+@sequence_reverse.grad
+def _grad(inputs, outputs, d_outputs):
+    return [apply("sequence_reverse", d_outputs[0])]
+
+
+@sequence_reverse.examples
+def _examples(rng):
+    yield [rows(rng, 3)], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod)], {}

@@ -1,0 +1,87 @@
+"""Some neighbouring rows of every sequence."""
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import nothing
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.sequence.movement import check_moved
+from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.tape.checks import check_integer, check_lod_level
+from varlen_rnn.tape.declare import operator
+
+
+def _sliced(x, offset, length):
+    """Return the offsets of the result, and the row of `x` that each of its rows is."""
+    offsets, numbers = levels_of(x.structure)[-1], []
+    for name, given in (("offset", offset), ("length", length)):
+        if given.shape not in ((len(offsets) - 1,), (len(offsets) - 1, 1)):
+            expected = f"a number for each of {len(offsets) - 1} sequences"
+            raise ShapeError(f"sequence_slice, {name}", expected=expected, got=f"shape {given.shape}")
+        numbers.append(given.data.reshape(-1).astype(np.int64))
+    (begins, lengths), available = numbers, np.diff(offsets)
+    wrong = np.flatnonzero((begins < 0) | (lengths < 0) | (begins > available) | (lengths > available - begins))
+    if len(wrong):
+        i = wrong[0]
+        got = f"offset {begins[i]} and length {lengths[i]}"
+        raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=f"rows 0 to {available[i]}", got=got)
+    joined = np.concatenate([[0], np.cumsum(lengths)])
+    return joined, np.arange(joined[-1]) + np.repeat(offsets[:-1] + begins - joined[:-1], lengths)
+
+
+@operator(cost=nothing)
+def sequence_slice(x, offset, length):
+    """Return rows `offset[i]` to `offset[i] + length[i]` of each sequence i of the last level.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of any data type with at least one level.
+    offset, length : integers, shape `(sequences,)` or `(sequences, 1)`
+        A length may be 0.
+
+    Returns
+    -------
+    Variable, whose last level has these lengths; with more levels, it keeps those above
+
+    Raises
+    ------
+    OutOfRangeError
+        Rows that a sequence has not.
+
+    Examples
+    --------
+    >>> out = sequence_slice(LoDTensor(np.arange(5), [[0, 2, 5]]), np.array([1, 0]), np.array([1, 2]))
+    >>> np.asarray(out), out.lod()
+    (array([1, 2, 3]), [[0, 1, 3]])
+
+    Source: the operator `sequence_slice` of PaddlePaddle Fluid, which takes one level.
+    """
+    joined, index = _sliced(x, offset, length)
+    return LoDTensor.wrap(rows_taken(x.data, index), LoD([*levels_of(x.structure)[:-1], joined]))
+
+
+@sequence_slice.infer
+def _infer(x, offset, length):
+    check_moved("sequence_slice", "x", x)
+    check_lod_level("sequence_slice", "x", x)
+    check_integer("sequence_slice", offset=offset, length=length)
+    return x._replace(shape=(-1, *x.shape[1:]))
+
+
+@sequence_slice.backward("x")
+def _backward(x, offset, length, d_out):
+    _, index = _sliced(x, offset, length)
+    if not d_out.shape or len(d_out.data) != len(index):
+        raise ShapeError("sequence_slice_grad, d_out", expected=f"{len(index)} rows", got=f"shape {d_out.shape}")
+    return x.like(rows_taken_grad(d_out.data, index, len(x.data)))
+
+
+@sequence_slice.examples
+def _examples(rng):
+    yield [rows(rng, 3), np.array([1, 0, 0, 0]), np.array([1, 0, 2, 1])], {}
+    yield [rows(rng), np.zeros((4, 1), np.int32), np.zeros((4, 1), np.int32)], {}
+    yield [LoDTensor(np.zeros((0, 2)), [[0]]), np.zeros(0, np.int64), np.zeros(0, np.int64)], {}
+    two = LoD.from_lengths([[2, 0, 1], [2, 0, 3]])
+    yield [rows(rng, 2, lod=two), np.array([1, 0, 1]), np.array([1, 0, 2])], {}
