@@ -1,4 +1,4 @@
-"""Functions of Variables without parameters: activations, dropout, pooling and losses."""
+"""Functions of Variables without parameters: activations, normalisation, dropout, pooling and losses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Literal, TypeAlias
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_number
 from varlen_rnn.ops.elementwise import exp, log, log_softmax, relu, sigmoid, tanh
+from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "log", "log_softmax", "mse_loss",
-    "relu", "sequence_pool", "sigmoid", "softmax", "tanh",
+    "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "exp", "layer_norm", "log", "log_softmax",
+    "mse_loss", "relu", "sequence_pool", "sigmoid", "softmax", "tanh",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]

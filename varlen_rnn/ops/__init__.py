@@ -9,6 +9,7 @@ from varlen_rnn.ops import (
     elementwise,
     embedding,
     indexing,
+    layer_norm,
     losses,
     padding,
     products,
