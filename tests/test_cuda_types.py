@@ -11,7 +11,7 @@ import pytest
 from numba import config, types
 
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.kernels import pool, rows, segment, softmax, updates, windows
+from varlen_rnn.kernels import norms, pool, rows, segment, softmax, updates, windows
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
 
@@ -31,7 +31,7 @@ ALONE = "load_states", "recurrent_product", "transposed_product", "permute_state
 def kernels():
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": kernel
-        for module in (segment, rows, pool, softmax, windows, updates, gemm, row_sums)
+        for module in (segment, rows, pool, softmax, windows, norms, updates, gemm, row_sums)
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }
@@ -63,7 +63,8 @@ def argument(kernel, name, real):
         return types.int64[:, ::1]
     if name in RATES:
         return real
-    if name in ("scale", "bias") or (kernel == "row_sums.row_sum_cuda" and name == "out"):
+    of_features = ("scale", "bias", "weight") if kernel.startswith("norms.") else ("scale", "bias")
+    if name in of_features or (kernel == "row_sums.row_sum_cuda" and name == "out"):
         return real[::1]
     return real[:, :, ::1] if deep else real[:, ::1]
 

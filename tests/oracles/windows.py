@@ -1,4 +1,4 @@
-"""Padding and windows in plain NumPy: one sequence, one row at a time.  Imports nothing of ours.
+"""Padding, windows and norms in plain NumPy: one sequence, one row at a time.  Imports nothing of ours.
 
 A batch is a list of sequences, arrays of shape `(length, ...)`.
 """
@@ -87,3 +87,17 @@ def cumsum(x, offsets, direction, out):
     for a, b in itertools.pairwise(offsets):
         for row in range(a, b):
             out[row] = x[a : row + 1].sum(axis=0) if direction > 0 else x[row:b].sum(axis=0)
+
+
+def layer_norm(x, weight, bias, epsilon, out):
+    for row in range(len(x)):
+        out[row] = (x[row] - x[row].mean()) / np.sqrt(x[row].var() + epsilon) * weight + bias
+
+
+def layer_norm_grad(x, weight, d_y, epsilon, d_x):
+    """By the Jacobian of each row, whose entry [i, j] is what feature i changes by with feature j."""
+    for row in range(len(x)):
+        width, deviations = x.shape[1], x[row] - x[row].mean()
+        inverse = 1 / np.sqrt(x[row].var() + epsilon)
+        jacobian = inverse * (np.eye(width) - 1 / width) - inverse**3 / width * np.outer(deviations, deviations)
+        d_x[row] = (weight * d_y[row]) @ jacobian

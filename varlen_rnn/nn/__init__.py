@@ -3,7 +3,7 @@
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import MultiheadAttention
 from varlen_rnn.nn.dynamic import DynamicRNN
-from varlen_rnn.nn.layers import Dropout, Embedding, Linear, RowConv, SequenceConv, SequencePool, Sequential
+from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.stateful import Stateful
@@ -19,6 +19,7 @@ __all__ = [
     "Embedding",
     "GRUCell",
     "LSTMCell",
+    "LayerNorm",
     "Linear",
     "Module",
     "MultiheadAttention",

@@ -1,4 +1,4 @@
-"""Functions of Variables without parameters: activations, dropout, pooling and losses."""
+"""Functions of Variables without parameters: activations, normalisation, dropout, pooling and losses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
+from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.tape.modes import no_grad
@@ -30,7 +31,7 @@ from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
-    "gelu", "huber_loss", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu",
+    "gelu", "huber_loss", "layer_norm", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu",
     "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt",
     "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    shown,
+)
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
@@ -73,6 +81,58 @@ class Linear(Module):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class LayerNorm(Module):
+    """Every row less its mean, over its standard deviation, times a weight, plus a bias; see `functional.layer_norm`.
+
+    Parameters
+    ----------
+    features : int
+    eps : float
+        What is added to the variance, at least 0.
+    elementwise_affine : bool
+        Whether there is a weight.
+    bias : bool
+        Whether there is a bias beside the weight.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight, bias : (features,), or None
+
+    Examples
+    --------
+    >>> np.asarray(LayerNorm(2, eps=0.0)(np.array([[1.0, 3.0]], np.float32)))
+    array([[-1.,  1.]], dtype=float32)
+
+    Source: the layer and the initialisation, ones and zeros, of `torch.nn.LayerNorm`.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.features = features = check_int(features, "features", 1)
+        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        affine, dtype = check_flag(elementwise_affine, "elementwise_affine"), check_dtype(dtype)
+        bias = check_flag(bias, "bias")
+        self.weight = Parameter(_drawn((features,), np.ones).astype(dtype)) if affine else None
+        self.bias = Parameter(_drawn((features,), np.zeros).astype(dtype)) if affine and bias else None
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows like those of `x`."""
+        return apply("layer_norm", x, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        affine = self.weight is not None
+        return f"{self.features}, eps={self.eps}, elementwise_affine={affine}, bias={self.bias is not None}"
 
 
 class Embedding(Module):

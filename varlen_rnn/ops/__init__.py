@@ -14,6 +14,7 @@ from varlen_rnn.ops import (
     embedding,
     gather,
     indexing,
+    layer_norm,
     losses,
     padding,
     products,

@@ -1,0 +1,164 @@
+"""Layer normalisation of rows, and its gradient.
+
+Sums over the features of a row are those of its lanes, every 16th feature, and then of the lanes, in this order.
+Kernels trust their arguments, and check no bounds: see `varlen_rnn.kernels`.
+
+Source: Ba, Kiros and Hinton (2016), "Layer normalization".
+"""
+
+import math
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import launch, on_device
+from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+
+_LANES = 16  # so that additions need not wait for each other
+
+
+@cpu_inlined
+def _mean(a, b, lanes, both):
+    """Return the mean of the numbers in `a`, or of the products of `a` and `b`."""
+    width, whole = a.shape[0], a.shape[0] // _LANES * _LANES
+    for k in range(_LANES):
+        lanes[k] = 0
+    for start in range(0, whole, _LANES):
+        for k in range(_LANES):
+            lanes[k] += a[start + k] * b[start + k] if both else a[start + k]
+    for j in range(whole, width):
+        lanes[j - whole] += a[j] * b[j] if both else a[j]
+    total = lanes[0]
+    for k in range(1, _LANES):
+        total += lanes[k]
+    return total / lanes.dtype.type(width)
+
+
+@cpu_inlined
+def _normalise(x, epsilon, lanes, out):
+    """`out = (x - mean) / sqrt(variance + epsilon)` of one row; return the factor."""
+    mean = _mean(x, x, lanes, False)
+    for j in range(x.shape[0]):
+        out[j] = x[j] - mean
+    inverse = lanes.dtype.type(1) / math.sqrt(_mean(out, out, lanes, True) + lanes.dtype.type(epsilon))
+    for j in range(x.shape[0]):
+        out[j] *= inverse
+    return inverse
+
+
+@cpu_kernel
+def layer_norm_cpu(x, weight, bias, epsilon, out):
+    """`out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, row by row.  No bounds are checked."""
+    lanes = np.empty(_LANES, out.dtype)
+    for row in range(out.shape[0]):
+        _normalise(x[row], epsilon, lanes, out[row])
+        for j in range(out.shape[1]):
+            out[row, j] = out[row, j] * weight[j] + bias[j]
+
+
+@cuda_kernel
+def layer_norm_cuda(x, weight, bias, epsilon, out):
+    """Twin of `layer_norm_cpu`; one thread per row."""
+    row = cuda.grid(1)
+    if row < out.shape[0]:
+        number, width = out.dtype.type, out.shape[1]
+        mean = variance = number(0)
+        for j in range(width):
+            mean += x[row, j]
+        mean /= number(width)
+        for j in range(width):
+            variance += (x[row, j] - mean) * (x[row, j] - mean)
+        inverse = number(1) / math.sqrt(variance / number(width) + number(epsilon))
+        for j in range(width):
+            out[row, j] = (x[row, j] - mean) * inverse * weight[j] + bias[j]
+
+
+def layer_norm(x, weight, bias, epsilon, out):
+    """Compute `out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, with the mean and variance of each row.
+
+    The gradient of `x` is `layer_norm_grad`.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous; at least one feature
+    weight, bias : (features,) the data type of `x`
+    epsilon : float
+    out : (rows, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((1, 2)); layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), 0.0, out); out
+    array([[-1.,  1.]])
+    """
+    if on_device(out):
+        launch(layer_norm_cuda, out.shape[0], x, weight, bias, epsilon, out)
+    else:
+        layer_norm_cpu(x, weight, bias, epsilon, out)
+
+
+@cpu_kernel
+def layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x):
+    """`d_x = factor (g - mean of g - y * mean of g y)`, with g = weight d_y and y what is normalised.
+
+    No bounds are checked.
+    """
+    lanes, y = np.empty(_LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
+    for row in range(d_x.shape[0]):
+        inverse, g = _normalise(x[row], epsilon, lanes, y), d_x[row]
+        for j in range(g.shape[0]):
+            g[j] = weight[j] * d_y[row, j]
+        mean, slope = _mean(g, g, lanes, False), _mean(g, y, lanes, True)
+        for j in range(g.shape[0]):
+            g[j] = inverse * (g[j] - mean - y[j] * slope)
+
+
+@cuda_kernel
+def layer_norm_grad_cuda(x, weight, d_y, epsilon, d_x):
+    """Twin of `layer_norm_grad_cpu`; one thread per row."""
+    row = cuda.grid(1)
+    if row < d_x.shape[0]:
+        number, width = d_x.dtype.type, d_x.shape[1]
+        mean_x = variance = mean = slope = number(0)
+        for j in range(width):
+            mean_x += x[row, j]
+            mean += weight[j] * d_y[row, j]
+        mean_x /= number(width)
+        mean /= number(width)
+        for j in range(width):
+            variance += (x[row, j] - mean_x) * (x[row, j] - mean_x)
+        inverse = number(1) / math.sqrt(variance / number(width) + number(epsilon))
+        for j in range(width):
+            slope += weight[j] * d_y[row, j] * (x[row, j] - mean_x) * inverse
+        slope /= number(width)
+        for j in range(width):
+            y = (x[row, j] - mean_x) * inverse
+            d_x[row, j] = inverse * (weight[j] * d_y[row, j] - mean - y * slope)
+
+
+def layer_norm_grad(x, weight, d_y, epsilon, d_x):
+    """Compute the gradient of `x` in `layer_norm`, whose statistics are computed again.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x, d_y : (rows, features) C-contiguous; at least one feature
+        What was normalised, and the gradient of the result.
+    weight : (features,) the data type of `x`
+    epsilon : float
+    d_x : (rows, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> d_x = np.empty((1, 2)); layer_norm_grad(np.array([[1.0, 3.0]]), np.ones(2), np.array([[1.0, 0.0]]), 3.0, d_x)
+    >>> d_x
+    array([[ 0.1875, -0.1875]])
+    """
+    if on_device(d_x):
+        launch(layer_norm_grad_cuda, d_x.shape[0], x, weight, d_y, epsilon, d_x)
+    else:
+        layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x)

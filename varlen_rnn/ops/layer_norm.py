@@ -1,0 +1,122 @@
+"""Layer normalisation over the last axis; the LoD is kept."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.device import as_operand, empty
+from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels import norms
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.tape.checks import check_float, check_like, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import apply
+
+
+@operator
+def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
+    """Return `(x - mean) / sqrt(variance + eps) * weight + bias`, with the mean and variance over the last axis.
+
+    Parameters
+    ----------
+    x : Variable or array, shape `(..., features)`
+        float32 or float64, with at least one feature.
+    weight, bias : Variable or array, shape `(features,)`, optional
+    eps : float
+        At least 0.
+
+    Returns
+    -------
+    Variable like `x`, with its LoD
+
+    Examples
+    --------
+    >>> np.asarray(layer_norm(np.array([[1.0, 3.0]]), eps=0.0))
+    array([[-1.,  1.]])
+
+    Source: Ba, Kiros and Hinton (2016), "Layer normalization"; the function of PyTorch.
+    """
+    return x.like(_normalised(x.data, weight, bias, eps).reshape(x.shape))
+
+
+def _rows(data):
+    return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
+
+
+def _normalised(data, weight, bias, eps):
+    """Return the rows, normalised, times a weight, plus a bias."""
+    flat = _rows(data)
+    weight = np.ones(flat.shape[1], flat.dtype) if weight is None else as_operand(weight.data)
+    bias = np.zeros(flat.shape[1], flat.dtype) if bias is None else as_operand(bias.data)
+    out = empty(flat.shape, flat)
+    norms.layer_norm(flat, weight, bias, eps, out)
+    return out
+
+
+@layer_norm.infer
+def _infer(x, weight, bias, eps):
+    return _checked("layer_norm", x, eps, weight=weight, bias=bias)
+
+
+def _checked(op, x, eps, **vectors):
+    """Return `x`, or raise unless it can be normalised, and vectors are those of its features."""
+    check_float(op, x=x, **{name: spec for name, spec in vectors.items() if spec})
+    if not x.shape or x.shape[-1] == 0:
+        raise ShapeError(f"{op}, x", expected="at least one feature", got=f"shape {x.shape}")
+    if not 0 <= eps < math.inf:
+        raise OutOfRangeError(f"{op}, eps", expected="at least 0", got=eps)
+    for name, spec in vectors.items():
+        if spec:
+            check_shape(op, name, spec, x.shape[-1:])
+    return x
+
+
+@layer_norm.grad
+def _grad(inputs, outputs, d_outputs, eps):
+    (x, weight, bias), (d,) = inputs, d_outputs
+    return [
+        apply("layer_norm_grad", x, d, weight, eps=eps) if x.requires_grad else None,
+        apply("layer_norm_weight_grad", x, d, eps=eps) if weight is not None and weight.requires_grad else None,
+        apply("row_sum", d) if bias is not None and bias.requires_grad else None,
+    ]
+
+
+@operator
+def layer_norm_grad(x, d, weight=None, *, eps: float):
+    """Return the gradient of the rows of `layer_norm`."""
+    flat = _rows(x.data)
+    weight = np.ones(flat.shape[1], flat.dtype) if weight is None else as_operand(weight.data)
+    d_x = empty(flat.shape, flat)
+    norms.layer_norm_grad(flat, weight, _rows(d.data), eps, d_x)
+    return x.like(d_x.reshape(x.shape))
+
+
+@layer_norm_grad.infer
+def _infer_grad(x, d, weight, eps):
+    check_like("layer_norm_grad", "d", d, x)
+    return _checked("layer_norm_grad", x, eps, weight=weight)
+
+
+@operator
+def layer_norm_weight_grad(x, d, eps: float):
+    """Return the gradient of the weight of `layer_norm`."""
+    return LoDTensor.wrap(sum_over(_normalised(x.data, None, None, eps) * _rows(d.data), 0))
+
+
+@layer_norm_weight_grad.infer
+def _infer_weight_grad(x, d, eps):
+    check_like("layer_norm_weight_grad", "d", d, x)
+    return _checked("layer_norm_weight_grad", x, eps)._replace(shape=x.shape[-1:], lod_level=0)
+
+
+@layer_norm.examples
+def _examples(rng):
+    weight, bias = rng.standard_normal(5), rng.standard_normal(5)
+    yield [rows(rng, 5), weight, bias], {"eps": 1e-5}
+    yield [rows(rng, 2, 5), weight, None], {"eps": 0.5}
+    yield [rows(rng, 17), None, None], {"eps": 1e-5}
+    yield [rng.standard_normal(5), None, bias], {"eps": 1e-5}
+    for lod in TROUBLES:
+        yield [rows(rng, 5, lod=lod), weight, bias], {"eps": 1e-5}
