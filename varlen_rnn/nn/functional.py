@@ -1,4 +1,4 @@
-"""Functions of Variables without parameters: activations, dropout, pooling and losses."""
+"""Functions of Variables without parameters: activations, choices, pieces, lookups, dropout, pooling and losses."""
 
 from __future__ import annotations
 
