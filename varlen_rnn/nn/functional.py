@@ -1,4 +1,4 @@
-"""Functions of Variables without parameters: activations, normalisation, dropout, pooling and losses."""
+"""Functions of Variables without parameters: attention, activations, choices, lookups, dropout, pooling and losses."""
 
 from __future__ import annotations
 

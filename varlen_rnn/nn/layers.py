@@ -122,8 +122,8 @@ class LayerNorm(Module):
         self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
         affine, dtype = check_flag(elementwise_affine, "elementwise_affine"), check_dtype(dtype)
         bias = check_flag(bias, "bias")
-        self.weight = Parameter(_drawn((features,), np.ones).astype(dtype)) if affine else None
-        self.bias = Parameter(_drawn((features,), np.zeros).astype(dtype)) if affine and bias else None
+        self.weight = Parameter(drawn((features,), np.ones).astype(dtype)) if affine else None
+        self.bias = Parameter(drawn((features,), np.zeros).astype(dtype)) if affine and bias else None
 
     def forward(self, x: Rows) -> Variable:
         """Return rows like those of `x`."""
