@@ -102,7 +102,10 @@ CASES = {
     "concat_outputs": ([PLAN, dense(3, 2), dense(2, 2), dense(1, 2)], {}),
 }
 CASES |= {f"sequence_pool {name}": ([X], {"pool_type": name}) for name in POOL_TYPES}
-CASES |= {f"sequence_pool_grad {name}": (partial(of_pool, name), {"pool_type": name}) for name in POOL_TYPES}
+CASES |= {
+    f"sequence_pool_grad {name}": (partial(of_pool, name), {"pool_type": name, "pad_value": 0.0, "level": -1})
+    for name in POOL_TYPES
+}
 CASES |= {name: ([dense(5, 2), dense(5, 2), LR, *states], attrs) for name, (states, attrs) in UPDATES.items()}
 CASES |= {f"{name} rows": ([dense(5, 2), sparse(), LR, *states], attrs) for name, (states, attrs) in UPDATES.items()}
 
