@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.errors import DTypeError, ShapeError, check_int
 from varlen_rnn.nn.module import Module
 from varlen_rnn.ops.described_step import describe_step, explain
 from varlen_rnn.tape.modes import grad_enabled
@@ -26,6 +26,11 @@ class DynamicRNN(Module):
         `cell(x_t, *states) -> (output, *next_states)`: rows of the sequences that are still alive, longest first.  It
         is called once per forward pass, with variables that have no values: the operators that it applies are the step.
         What it reads besides its arguments, its parameters or variables from outside, is the same at every step.
+        What is the same at every step of a sequence is a state that it returns as it is.
+    level : int
+        Of the sequences' levels, that whose entries are steps.  At the last one, -1, a step is rows; at an upper one it
+        is sub-sequences with the levels below, one for each sequence that is alive, for an inner layer, pooling or
+        attention.  A sub-sequence may be empty.
 
     Examples
     --------
@@ -40,19 +45,22 @@ class DynamicRNN(Module):
     Source: the step scopes of the design document "Variable-length supported RNN"; `DynamicRNN` of PaddlePaddle Fluid.
     """
 
-    def __init__(self, cell: Callable[..., Any]) -> None:
+    def __init__(self, cell: Callable[..., Any], level: int = -1) -> None:
         if not callable(cell):
             raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
-        self.cell = cell
+        self.cell, self.level = cell, check_int(level, "DynamicRNN, level")
         self._explanation = "has not run yet: call it once"
 
     def forward(self, x: Rows | tuple[Rows, ...], states: Sequence[State]) -> tuple[Variable, ...]:
-        """Return `y, *last`: the outputs with the LoD of `x`, and each state after the last step of every sequence.
+        """Return `y, *last`: the outputs, and each state after the last step of every sequence.
+
+        The outputs have the levels of `x` down to that of the steps.
 
         Parameters
         ----------
-        x : Variable or LoDTensor, or a tuple of them with one LoD
-            Rows with a LoD; a tuple gives the cell one argument each.
+        x : Variable or LoDTensor, or a tuple of them
+            Rows with a LoD; a tuple, whose levels are the same down to that of the steps, gives the cell one argument
+            each.
         states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
             Before the first step, in the caller's order; of an empty sequence, `last` is the same. A tuple stands for
             zeros of its sizes, of the data type of `x`.
@@ -62,8 +70,8 @@ class DynamicRNN(Module):
             raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
             raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
-        states = [_initial(state, xs[0], number) for number, state in enumerate(states)]
-        step, captured = describe_step(self.cell, xs, states)
+        states = [_initial(state, xs[0], self.level, number) for number, state in enumerate(states)]
+        step, captured = describe_step(self.cell, xs, states, self.level)
         try:
             y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
         except BaseException:
@@ -92,8 +100,8 @@ class DynamicRNN(Module):
         return self._explanation
 
 
-def _initial(state: State, x: Variable, number: int) -> Variable:
+def _initial(state: State, x: Variable, level: int, number: int) -> Variable:
     """Return a state before the first step: zeros if only its sizes are given."""
     if isinstance(state, tuple) and all(type(size) is int for size in state):
-        return apply("zeros_of_sequences", x, shape=state)
+        return apply("zeros_of_sequences", x, shape=state, level=level)
     return required(state, f"DynamicRNN, states[{number}]")

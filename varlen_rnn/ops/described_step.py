@@ -7,12 +7,13 @@ like it is then used again: its instructions, its cell, the description of its g
 import threading
 from typing import Any, NamedTuple
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.ops.lowering import Block as StepBlock
 from varlen_rnn.ops.lowering import Lowered, lower
 from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.tape.index import index_to_text
 from varlen_rnn.tape.modes import grad_enabled, recorder, recording
+from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, propagate, required
 
 
@@ -40,7 +41,7 @@ def places_of(place, names):
     return [place[name] for name in names]
 
 
-def describe_step(cell, xs, states):
+def describe_step(cell, xs, states, level=-1):
     """Return the step of a cell as constants of the operator, and the Variables that it reads from outside.
 
     Parameters
@@ -48,11 +49,14 @@ def describe_step(cell, xs, states):
     cell : callable
         As that of `nn.DynamicRNN`; it is called once.
     xs, states : lists of Variables
+    level : int
+        Of `xs`, whose sequences the steps are entries of; a step has the levels below.
     """
+    below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
     xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
     with recording(into), into.block() as block:
-        arguments = [block.argument("x", x, x.requires_grad) for x in xs]
+        arguments = [block.argument("x", x, x.requires_grad, n) for x, n in zip(xs, below, strict=True)]
         # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
         arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
         given = cell(*arguments)
@@ -71,6 +75,13 @@ def describe_step(cell, xs, states):
         "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
     }  # fmt: skip
     return (_once(step) if recorder() is None else step), captured
+
+
+def _levels_below(num_levels, level):
+    """Return how many levels there are below one."""
+    if num_levels and not -num_levels <= level < num_levels:
+        raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} levels of x", got=level)
+    return num_levels - 1 - level % num_levels if num_levels else 0  # where there is none, the operator says so
 
 
 class _Known(threading.local):  # a description that is being made is its thread's own

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.device import as_operand
-from varlen_rnn.errors import ProgramError, ShapeError
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.errors import LoDError, ProgramError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops import fused, interpreted
 from varlen_rnn.ops.cost import costs_of_block
 from varlen_rnn.ops.described_step import Names, describe_gradient, describe_step, lowered_step
@@ -32,9 +32,24 @@ from varlen_rnn.tape.spec import PLAN, SCOPES, Scopes, sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
-def _as_rows(spec):
-    """Return the spec of some rows of a variable, of unknown number and without a LoD."""
-    return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
+def _as_rows(spec, lod_level=0):
+    """Return the spec of some rows of a variable, of unknown number, and of so many levels."""
+    return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
+
+
+def _level_of(nested, names, xs):
+    """Return the level whose entries are steps: what a step is given has the levels below it.
+
+    Parameters
+    ----------
+    xs : list of int
+        How many levels each sequence has.
+    """
+    levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
+    if len(levels) > 1 or min(levels) < 0:
+        expected = "steps of one level of all sequences"
+        raise LoDError("dynamic_rnn, x", expected=expected, got=f"levels {sorted(levels)}")
+    return levels.pop()
 
 
 def _text(spec):
@@ -64,7 +79,8 @@ def _infer(*inputs, block, keep, **names):
     for name, x in zip(names.step_inputs, xs, strict=True):
         check_moved("dynamic_rnn", "x", x)
         check_lod_level("dynamic_rnn", "x", x)
-        _check_fits(name, nested.spec(name), _as_rows(x))
+        _check_fits(name, nested.spec(name), _as_rows(x, nested.spec(name).lod_level))
+    level = _level_of(nested, names, [x.lod_level for x in xs])
     for name, after, boot in zip(names.memories, names.next_memories, boots, strict=True):
         check_moved("dynamic_rnn", name, boot)
         if not boot.shape:
@@ -78,14 +94,20 @@ def _infer(*inputs, block, keep, **names):
         raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=_text(out))
     check_moved("dynamic_rnn", "output", out)
     last = [boot._replace(lod_level=0) for boot in boots]
-    y = out._replace(shape=(xs[0].shape[0], *out.shape[1:]), lod_level=xs[0].lod_level)
+    count = xs[0].shape[0] if level == xs[0].lod_level - 1 else -1
+    y = out._replace(shape=(count, *out.shape[1:]), lod_level=level + 1)
     return [y, *last, PLAN] + [SCOPES] * keep
 
 
-def _check_batch(op, xs, boots):
+def _check_batch(op, xs, boots, level):
     """Return the plan of the sequences after checking that they have one LoD, and each memory one row per sequence."""
-    shared_lod(op, *xs)
-    plan = sort_by_seq_len(xs[0])
+    if all(x.num_levels == level + 1 for x in xs):
+        shared_lod(op, *xs)
+    first = levels_of(xs[0].structure)[: level + 1]
+    for number, x in enumerate(xs[1:], 1):
+        if not all(map(np.array_equal, levels_of(x.structure)[: level + 1], first)):
+            raise LoDError(f"{op}, x_{number}", expected=f"levels 0 to {level} of the first input", got="others")
+    plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
         if len(boot.data) != plan.num_sequences:
             expected = f"{plan.num_sequences} rows, one per sequence"
@@ -96,12 +118,13 @@ def _check_batch(op, xs, boots):
 def _forward(*inputs, block, keep, names):
     nested = block.nested
     xs, boots, others = names.split(inputs)
-    plan = _check_batch("dynamic_rnn", xs, boots)
+    level = _level_of(nested, names, [x.num_levels for x in xs])
+    plan = _check_batch("dynamic_rnn", xs, boots, level)
     if isinstance(lowered_step(nested, names), Lowered):
         return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
     states = [interpreted.to_ranks(boot.data, plan) for boot in boots]
     if plan.total_len:
-        y, last, variables = interpreted.run(nested, names, xs, states, others, plan, keep)
+        y, last, variables = interpreted.run(nested, names, xs, states, others, plan, level, keep)
     else:
         spec, last, variables = nested.spec(names.output), states, {}
         # Of an output whose sizes only the steps tell, a batch without steps has none of them.
@@ -109,7 +132,8 @@ def _forward(*inputs, block, keep, names):
     ends = [LoDTensor.wrap(interpreted.to_callers_order(state, plan)) for state in last]
     scopes = Scopes(variables if keep else {})
     scopes.plan = plan
-    return [xs[0].like(y), *ends, plan] + [scopes] * keep
+    lod = xs[0].structure if level == xs[0].num_levels - 1 else LoD(levels_of(xs[0].structure)[: level + 1])
+    return [LoDTensor.wrap(y, lod), *ends, plan] + [scopes] * keep
 
 
 def _forward_fused(nested, names, x, boots, others, plan, keep):
@@ -168,7 +192,8 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
             _check_fits(f"the gradient of {name}", spec, like)
     xs, boots, others = of_step.split(forward)
     specs = []
-    for name, spec, like in zip(d_inputs, forward, (*map(_as_rows, (*xs, *boots)), *others), strict=True):
+    steps = [_as_rows(x, block.nested.spec(name).lod_level) for name, x in zip(of_step.step_inputs, xs, strict=True)]
+    for name, spec, like in zip(d_inputs, forward, (*steps, *map(_as_rows, boots), *others), strict=True):
         kind = nested.spec(name).kind if name else LOD_TENSOR
         if name:
             level = like.lod_level if kind == LOD_TENSOR else 0
@@ -181,7 +206,8 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     count = len(d_inputs)
     (plan, scopes, y, d_y, *d_last), nested = inputs[count:], grad_block.nested
     xs, boots, others = names.split(inputs[:count])
-    of_x = _check_batch("dynamic_rnn_grad", xs, boots)
+    level = _level_of(block.nested, names, [x.num_levels for x in xs])
+    of_x = _check_batch("dynamic_rnn_grad", xs, boots, level)
     is_kept = not plan.total_len or scopes.keys() >= set(names.taken())
     if scopes.fused is not None:
         is_kept = scopes.fused.lowered == lowered_step(block.nested, names)
@@ -196,16 +222,17 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         np.zeros(boot.shape, boot.dtype) if d is None else interpreted.to_ranks(d.data, plan)
         for boot, d in zip(boots, d_last, strict=True)
     ]
-    d_xs = [np.zeros(x.shape, x.dtype) for x in xs]
+    d_xs = [x.like(np.zeros(x.shape, x.dtype)) for x in xs]
     totals = [None] * len(others)
     if plan.total_len:
-        d_states, totals = interpreted.run_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_xs)
+        given = d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs
+        d_states, totals = interpreted.run_back(nested, names, *given)
     d_boots = [boot.like(interpreted.to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
         _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else total
         for total, other, name in zip(totals, others, names.split(d_inputs)[2], strict=True)
     ]
-    return [*(x.like(d) for d, x in zip(d_xs, xs, strict=True)), *d_boots, *d_others]
+    return [*d_xs, *d_boots, *d_others]
 
 
 def _nothing(value, kind):

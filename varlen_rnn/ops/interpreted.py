@@ -3,12 +3,14 @@
 Step t runs over the sequences that are still alive, longest first.
 """
 
+import itertools
+
 import numpy as np
 
 from varlen_rnn.device import as_operand
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import segment
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember, take_sequences
 from varlen_rnn.ops.described_step import places_of
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.ops.stages import arrange, of_rows, of_value
@@ -17,7 +19,34 @@ from varlen_rnn.ops.sums import sum_values
 from varlen_rnn.tape.spec import describe
 
 
-def run(nested, names, xs, states, others, plan, keep):
+def _rows_at_steps(x, level, order, ends):
+    """Return the rows of `x` at each step, one step after another, where those of each end, and the LoD of each.
+
+    `order` and `ends` are those of the entries of a level; at the last one they are rows, and a step has no LoD.
+    """
+    if level == x.num_levels - 1:
+        return order, ends, None
+    return remember(x.structure, ("steps", level), _sub_sequences, x.structure, level, order, ends)
+
+
+def _sub_sequences(structure, level, order, ends):
+    below = LoD(levels_of(structure)[level + 1 :])
+    taken = [take_sequences(below, order[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
+    rows = [index for _, index in taken]
+    return np.concatenate(rows), np.cumsum(list(map(len, rows))).tolist(), [lod for lod, _ in taken]
+
+
+def _steps_of(x, level, order, ends):
+    """Return what each step is given of `x`: rows, or sub-sequences."""
+    index, ends, lods = _rows_at_steps(x, level, order, ends)
+    rows = np.take(x.data, index, 0)
+    if lods is None:
+        return OverSteps(of_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
+    parts = zip(itertools.pairwise([0, *ends]), lods, strict=True)
+    return OverSteps(steps=[LoDTensor.wrap(rows[begin:end], lod) for (begin, end), lod in parts])
+
+
+def run(nested, names, xs, states, others, plan, level, keep):
     """Return the outputs, the states after the last steps by rank, and the variables of the step by name."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     memories, after, output = (
@@ -27,8 +56,7 @@ def run(nested, names, xs, states, others, plan, keep):
     )
     variables = [None] * (nested.instructions.size - 1) + [OverSteps()]
     for name, x in zip(names.step_inputs, xs, strict=True):
-        rows = LoDTensor.wrap(np.take(x.data, order, 0))
-        variables[place[name]] = OverSteps(of_rows(describe(rows)), whole=rows)
+        variables[place[name]] = _steps_of(x, level, order, ends)
     for name, other in zip(names.captured, others, strict=True):
         variables[place[name]] = OverSteps(of_value(describe(other)), same=other)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
@@ -65,7 +93,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
     return outputs, last
 
 
-def run_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_xs):
+def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
     """Fill the gradients of sequences; return those of the first states, by rank, and of the captured."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
@@ -80,21 +108,23 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_
     carried, summed = ({p for p in group if p is not None} for group in (to_states, to_others))
     stages = _stages_of(nested, given, set(of_states), carried, summed)
     run_once(stages.before, variables, stages)
+    rows_of = [_rows_at_steps(d_x, level, order, ends) for d_x in d_xs]
     by_step = {p for p in to_xs if p is not None and p not in stages.in_rows}
     later = {p for one in stages.after for p in one.inputs} | {p for p in to_xs if p is not None}
     added = summed - stages.totals
     loop = Loop(stages, variables, ends, of_states, carried | by_step | added, later)
     sums: dict[int, list] = {p: [] for p in added}
-    for held, alive in _states_back(loop, plan, d_states, to_states, names, d_inputs):
+    for t, held in _states_back(loop, plan, d_states, to_states, names, d_inputs):
         for p, total in sums.items():
             _collect(total, held[p])
         for p in by_step:
             number = to_xs.index(p)
-            _rows_of(held[p], alive, d_inputs[number], d_xs[number])
+            begin, end = [0, *rows_of[number][1]][t : t + 2]
+            _rows_of(held[p], end - begin, d_inputs[number], d_xs[number])
     run_once(stages.after, variables, stages)
-    for p, d_x in zip(to_xs, d_xs, strict=True):
+    for p, d_x, (index, *_) in zip(to_xs, d_xs, rows_of, strict=True):
         if p is not None:
-            d_x[order] = variables[p].whole().data
+            d_x.data[index] = variables[p].whole().data
     totals = [
         None if p is None else variables[p].same if p in stages.totals else sum_values(sums[p]) for p in to_others
     ]
@@ -102,7 +132,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, d_y, d_states, d_
 
 
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
-    """Run the steps from the last to the first; yield each one's values, and how many were alive.
+    """Run the steps from the last to the first; yield each one's number, and its values.
 
     `d_states`, by rank, become the gradients of the states before the first steps.
     """
@@ -113,7 +143,7 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
         if alive > later:  # sequences that end here
             arriving = [np.concatenate([d, end[later:alive]]) for d, end in zip(arriving, d_states, strict=True)]
         held = loop.run(t, map(LoDTensor.wrap, arriving))
-        yield held, alive
+        yield t, held
         arriving = [
             np.zeros_like(d) if p is None else _rows_of(held[p], alive, name, d)
             for p, d, name in zip(to_states, arriving, names.split(d_inputs)[1], strict=True)

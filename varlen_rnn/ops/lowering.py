@@ -139,6 +139,8 @@ class _Lowering:
         block, specs = self.block, self.specs
         if len(block.inputs) != 1:
             raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: put them side by side with concat")
+        if specs[block.inputs[0]].lod_level:
+            raise Refused("its input is a sequence at each step, and a cell takes rows")
         if not block.memories:
             raise Refused("it has no state")
         if block.output not in block.next_memories:

@@ -65,10 +65,10 @@ class Block:
             self.captures[id(variable)] = variable, self._given(stem, spec, variable.requires_grad)
         return self.captures[id(variable)][1]
 
-    def argument(self, stem, variable, requires_grad):
-        """Return this block's own Variable for the rows of one from outside, at one step."""
+    def argument(self, stem, variable, requires_grad, lod_level=0):
+        """Return this block's own Variable for the rows of one from outside, at one step, of so many levels."""
         spec = describe(variable.value)
-        spec = spec._replace(shape=(-1, *spec.shape[1:]), lod_level=0)
+        spec = spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
         return self._given(self.recorder.fresh(stem), spec, requires_grad)
 
     def _given(self, name, spec, requires_grad):

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
-from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -16,25 +16,28 @@ _MOST_STATES = 2**20  # per sequence: a description of a few bytes cannot ask fo
 
 
 @operator(cost=nothing)
-def zeros_of_sequences(x, shape: tuple[int, ...]):
-    """Return zeros of a shape for each sequence of `x`."""
-    return LoDTensor.wrap(np.zeros((len(x.structure.levels[-1]) - 1, *shape), x.dtype))
+def zeros_of_sequences(x, shape: tuple[int, ...], level: int = -1):
+    """Return zeros of a shape for each sequence of a level of `x`."""
+    return LoDTensor.wrap(np.zeros((x.num_elements(level), *shape), x.dtype))
 
 
 @zeros_of_sequences.infer
-def _infer(x, shape):
+def _infer(x, shape, level):
     check_float("zeros_of_sequences", x=x)
     check_lod_level("zeros_of_sequences", "x", x)
     if any(size < 0 for size in shape) or math.prod(shape) > _MOST_STATES:
         raise ShapeError("zeros_of_sequences, shape", expected=f"at most {_MOST_STATES} elements", got=shape)
+    if not -x.lod_level <= level < x.lod_level:
+        raise OutOfRangeError("zeros_of_sequences, level", expected=f"one of the {x.lod_level} levels of x", got=level)
     return TensorSpec((-1, *shape), x.dtype)
 
 
 @zeros_of_sequences.grad
-def _grad(inputs, outputs, d_outputs, shape):
+def _grad(inputs, outputs, d_outputs, shape, level):
     return [None]  # zeros, whatever the rows are
 
 
 @zeros_of_sequences.examples
 def _examples(rng):
-    yield [rows(rng, 3)], {"shape": (2, 3)}
+    yield [rows(rng, 3)], {"shape": (2, 3), "level": -1}
+    yield [rows(rng, lod=TROUBLES[-1])], {"shape": (), "level": 0}
