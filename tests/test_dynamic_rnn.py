@@ -125,7 +125,11 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
     ("cell", "states", "error"),
     [
         (lambda x, h: x, [np.zeros((2, 4))], "DynamicRNN, cell: expected an output and 1 next states, got 1 variables"),
-        (lambda x, h: (x, h, h), [np.zeros((2, 4))], "expected an output and 1 next states, got 3 variables"),
+        (
+            lambda x, h: (x, h, h),
+            [np.zeros((2, 4))],
+            r"expected an output and 1 next states, got 3 variables \(the step returns",
+        ),
         (lambda x, h: (x, x), [np.zeros((2, 4))], "the next"),
         (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that is alive"),
         (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one per sequence alive"),
