@@ -125,7 +125,11 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
     ("cell", "states", "error"),
     [
         (lambda x, h: x, [np.zeros((2, 4))], "DynamicRNN, cell: expected an output and 1 next states, got 1 variables"),
-        (lambda x, h: (x, h, h), [np.zeros((2, 4))], "expected an output and 1 next states, got 3 variables"),
+        (
+            lambda x, h: (x, h, h),
+            [np.zeros((2, 4))],
+            r"expected an output and 1 next states, got 3 variables \(the step returns",
+        ),
         (lambda x, h: (x, x), [np.zeros((2, 4))], "the next"),
         (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that is alive"),
         (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one per sequence alive"),
@@ -399,3 +403,25 @@ def test_a_step_that_is_described_again_has_the_values_of_its_own_call():
         w = vr.Variable(np.full((1, 1), factor))
         y, _ = vr.nn.DynamicRNN(lambda x, h, w=w: (x @ w + F.softmax(h) * 0.0,) * 2)(x, [(1,)])
         assert np.asarray(y).ravel().tolist() == [factor, factor]
+
+
+def test_what_is_captured_may_have_a_lod():
+    rng = np.random.default_rng(0)
+    found = []
+    for lengths in ([3], [1, 2], None):
+        data = rng.standard_normal((3, 4)) if not found else found[0][0]
+        memory = vr.Variable(data if lengths is None else vr.create_lod_tensor(data, [lengths]), requires_grad=True)
+        x = vr.create_lod_tensor(np.ones((3, 2)), [[3]])
+        q = vr.Variable(np.linspace(0, 1, 12).reshape(4, 3))
+
+        def step(x, h, memory=memory, q=q):
+            h = F.tanh(h + F.softmax(h @ q) @ memory)
+            return h, h
+
+        y, _ = vr.nn.DynamicRNN(step)(x, [(4,)])
+        y.sum().backward()
+        assert lengths is None or memory.grad.lod() == memory.lod()
+        found.append((data, np.asarray(y), np.asarray(memory.grad)))
+    for other in found[1:]:
+        for mine, wanted in zip(other, found[0], strict=True):
+            np.testing.assert_array_equal(mine, wanted)

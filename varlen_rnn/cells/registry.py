@@ -23,7 +23,8 @@ def register(cell: _Named) -> None:
     """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
     former = _CELLS.get(cell.name)
     if former is not None and former.origin != cell.origin:
-        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has")
+        hint = "cell(name=...) gives it another; only the same function may be defined again, in the same place"
+        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has", hint=hint)
     _CELLS[cell.name] = cell
 
 

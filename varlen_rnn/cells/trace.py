@@ -42,7 +42,7 @@ class Scalar(Symbol):
         return self.trace.apply(operation, *operands)
 
     def _refuse(self, *_: Any) -> Any:
-        hint = "choose by where(condition, a, b)"
+        hint = "it has none yet: choose by where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
         raise EquationError("an equation", expected=", ".join(OPERATIONS), got="the value of a scalar", hint=hint)
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
@@ -96,7 +96,8 @@ class Scalar(Symbol):
 
     def __pow__(self, power: Any) -> Any:
         if power not in _POWERS:
-            return self._refuse()
+            hint = "sqrt(x) is its square root, exp(p * log(x)) any power of a positive x"
+            raise EquationError("a power", expected="an integer from 1 to 8", got=shown(power), hint=hint)
         half = power // 2
         return self if power == 1 else self**half * self ** (power - half) if half > 1 else self * self ** (power - 1)
 
@@ -127,6 +128,7 @@ class Trace:
             return value.number
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
             hint = "a number of one's own for each unit is a vector, after the * of the signature"
+            hint = "an equation ends with return: the output, then the other states" if value is None else hint
             raise EquationError("an equation", expected="numbers", got=type(value).__name__, hint=hint)
         if not abs(float(value)) <= _LARGEST:
             raise EquationError("an equation", expected="constants that float32 has", got=shown(value))

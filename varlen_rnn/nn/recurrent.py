@@ -50,7 +50,7 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     if proj_size >= hidden_size:
         raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
     if proj_size and not cell.may_project:
-        hint = "its equations read the output before unit by unit, or a product reads what has the hidden units"
+        hint = "its equations read the output before, as those with zoneout do, or a later product reads hidden units"
         raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
     return proj_size
 
@@ -337,7 +337,7 @@ class Recurrent(Module):
             hint = "make the layer again, or give the other cell a name of its own"
             raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
         if x.dtype != self._dtype:
-            hint = "data types are never mixed silently: use astype"
+            hint = "data types are never mixed silently: astype of the array that x is made of, or dtype of the layer"
             raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
         for number, (name, state) in enumerate(zip(self.cell.states, states, strict=True)):
             if state is None:

@@ -63,7 +63,8 @@ def describe_step(cell, xs, states, level=-1):
         results = list(given) if isinstance(given, (tuple, list)) else [given]
         if len(results) != 1 + len(states):
             expected = f"an output and {len(states)} next states"
-            raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables")
+            hint = "the step returns (output, *next_states), also where the output is a state: return h, h"
+            raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables", hint=hint)
         results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
         results = [result if block.stop(result) is result.value else Variable(block.stop(result)) for result in results]
     captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())

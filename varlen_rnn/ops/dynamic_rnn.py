@@ -195,9 +195,8 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     steps = [_as_rows(x, block.nested.spec(name).lod_level) for name, x in zip(of_step.step_inputs, xs, strict=True)]
     for name, spec, like in zip(d_inputs, forward, (*steps, *map(_as_rows, boots), *others), strict=True):
         kind = nested.spec(name).kind if name else LOD_TENSOR
-        if name:
-            level = like.lod_level if kind == LOD_TENSOR else 0
-            _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=level))
+        if name:  # the gradient of what is captured may come without its LoD, from a product
+            _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=nested.spec(name).lod_level))
         specs.append(spec._replace(kind=kind))
     return specs
 
@@ -229,10 +228,15 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         d_states, totals = interpreted.run_back(nested, names, *given)
     d_boots = [boot.like(interpreted.to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
     d_others = [
-        _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else total
+        _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else _like(other, total)
         for total, other, name in zip(totals, others, names.split(d_inputs)[2], strict=True)
     ]
     return [*d_xs, *d_boots, *d_others]
+
+
+def _like(value, total):
+    """Return a gradient with the LoD of what it is of; sparse ones have none."""
+    return value.like(total.data) if isinstance(total, LoDTensor) else total
 
 
 def _nothing(value, kind):

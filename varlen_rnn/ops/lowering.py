@@ -234,7 +234,7 @@ class _Lowering:
         elif op.type in _OPERATIONS or op.type in _COMPOSED or op.type == "pow":
             value = self._elementwise(where, op.type, attrs, [self._scalars(where, place) for place in inputs])
         elif op.type == "detach":
-            raise Refused(f"{where}: no gradient passes there, and one passes through all equations of a cell")
+            raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
         else:
             raise Refused(f"{where}, may mix rows or units: use products with weights and elementwise operators")
         self.values[outputs[0]] = value

@@ -30,7 +30,7 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, parameters: Iterable[Variable], lr: float, **attrs: Any) -> None:
-        self.parameters = check_list(parameters, "parameters", "a list of Parameters")
+        self.parameters = check_list(parameters, "parameters", "a list of Parameters, as module.parameters()")
         for number, parameter in enumerate(self.parameters):
             if not _is_leaf(parameter):
                 got = type(parameter).__name__
