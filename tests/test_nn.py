@@ -267,3 +267,12 @@ def test_frozen_layers_cost_no_gradient_of_weights(kind, monkeypatch):
     layer(x)[0].sum().backward()
     np.testing.assert_array_equal(x.grad.data, wanted)
     assert all(p.grad is None for p in layer.parameters())
+
+
+def test_an_array_does_not_take_the_place_of_a_parameter():
+    layer = vr.nn.Linear(2, 3)
+    with pytest.raises(vr.DTypeError, match=r"Linear.weight: expected a Parameter, or None, got ndarray \(weight.assign"):
+        layer.weight = np.zeros((3, 2), np.float32)
+    layer.weight = vr.nn.Parameter(np.ones((3, 2), np.float32))
+    layer.bias = None
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]

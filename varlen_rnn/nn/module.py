@@ -93,6 +93,12 @@ class Module:
                 return weight_norm(getattr(self, f"{name}_v"), getattr(self, f"{name}_g"))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+        def __setattr__(self, name, value):
+            if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
+                what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
+                raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
+            super().__setattr__(name, value)
+
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the module's output; subclasses define it."""
         raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
