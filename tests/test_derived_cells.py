@@ -25,6 +25,7 @@ from varlen_rnn.cells import (
     find_cell,
     maximum,
     multiply_add,
+    norm,
     registry,
     sigmoid,
     tanh,
@@ -282,3 +283,97 @@ def test_a_cell_whose_later_products_read_hidden_units_has_no_projection():
     weights = [np.ones((10, 3)), np.ones((10, 2)), np.ones(10), np.ones(10), np.ones((2, 5))]
     with pytest.raises(vr.ShapeError, match="weight_hr: expected none of the cell 'later'"):
         apply("recurrent", x, None, None, *weights, cell="later", keep=False, reverse=(0,), all_states=False)
+
+
+def normed(x):
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+
+
+# Cells of gates a and b: equations, and the same of arrays of all units; p and q are the products of a and b.
+ODD = {
+    "a norm of a norm": (lambda a, b, /: norm(norm(a) + b), lambda a, b, p, q: normed(normed(a + p) + b + q)),
+    "a norm times its gate": (
+        lambda a, b, /: (norm(a) + a) * norm(a) + b,
+        lambda a, b, p, q: (normed(a + p) + a + p) * normed(a + p) + b + q,
+    ),
+    "a constant of another gate": (
+        lambda a, b, /: constant(norm(a) + b) * norm(a),
+        lambda a, b, p, q: (normed(a + p) + b + q) * normed(a + p),
+    ),
+    "a norm without a gradient": (
+        lambda a, b, /: constant(norm(a)) * tanh(b),
+        lambda a, b, p, q: normed(a + p) * np.tanh(b + q),
+    ),
+    "a norm that chooses": (
+        lambda a, b, /: where(norm(a) > 0, tanh(b), b),
+        lambda a, b, p, q: np.where(normed(a + p) > 0, np.tanh(b + q), b + q),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_cells_compute_what_they_say(name):
+    equations, arrays = ODD[name]
+    layer = vr.nn.Recurrent(cell(equations, name=name), 3, 5, dtype=np.float64)
+    x = np.random.default_rng(0).standard_normal((6, 3))
+    y, _ = layer(vr.create_lod_tensor(x, [[4, 0, 2]]))
+    w_ih, w_hh, b_ih, b_hh = (np.split(parameter.data, 2) for parameter in layer.parameters())
+    wanted, h = [], np.zeros(5)
+    for row in range(6):
+        h = np.zeros(5) if row == 4 else h
+        parts = [w_ih[g] @ x[row] + b_ih[g] for g in range(2)] + [w_hh[g] @ h + b_hh[g] for g in range(2)]
+        h = arrays(*parts)
+        wanted.append(h)
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-12, atol=1e-12)
+
+
+def gradients_are_differences(layer, inputs):
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, inputs)), [[4, 0, 2]])
+    way = np.random.default_rng(1)
+
+    def loss():
+        y, _ = layer(x)
+        return (y * y).sum()
+
+    loss().backward()
+    for parameter in layer.parameters():
+        d, here, losses = way.standard_normal(parameter.shape), parameter.data.copy(), []
+        for step in (1e-6, -1e-6):
+            parameter.assign(here + step * d)
+            losses.append(loss().item())
+        parameter.assign(here)
+        difference = (losses[0] - losses[1]) / 2e-6
+        np.testing.assert_allclose((parameter.grad * d).sum(), difference, rtol=1e-6, atol=1e-7)
+
+
+def test_the_gradient_of_a_norm_reads_its_gate():
+    layer = vr.nn.Recurrent(cell(ODD["a norm times its gate"][0], name="norm and gate"), 3, 5, dtype=np.float64)
+    gradients_are_differences(layer, 3)
+    layer = vr.nn.Recurrent(cell(ODD["a norm of a norm"][0], name="two norms"), 3, 5, dtype=np.float64)
+    gradients_are_differences(layer, 3)
+
+
+def test_the_product_of_what_a_norm_gave_reads_an_earlier_product():
+    def after(b, a, /, h):
+        return a.of(norm(b.x) * b.h)
+
+    gradients_are_differences(vr.nn.Recurrent(cell(after, name="after"), 3, 5, dtype=np.float64), 3)
+
+
+def test_what_is_read_for_nothing_is_no_input():
+    def unused(a, b, /):
+        _ = a.x, tanh(a)
+        return tanh(a.h) + b
+
+    gradients_are_differences(vr.nn.Recurrent(cell(unused, name="unused"), 3, 5, dtype=np.float64), 3)
+
+
+def test_a_product_without_a_gradient():
+    def frozen(b, a, /):
+        return constant(a.of(tanh(b))) * b
+
+    layer = vr.nn.Recurrent(cell(frozen, name="frozen"), 3, 5, dtype=np.float64)
+    y, _ = layer(vr.create_lod_tensor(np.random.default_rng(0).standard_normal((4, 3)), [[4]]))
+    (y * y).sum().backward()
+    assert (layer.weight_hh_l0.grad[5:] == 0).all()
+    assert (layer.weight_hh_l0.grad[:5] != 0).any()

@@ -102,3 +102,9 @@ def test_layers_that_cannot_go_on():
     run = vr.nn.Stateful(vr.nn.GRU(3, 4))
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="Stateful"):
         run(vr.data("x", [-1, 3], "float32", lod_level=1), ["a"])
+
+
+def test_keys_without_an_order_are_refused():
+    run = vr.nn.Stateful(vr.nn.GRU(3, 4))
+    with pytest.raises(vr.DTypeError, match="keys: expected a sequence of keys"):
+        run(vr.create_lod_tensor(np.zeros((3, 3), np.float32), [[1, 2]]), {"a", "b"})

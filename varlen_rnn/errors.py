@@ -162,7 +162,8 @@ def check_choice(value: Any, name: str, *choices: str) -> str:
 
 
 def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
-    """Return the entries of anything but a text, a mapping or a Variable that can be iterated, as a list, or raise.
+    """Return the entries of what can be iterated, as a list, or raise: of a text, a mapping, a set or a Variable, too.
+
 
     Examples
     --------
@@ -171,7 +172,7 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
     """
     try:
         # A Variable's rows, taken for a list, would be new Variables.
-        other = isinstance(value, (str, bytes, Mapping)) or hasattr(value, "requires_grad")
+        other = isinstance(value, (str, bytes, Mapping, set, frozenset)) or hasattr(value, "requires_grad")
         entries = None if other else iter(value)
     except TypeError:
         entries = None

@@ -65,6 +65,7 @@ class _Run:
     def __init__(self, step: Step, derived: Derived, values: dict[int, float]) -> None:
         self.step, self.derived, self.values, trace = step, derived, values, step.trace
         self.numbers = {_name_of(node): k for k, node in enumerate(trace.nodes)}
+        self.read = {_name_of(trace.nodes[k]) for k in trace.reach(step.results)}
         self.prev = tuple(self.leaf("prev", number) for number in range(len(step.states)))
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
         self.v = tuple(self.leaf(op, name) for op, name in others)
@@ -78,11 +79,11 @@ class _Run:
 
     def forward(self, phases: tuple[Any, ...]) -> None:
         """Run the step: `states` and `slots` are what it gives."""
-        x = tuple(self.leaf("x", gate) for gate in self.step.gates if ("x", gate) in self.numbers)
+        x = tuple(self.leaf("x", gate) for gate in self.step.gates if ("x", gate) in self.read)
         passed: tuple[float, ...] = ()
         normed: tuple[float, ...] = ()
         for number, (phase, gates) in enumerate(zip(phases, self.derived.gates, strict=True)):
-            h = tuple(self.leaf("h" if ("h", gate) in self.numbers else "of", gate) for gate in gates)
+            h = tuple(self.leaf("h" if ("h", gate) in self.read else "of", gate) for gate in gates)
             first, states, slots, later = _python(phase.step)(x, h, self.prev, passed, self.v)
             of_norms = tuple(self.leaf("norm", k) for k in self.derived.normed[number])
             passed, normed = passed + of_norms + later[phase.norms :], normed + of_norms
@@ -138,7 +139,8 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
         found.append(carried[number])
         wanted.append(0.0 if gradient is None else values[gradient.number])
     found += d_others
-    wanted += [values[derived.gradients["norm", k].number] for group in reversed(derived.normed) for k in group]
+    of_norms = [derived.gradients.get(("norm", k)) for group in reversed(derived.normed) for k in group]
+    wanted += [0.0 if gradient is None else values[gradient.number] for gradient in of_norms]
     for vector in (step.vectors[k] for group in derived.vectors for k in group):
         gradient = derived.gradients.get(("vector", vector))
         wanted.append(0.0 if gradient is None else values[gradient.number])

@@ -193,9 +193,15 @@ class _Derivation:
                 free.add(k)
         return free
 
+    def _d_norm(self, k: int) -> int:
+        """Return the gradient of a value that is normalised, as it arrives there."""
+        gradient = self.gradients.get(("norm", k))
+        return self.zero if gradient is None else gradient.number
+
     def _keep(self) -> None:
         """Choose what rows keep, and give each number a column: of its gate, of its phase, or one more."""
         roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
+        roots += [self._d_norm(k) for values in self.norms for k in values]
         after = [k for k in self.trace.reach(roots) if k in self.depends]
         needed = {a for k in after for a in self.trace.nodes[k].operands if a not in self.depends}
         needed = {k for k in needed if self.trace.value(k) is None}
@@ -278,7 +284,7 @@ class _Derivation:
                 for k, (op, _, what) in enumerate(self.trace.nodes)
                 if op in ("h", "of") and self.levels[k] == number and what in gates
             }
-            later = [k for group in roots[number + 1 :] for k in group]
+            later = [k for group in [*roots[number + 1 :], *self.norms[number + 1 :]] for k in group]
             normed = [self.trace.node("norm", k).number for k in self.norms[number]]
             known = {*given, *passed, *normed}
             cross = [*self.norms[number], *self._frontier(later, known, functools.partial(self._is_known, number))]
@@ -356,15 +362,15 @@ class _Derivation:
             arriving = list(enumerate(carried, size))[len(self.norms[number]) :]
             here = known | {k: f"carried[{n}]" for n, k in arriving if k not in known}
             if number < self.num_phases - 1 and self.operands[number] is not None:
-                here[self.trace.node("d_operand", what=self.operands[number]).number] = f"carried[{size - 1}]"
+                here |= self._arriving("d_operand", self.operands[number], f"carried[{size - 1}]")
             for n, k in enumerate(self.norms[number]):
-                here[self.trace.node("d_norm", what=k).number] = f"carried[{size + n}]"
+                here |= self._arriving("d_norm", k, f"carried[{size + n}]")
             cross: list[int] = []
             if number:
                 earlier = {*given, *kept[: ends[number - 1]]} - {-1}
                 later = [k for group in roots[:number] + of_vectors[:number] for k in group]
                 before = self.norms[number - 1]
-                cross = [self.gradients["norm", k].number for k in before]
+                cross = [self._d_norm(k) for k in before]
                 cross += self._carried(later, earlier, {*kept[ends[number - 1] :]}, number)
             mine = roots[number]
             lines, texts = write(self.trace, here, [*mine, *cross, *of_vectors[number]], "carried[0]")
@@ -378,6 +384,11 @@ class _Derivation:
             counts.append(len(cross))
         counts.reverse()
         return [self._gradient_function(*parts, max(counts)) for parts in sources], tuple(counts)
+
+    def _arriving(self, op: str, what: int | None, text: str) -> dict[int, str]:
+        """Return the text of a gradient that a product or a norm passes back, where one is read."""
+        node = Node(op, (), what)
+        return {self.trace.nodes.index(node): text} if node in self.trace.nodes else {}
 
     def _carried(self, later: list[int], earlier: set[int], kept: set[int], number: int) -> list[int]:
         """Return what the gradients of earlier phases read and cannot know: nodes of this one, and its slots."""
