@@ -111,3 +111,15 @@ def test_compare_padding_finds_equal_losses(tmp_path):
     assert "Largest difference between the losses: " in result.stdout
     assert result.stdout.count("bucketed ") == 3
     assert (tmp_path / "compare_padding.png").stat().st_size > 1000
+
+
+def test_classify_functions_reads_lines_of_characters(tmp_path):
+    lines = [
+        {"text": "ab\n\n" * (1 + k % 3) + "c" * (1 + k % 2), "label": "odd" if k % 2 else "even"} for k in range(60)
+    ]
+    data = tmp_path / "own.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run("classify_functions.py", "--data", data, "--batch-size", 8, "--epochs", 12)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.partition("held-out accuracy")[2].split()[0]) > 0.8
+    assert "padded batches would have" in done.stdout
