@@ -19,6 +19,7 @@ from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
+from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
 from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
@@ -83,11 +84,13 @@ __all__ = [
     "check_operator",
     "concat_outputs",
     "create_lod_tensor",
+    "crf_decoding",
     "data",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",
     "init_memories",
+    "linear_chain_crf",
     "load",
     "load_inference_model",
     "lod_append",

@@ -2,6 +2,7 @@
 
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import MultiheadAttention
+from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
@@ -21,6 +22,7 @@ __all__ = [
     "LSTMCell",
     "LayerNorm",
     "Linear",
+    "LinearChainCRF",
     "Module",
     "MultiheadAttention",
     "Parameter",

@@ -30,10 +30,10 @@ from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "dropout", "embedding", "equal", "exp",
-    "gelu", "huber_loss", "layer_norm", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "relu",
-    "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt",
-    "stack", "tanh", "topk", "weight_norm", "where",
+    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "ctc_loss", "dropout", "embedding", "equal",
+    "exp", "gelu", "huber_loss", "layer_norm", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal",
+    "relu", "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split",
+    "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -444,6 +444,43 @@ def binary_cross_entropy_with_logits(
     0.6931
     """
     return reduce_loss(apply("binary_cross_entropy", logits, targets), reduction, per)
+
+
+def ctc_loss(
+    log_probs: Rows, targets: Rows, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False
+) -> Variable:
+    """Return the loss of connectionist temporal classification: of targets whose alignment with the steps is unknown.
+
+    Parameters
+    ----------
+    log_probs : Variable, shape `(rows, classes)`
+        Logarithms of probabilities, as of `log_softmax`; the last level's sequences.
+    targets : integers, shape `(labels,)`
+        Of as many sequences; classes but `blank`.
+    blank : int
+    reduction : {"mean", "sum", "none"}
+        "mean" first divides each loss by the labels of its target, at least one, as PyTorch does; "none" returns one
+        loss per sequence.
+    zero_infinity : bool
+        Whether the loss of a target that is too long for its steps is 0 instead of infinity; its gradient is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
+    >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
+    array([0.75, 0.5 ])
+
+    Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, whose lengths the LoD has.
+    """
+    check_choice(reduction, "reduction", "mean", "sum", "none")
+    log_probs, targets = required(log_probs, "ctc_loss, log_probs"), required(targets, "ctc_loss, targets")
+    blank = check_int(blank, "ctc_loss, blank", 0)
+    losses = apply("ctc_loss", log_probs, targets, blank=blank, per_label=reduction == "mean")
+    if check_flag(zero_infinity, "ctc_loss, zero_infinity"):
+        losses = where(losses < math.inf, losses, 0.0)
+    return reduce_loss(losses, reduction, "row")
 
 
 def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:

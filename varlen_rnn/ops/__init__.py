@@ -8,6 +8,7 @@ from varlen_rnn.ops import (
     clip,
     concat,
     constants,
+    ctc,
     dropout,
     dynamic_rnn,
     elementwise,
@@ -34,6 +35,7 @@ from varlen_rnn.ops import (
 from varlen_rnn.ops.sequence import (
     concat_outputs,
     conv,
+    crf,
     cumsum,
     expand,
     im2sequence,

@@ -1,0 +1,126 @@
+"""Linear-chain conditional random fields, by enumeration of all labellings."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.oracles import structured as oracle
+from varlen_rnn import threads
+from varlen_rnn.kernels.crf import crf, viterbi
+
+LENGTHS = [[3, 0, 1, 5], [0, 0], [], [2], [0, 4]]
+by_lengths = pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+TAGS = 3
+
+
+def case(lengths, dtype=np.float64, tags=TAGS, seed=0):
+    rng, count = np.random.default_rng(seed), sum(lengths)
+    emission = vr.create_lod_tensor(rng.standard_normal((count, tags)).astype(dtype) * 2, [lengths])
+    return emission, rng.integers(0, tags, count), rng.standard_normal((tags + 2, tags)).astype(dtype)
+
+
+def wanted(emission, label, transition):
+    ends, rows = emission.lod()[0], np.asarray(emission).astype(float)
+    found = [oracle.crf(rows[b:e], label[b:e], transition) for b, e in itertools.pairwise(ends)]
+    return [cost for cost, _ in found], [tag for _, path in found for tag in path]
+
+
+@by_lengths
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)], ids=["float64", "float32"])
+def test_is_the_sum_over_all_labellings(lengths, dtype, tolerance):
+    emission, label, transition = case(lengths, dtype)
+    costs, paths = wanted(emission, label, transition.astype(float))
+    found = vr.linear_chain_crf(emission, label[:, None], transition)
+    np.testing.assert_allclose(np.asarray(found), costs, rtol=tolerance, atol=tolerance)
+    path = vr.crf_decoding(emission, transition)
+    assert np.asarray(path).tolist() == paths
+    assert path.lod() == emission.lod()
+    same = vr.crf_decoding(emission, transition, label)
+    assert np.asarray(same).tolist() == [int(a == b) for a, b in zip(paths, label, strict=True)]
+
+
+def test_large_scores_do_not_overflow():
+    emission, label, transition = case([50])
+    found = vr.linear_chain_crf(vr.create_lod_tensor(np.asarray(emission) * 1e3, [[50]]), label, transition)
+    assert np.isfinite(np.asarray(found)).all()
+
+
+def test_threads_and_batch_mates_change_no_bit():
+    lengths, before, found = [300, 0, 700, 250, 1, 900], threads.get_num_threads(), []
+    emission, label, transition = case(lengths, np.float32, tags=17)
+    try:
+        for count in (1, 2, 3):
+            threads.set_num_threads(count)
+            x, w = (vr.Variable(value, requires_grad=True) for value in (emission, transition))
+            costs = vr.linear_chain_crf(x, label, w)
+            costs.sum().backward()
+            found.append([np.asarray(costs), np.asarray(x.grad), w.grad])
+    finally:
+        threads.set_num_threads(before)
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+    alone = vr.create_lod_tensor(np.asarray(emission)[300:1000], [[700]])
+    assert np.asarray(vr.linear_chain_crf(alone, label[300:1000], transition))[0] == found[0][0][2]
+
+
+def test_a_layer_learns_which_tag_follows_which():
+    """Tags alternate, and rows say nothing but where a sequence begins: only transitions can tell."""
+    vr.manual_seed(0)
+    lengths = [7, 4, 6]
+    rows = vr.create_lod_tensor(np.zeros((17, 2)), [lengths])
+    label = np.concatenate([np.arange(n) % 2 for n in lengths])
+    layer = vr.nn.LinearChainCRF(2, dtype=np.float64)
+    optimizer = vr.optim.Adam(layer.parameters(), lr=0.3)
+    for _ in range(30):
+        loss = layer(rows, label).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert np.asarray(layer.decode(rows)).tolist() == label.tolist()
+    assert repr(layer) == "LinearChainCRF(2)"
+
+
+@pytest.mark.twins
+def test_on_every_device(device):
+    lengths = LENGTHS[0]
+    emission, label, transition = case(lengths)
+    ends, count, rows = np.array(emission.lod()[0]), len(lengths), np.asarray(emission)
+    costs, paths = wanted(emission, label, transition)
+    shapes = rows.shape, rows.shape, (count,), (count,), rows.shape, (count, TAGS + 2, TAGS)
+    alpha, beta, found, scales, d_emission, d_transitions = (device.put(np.ones(shape)) for shape in shapes)
+    weights = device.put(transition)
+    crf(device.put(rows), label, ends, weights, alpha, beta, found, scales, d_emission, d_transitions)
+    np.testing.assert_allclose(device.get(found), costs, rtol=1e-12, atol=1e-12)
+    for array, gradient in ((rows, device.get(d_emission)), (transition, device.get(d_transitions).sum(axis=0))):
+        index, sides = (1, 2), []
+        for step in (1e-6, -2e-6):
+            array[index] += step
+            sides.append(sum(wanted(vr.create_lod_tensor(rows, [lengths]), label, transition)[0]))
+        array[index] += 1e-6
+        np.testing.assert_allclose(gradient[index], (sides[0] - sides[1]) / 2e-6, rtol=1e-7, atol=1e-7)
+    path = device.put(np.zeros(len(rows), np.int64))
+    back = device.put(np.zeros(rows.shape, np.int64))
+    viterbi(device.put(rows), ends, weights, alpha, back, path)
+    assert device.get(path).tolist() == paths
+
+
+EMISSION, LABEL, TRANSITION = case([2, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vr.linear_chain_crf(EMISSION, LABEL + 1, TRANSITION), "label: expected tags 0 to 2, got"),
+        (lambda: vr.linear_chain_crf(EMISSION, LABEL[1:], TRANSITION), "label: expected 5 rows"),
+        (lambda: vr.linear_chain_crf(EMISSION, LABEL, TRANSITION[1:]), r"transition: expected shape \(5, 3\)"),
+        (lambda: vr.linear_chain_crf(np.zeros((5, 3)), LABEL, TRANSITION), "emission: expected at least one level"),
+        (lambda: vr.crf_decoding(EMISSION, TRANSITION[:, :2]), "transition: expected shape"),
+        (lambda: vr.nn.LinearChainCRF(0), "tags"),
+    ],
+)
+def test_errors_say_what_is_wrong(call, message):
+    with pytest.raises(vr.InputError, match=message):
+        call()

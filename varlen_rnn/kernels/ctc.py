@@ -1,0 +1,159 @@
+"""Connectionist temporal classification: the probability of all alignments of a target with the steps of a sequence.
+
+State s of a target of length L is a blank where s is even, else label s // 2; there are 2 L + 1.  The forward variable
+of a step and state is the logarithm of the probability of all that ends there, the backward variable of all that
+follows.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+
+Source: Graves, Fernandez, Gomez and Schmidhuber (2006), "Connectionist temporal classification".
+"""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.activations import exp, log
+from varlen_rnn.threads import count_shards, for_each_shard
+
+
+@body
+def log_add(a, b):
+    """Return log(e**a + e**b)."""
+    most = a if a > b else b
+    return most if most == -np.inf else most + log(exp(a - most) + exp(b - most))
+
+
+@body
+def label_of(targets, first, state, blank):
+    """Return the class of a state."""
+    return blank if state % 2 == 0 else targets[first + state // 2]
+
+
+@body
+def may_skip(targets, first, state, blank):
+    """Return whether the label of a state may follow the label before it at once, without a blank between them."""
+    return state % 2 == 1 and state > 1 and targets[first + state // 2] != targets[first + state // 2 - 1]
+
+
+@body
+def run_forward(log_probs, begin, end, targets, first, states, blank, alpha, at):
+    """Fill the forward variables (steps, states) of a sequence; return minus the logarithm of all alignments."""
+    nothing = -log_probs.dtype.type(np.inf)
+    if begin == end:
+        return log_probs.dtype.type(0) if states == 1 else -nothing
+    for s in range(states):
+        alpha[at + s] = log_probs[begin, label_of(targets, first, s, blank)] if s < 2 else nothing
+    for row in range(begin + 1, end):
+        before, now = at + (row - 1 - begin) * states, at + (row - begin) * states
+        for s in range(states):
+            total = alpha[before + s]
+            if s > 0:
+                total = log_add(total, alpha[before + s - 1])
+            if may_skip(targets, first, s, blank):
+                total = log_add(total, alpha[before + s - 2])
+            alpha[now + s] = total + log_probs[row, label_of(targets, first, s, blank)]
+    last = at + (end - begin) * states - 1
+    return -(alpha[last] if states == 1 else log_add(alpha[last], alpha[last - 1]))
+
+
+@body
+def run_backward(log_probs, begin, end, targets, first, states, blank, alpha, at, loss, scale, d):
+    """Subtract from `d` the share of each class at each step, times `scale`; `loss` is what `run_forward` gave.
+
+    The backward variables of two steps, in turns, stand behind the forward ones.
+    """
+    nothing = -log_probs.dtype.type(np.inf)
+    after = at + (end - begin) * states
+    for row in range(end - 1, begin - 1, -1):
+        now, later = after + (row % 2) * states, after + ((row + 1) % 2) * states
+        for s in range(states):
+            if row == end - 1:
+                total = log_probs.dtype.type(0) if s >= states - 2 else nothing
+            else:
+                total = alpha[later + s] + log_probs[row + 1, label_of(targets, first, s, blank)]
+                if s + 1 < states:
+                    step = alpha[later + s + 1] + log_probs[row + 1, label_of(targets, first, s + 1, blank)]
+                    total = log_add(total, step)
+                if s + 2 < states and may_skip(targets, first, s + 2, blank):
+                    step = alpha[later + s + 2] + log_probs[row + 1, label_of(targets, first, s + 2, blank)]
+                    total = log_add(total, step)
+            alpha[now + s] = total
+            share = exp(alpha[at + (row - begin) * states + s] + total + loss)
+            d[row, label_of(targets, first, s, blank)] -= share * scale
+
+
+@body
+def of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
+    """Write the loss of a sequence; where `d` has rows, its gradient instead, times the sequence's scale."""
+    begin, end, first = offsets[i], offsets[i + 1], target_offsets[i]
+    states, at = 2 * (target_offsets[i + 1] - first) + 1, places[i]
+    loss = run_forward(log_probs, begin, end, targets, first, states, blank, scratch, at)
+    losses[i] = loss
+    for row in range(begin, end if d.shape[0] else begin):
+        for j in range(d.shape[1]):
+            d[row, j] = 0
+    if d.shape[0] and loss != np.inf:  # an infinite loss has no alignment, whose gradient could be
+        run_backward(log_probs, begin, end, targets, first, states, blank, scratch, at, loss, scales[i], d)
+
+
+@cpu_kernel
+def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
+    """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
+    for i in range(shard, losses.shape[0], num_shards):
+        of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d)
+
+
+@cuda_kernel
+def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
+    """Twin of `ctc_cpu`; one thread per sequence."""
+    i = cuda.grid(1)
+    if i < losses.shape[0]:
+        of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d)
+
+
+def places_of(offsets, target_offsets):
+    """Return where the numbers of each sequence begin in the scratch of `ctc`, and how many there are in all.
+
+    Examples
+    --------
+    >>> places_of(np.array([0, 2, 5]), np.array([0, 1, 1]))
+    array([ 0, 12, 17])
+    """
+    states = 2 * np.diff(target_offsets) + 1
+    return np.concatenate([[0], np.cumsum((np.diff(offsets) + 2) * states)])
+
+
+def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
+    """Compute the losses of sequences, and where `d` has rows the gradient of their sum, each times its scale.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    log_probs : (rows, classes) C-contiguous
+    offsets, target_offsets : (sequences + 1,) int64
+    targets : (labels,) int64, classes but `blank`
+    blank : int
+    scratch : (numbers,) of the data type of `log_probs`, as many as `places_of` says; written
+    places : (sequences + 1,) int64, from `places_of`
+    losses : (sequences,) of the data type of `log_probs`; written: infinity where no alignment exists
+    scales : (sequences,) of the data type of `log_probs`
+    d : (rows, classes), or (0, classes); written
+
+    Examples
+    --------
+    >>> log_probs, ends = np.log(np.full((2, 2), 0.5)), np.array([0, 2])
+    >>> losses, none = np.empty(1), np.empty((0, 2))
+    >>> places = places_of(ends, np.array([0, 1]))
+    >>> ctc(log_probs, ends, np.array([1]), np.array([0, 1]), 0, np.empty(places[-1]), places, losses, losses, none)
+    >>> np.exp(-losses)  # of "1 1", "blank 1" and "1 blank"
+    array([0.75])
+    """
+    arguments = log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d
+    if on_device(losses):
+        launch(ctc_cuda, losses.size, *(beside(a, losses) if isinstance(a, np.ndarray) else a for a in arguments))
+    else:
+        shards = count_shards(20 * len(scratch), max(1, len(losses)))
+        for_each_shard(ctc_cpu, *arguments, num_shards=shards)

@@ -1,0 +1,56 @@
+"""A linear-chain conditional random field as a layer: its transition scores are its parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.errors import check_int
+from varlen_rnn.nn.layers import uniform
+from varlen_rnn.nn.module import Module, check_dtype
+from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows
+
+
+class LinearChainCRF(Module):
+    """Score the tags of a sequence by the rows and by which tag follows which; see `linear_chain_crf`.
+
+    Parameters
+    ----------
+    tags : int
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    transition : (tags + 2, tags)
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> emission = create_lod_tensor(np.ones((5, 3), np.float32), [[2, 0, 3]])
+    >>> crf = LinearChainCRF(3)
+    >>> crf(emission, np.array([0, 1, 2, 0, 1])).shape, crf.decode(emission).shape
+    ((3,), (5,))
+
+    Source: Lafferty, McCallum and Pereira (2001), "Conditional random fields".
+    """
+
+    def __init__(self, tags: int, dtype: DTypeLike = np.float32) -> None:
+        self.tags = tags = check_int(tags, "tags", 1)
+        self.transition = uniform((tags + 2, tags), 100, check_dtype(dtype))
+
+    def forward(self, emission: Rows, label: Rows) -> Variable:
+        """Return minus the logarithm of the probability of the labels of each sequence, shape `(sequences,)`."""
+        return linear_chain_crf(emission, label, self.transition)
+
+    def decode(self, emission: Rows) -> Variable:
+        """Return the most probable tag of each row, over all labellings of its sequence."""
+        with no_grad():
+            return crf_decoding(emission, self.transition)
+
+    def extra_repr(self) -> str:
+        """Return the number of tags."""
+        return f"{self.tags}"

@@ -1,0 +1,156 @@
+"""Linear-chain conditional random fields over sequences: the cost of labels, and the most probable ones."""
+
+import numpy as np
+
+from varlen_rnn.device import as_operand
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.crf import crf, viterbi
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.lod import LoDTensor, levels_of
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+
+def _tags(emission, label, name):
+    """Return labels as the kernel takes them, after checking that each is a tag."""
+    labels, tags = label.data.reshape(-1).astype(np.int64), emission.shape[1]
+    if len(labels) != len(emission.data):
+        raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
+    if label.num_levels and not np.array_equal(levels_of(label.structure)[-1], levels_of(emission.structure)[-1]):
+        raise LoDError(f"{name}, label", expected="the sequences of emission", got="others")
+    if labels.size and not 0 <= labels.min() <= labels.max() < tags:
+        expected, got = f"tags 0 to {tags - 1}", f"{labels.min()} to {labels.max()}"
+        raise OutOfRangeError(f"{name}, label", expected=expected, got=got)
+    return labels
+
+
+def _costs(emission, label, transition, scales, with_gradient):
+    """Return the costs of sequences, and the gradients of emissions and transitions."""
+    data, offsets, count = as_operand(emission.data), levels_of(emission.structure)[-1], emission.num_elements(-1)
+    labels, dtype, none = _tags(emission, label, "linear_chain_crf"), emission.dtype, np.empty((0, data.shape[1]))
+    alpha, costs = np.empty(data.shape, dtype), np.empty(count, dtype)
+    beta, d_emission = (np.empty(data.shape, dtype) if with_gradient else none.astype(dtype) for _ in range(2))
+    d_transitions = np.empty((count if with_gradient else 0, *transition.shape), dtype)
+    weights = as_operand(transition.data)
+    scales = costs if scales is None else as_operand(scales)
+    crf(data, labels, offsets, weights, alpha, beta, costs, scales, d_emission, d_transitions)
+    return costs, d_emission, d_transitions
+
+
+def _cost(inputs, outputs, **attrs):
+    """4 per row and pair of tags."""
+    emission = inputs[0]
+    return 4 * max(1, emission.shape[0]) * max(1, emission.shape[1]) ** 2
+
+
+@operator(cost=_cost)
+def linear_chain_crf(emission, label, transition):
+    """Return minus the logarithm of the probability of the labels of each sequence.
+
+    Parameters
+    ----------
+    emission : Variable, shape `(rows, tags)`
+        Scores, with at least one level; the last level's sequences.
+    label : integers, shape `(rows,)` or `(rows, 1)`
+    transition : Variable, shape `(tags + 2, tags)`
+        Scores of beginning with a tag, of ending with it, and in row 2 + i of what follows tag i.
+
+    Returns
+    -------
+    Variable of shape `(sequences,)`; 0 of an empty sequence
+
+    Examples
+    --------
+    >>> emission = LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])
+    >>> np.exp(-np.asarray(linear_chain_crf(emission, np.array([0, 1, 1]), np.zeros((4, 2)))))
+    array([0.5 , 0.25])
+
+    Source: the operator `linear_chain_crf` of PaddlePaddle Fluid, which computes with exponentials of the scores.
+    """
+    return LoDTensor.wrap(_costs(emission, label, transition, None, with_gradient=False)[0])
+
+
+def _check(name, emission, transition):
+    check_float(name, emission=emission, transition=transition)
+    check_lod_level(name, "emission", emission)
+    check_rank(name, "emission", emission, 2)
+    check_rank(name, "transition", transition, 2)
+    tags = emission.shape[1]
+    if tags == 0:
+        raise ShapeError(f"{name}, emission", expected="at least one tag", got=f"shape {emission.shape}")
+    check_shape(name, "transition", transition, (-1 if tags == -1 else tags + 2, tags))
+
+
+def _check_label(name, label):
+    check_integer(name, label=label)
+    if len(label.shape) != 1 and label.shape[1:] != (1,):
+        raise ShapeError(f"{name}, label", expected="one tag per row", got=f"shape {label.shape}")
+
+
+@linear_chain_crf.infer
+def _infer(emission, label, transition):
+    _check("linear_chain_crf", emission, transition)
+    _check_label("linear_chain_crf", label)
+    return TensorSpec((-1,), emission.dtype)
+
+
+@linear_chain_crf.backward("emission", "transition", cost=_cost)
+def _backward(emission, label, transition, d_out):
+    if d_out.shape != (emission.num_elements(-1),):
+        raise ShapeError("linear_chain_crf_grad, d_out", expected="one number per sequence", got=d_out.shape)
+    _, d_emission, d_transitions = _costs(emission, label, transition, d_out.data, with_gradient=True)
+    return emission.like(d_emission), transition.like(sum_over(d_transitions, 0))
+
+
+@linear_chain_crf.examples
+def _examples(rng):
+    yield [rows(rng, 3), rng.integers(0, 3, 6), rng.standard_normal((5, 3))], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), rng.integers(0, 2, (lod.num_rows, 1)), rng.standard_normal((4, 2))], {}
+
+
+@operator(cost=_cost)
+def crf_decoding(emission, transition, label=None):
+    """Return the most probable tag of each row, over all labellings of its sequence; of equal ones, the first.
+
+    Parameters
+    ----------
+    emission, transition
+        As of `linear_chain_crf`.
+    label : integers, shape `(rows,)` or `(rows, 1)`, optional
+
+    Returns
+    -------
+    Variable of shape `(rows,)`, int64, with the LoD of `emission`; with labels, 1 where the tag is the label, else 0
+
+    Examples
+    --------
+    >>> emission = LoDTensor(np.array([[0.0, 1.0], [2.0, 0.0]]), [[0, 2]])
+    >>> np.asarray(crf_decoding(emission, np.zeros((4, 2))))
+    array([1, 0])
+
+    Source: the operator `crf_decoding` of PaddlePaddle Fluid (Viterbi, 1967).
+    """
+    data, path = as_operand(emission.data), np.empty(len(emission.data), np.int64)
+    best, back = np.empty(data.shape, emission.dtype), np.empty(data.shape, np.int64)
+    viterbi(data, levels_of(emission.structure)[-1], as_operand(transition.data), best, back, path)
+    if label is not None:
+        path = (path == _tags(emission, label, "crf_decoding")).astype(np.int64)
+    return emission.like(path)
+
+
+@crf_decoding.infer
+def _infer_decoding(emission, transition, label):
+    _check("crf_decoding", emission, transition)
+    if label is not None:
+        _check_label("crf_decoding", label)
+    return TensorSpec(emission.shape[:1], np.dtype(np.int64), emission.lod_level)
+
+
+@crf_decoding.examples
+def _examples_decoding(rng):
+    yield [rows(rng, 3), rng.standard_normal((5, 3)), None], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2)), rng.integers(0, 2, lod.num_rows)], {}
