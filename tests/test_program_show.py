@@ -46,7 +46,8 @@ def test_the_listing_of_a_small_program():
         "  w                    float32 [2, 3]                persistable",
         "  matmul               float32 [-1, 3]",
         "  x = feed(feed=feed; col=0)",
-        "  sequence_pool.out, sequence_pool.index = sequence_pool(x=x; pool_type='max')",
+        "  sequence_pool.out, sequence_pool.index",
+        "      = sequence_pool(x=x; pool_type='max'; pad_value=0.0; level=-1)",
         "  matmul = matmul(x=sequence_pool.out; weight=w; transposed=False)",
     ]
 
