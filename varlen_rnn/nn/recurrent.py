@@ -192,7 +192,7 @@ class Recurrent(Module):
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
-        return [self._weight(name + suffix) for name in self._names]
+        return [getattr(self, name + suffix) for name in self._names]
 
     def merged(self, y: Variable) -> Variable:
         """Return what becomes of the columns of all directions, side by side."""
@@ -274,7 +274,7 @@ class Recurrent(Module):
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
-        given = self._given_rows(rows)
+        given = self._given_rows(rows) if rows is not None or self.cell.rows else []
         last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
@@ -318,18 +318,15 @@ class Recurrent(Module):
         """Return the weights of a layer, and its inputs of rows, direction by direction."""
         found: list[Variable | None] = []
         for suffix in self.suffixes(layer):
-            found += [*self.weights(suffix), *given]
-            for p, per_sequence in self._masks():
+            found += self.weights(suffix)
+            found += given
+            for p, per_sequence in self._masks() if self.cell.rows else ():
                 with no_grad():
                     mask = apply(
                         "row_mask", x, p=p, units=self.hidden_size, per_sequence=per_sequence, training=self.training
                     )
                 found.append(mask)
         return found
-
-    def _weight(self, name: str) -> Variable | None:
-        """Return a weight as a forward pass takes it."""
-        return getattr(self, name)
 
     def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
         """Raise unless the rows and the initial states, None or Variables, fit this layer."""
@@ -386,10 +383,12 @@ class _Regularised(Recurrent):
         self.zoneout, self.recurrent_dropout = zoneout, recurrent_dropout
         self.weight_dropout = _probability(weight_dropout, "weight_dropout")
 
-    def _weight(self, name: str) -> Variable | None:
-        weight = getattr(self, name)
-        dropped = self.weight_dropout and weight is not None and name.startswith("weight_hh")
-        return dropout(weight, self.weight_dropout, self.training) if dropped else weight
+    def weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights of a layer and direction, in training with fewer numbers of `weight_hh`."""
+        found = super().weights(suffix)
+        if self.weight_dropout and (weight := found[1]) is not None:  # in the order of `WEIGHTS`
+            found[1] = dropout(weight, self.weight_dropout, self.training)
+        return found
 
     def _masks(self) -> list[tuple[float, bool]]:
         masks = [(p, False) for p in self.zoneout] if any(self.zoneout) else []

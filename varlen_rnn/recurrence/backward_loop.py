@@ -140,7 +140,7 @@ def _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors):
         hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
         pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
         d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
-        pointer(d_vectors, 0), pointer(task.given, 0), task.bound,
+        pointer(d_vectors, 0), pointer(task.given, 0), task.y.dtype.type(task.bound),
     )  # fmt: skip
 
 

@@ -277,7 +277,16 @@ def forward(cell, task, shape, last, plan, reverse, keep):
                     places = rows, kept, *_norm_places(cell, shape, phase)
                     launch(normalise, alive * phase.norms, passed, phase.first_pass, phase.norms, *places)
             else:
-                launch(store_projection, alive * shape.outputs, of_phase, rows, task.bound, state[0], y, task.column)
+                launch(
+                    store_projection,
+                    alive * shape.outputs,
+                    of_phase,
+                    rows,
+                    y.dtype.type(task.bound),
+                    state[0],
+                    y,
+                    task.column,
+                )
             operand = given
     launch(permute_states, state.size, state, order, True, last)
 
@@ -312,7 +321,7 @@ def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d
                 launch(backward_step_of(cell, number), alive * hidden, *arguments)
             else:
                 weight, perm = weights.weight_hr, none
-                arguments = kept, column, rows, y, task.bound, d_y, task.column, shape.outputs, carried[0]
+                arguments = kept, column, rows, y, y.dtype.type(task.bound), d_y, task.column, shape.outputs, carried[0]
                 launch(keep_projection_grad, alive * hidden, *arguments)
             target = carried[phase.target]
             operands = kept, column, rows, weight, perm, phase.first_row, phase.depth

@@ -155,7 +155,7 @@ def _layer_of(task, last, keep, non_temporal):
         hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
         task.initial.shape[1] * hidden, task.begins, pointer(task.y, task.column), task.y.shape[1],
         pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal, pointer(task.given, 0),
-        task.bound,
+        task.y.dtype.type(task.bound),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     sizes = len(cell.states), plan.num_sequences, shape.hidden
     y = empty((x.shape[0], len(directions) * outputs), x)
     last, kept = [], []
-    engine, bound = _engine_of(x), x.dtype.type(cell.proj_clip)
+    engine, bound = _engine_of(x), cell.proj_clip
     for number, (direction, backwards) in enumerate(zip(directions, reverse or _REVERSE, strict=False)):
         # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
         end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
@@ -92,7 +92,7 @@ def backward(
     places = _places(cell, shape)
     d_x = empty(x.shape, x) if need_x else None
     d_directions, d_initial = [], []
-    engine, bound = _engine_of(x), x.dtype.type(cell.proj_clip)
+    engine, bound = _engine_of(x), cell.proj_clip
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
         d_start, column, backwards = empty(sizes, x), number * shape.outputs, (reverse or _REVERSE)[number]
