@@ -8,7 +8,7 @@ from numba.core.errors import TypingError
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
-from varlen_rnn.jit import address_of, caller, engine_kernel
+from varlen_rnn.jit import address_of, caller, cpu_inlined, engine_kernel
 from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.products.vectors import pointer
 from varlen_rnn.recurrence import backward_loop, forward_loop
@@ -63,3 +63,41 @@ def test_the_loops_are_compiled_once_for_all_cells():
         seen.append([len(loop.signatures) for loop in (forward_loop.forward, backward_loop.backward)])
     assert min(seen[0]) > 0
     assert seen == seen[:1] * len(CELLS)
+
+
+@cpu_inlined
+def following(x):
+    return x + 1
+
+
+@cpu_inlined
+def collatz(x, most):
+    """Assigns to a parameter, in a loop, and calls a part with it."""
+    steps = 0
+    while x > 1 and steps < most:
+        x = following(3 * x) if x % 2 else x // 2
+        steps = following(steps)
+    return x, steps
+
+
+@cpu_inlined
+def swapped(pair):
+    return pair[1], pair[0]
+
+
+def run_parts(x, out):
+    number, pair = x, (x, 2 * x)
+    for turn in range(3):
+        number, steps = collatz(number, 4)
+        pair = swapped(pair)
+        out[turn] = 1000 * number + 100 * steps + pair[0]
+        number = following(number)
+    out[3] = x
+
+
+def test_parts_read_what_their_callers_gave_them():
+    """A parameter that a part assigns to is the part's own; what takes its result may be what was given."""
+    x, out = 7, np.zeros(4)
+    engine_kernel(run_parts)(x, out)
+    # 7 22 11 34 17, then 18 9 28 14 7, then 8 4 2 1
+    assert out.tolist() == [17_000 + 400 + 14, 7_000 + 400 + 7, 1_000 + 300 + 14, 7]

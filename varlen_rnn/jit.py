@@ -13,20 +13,25 @@ stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of 
 import numba
 from llvmlite import ir
 from numba import cuda, types
-from numba.core import compiler, dispatcher
+from numba.core import compiler, dispatcher, untyped_passes
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from varlen_rnn.cache import CHECKED, DiskCache
 from varlen_rnn.forks import let_forks_wait
+from varlen_rnn.inlining import InlineParts
 
 
 class _Compiler(compiler.CompilerBase):
-    """Numba's compiler without static single assignment, which LLVM does anyway: a tenth of the time."""
+    """Numba's compiler with our inlining, and without static single assignment, which LLVM does anyway."""
 
     def define_pipelines(self):
         self.state.flags.enable_ssa = False
-        return [compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)]
+        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [step for step in passes.passes if step[0] is not untyped_passes.InlineInlinables]
+        passes.add_pass_after(InlineParts, untyped_passes.InlineClosureLikes)
+        passes.finalize()
+        return [passes]
 
 
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.

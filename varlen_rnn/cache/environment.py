@@ -15,7 +15,7 @@ from numba.core import config
 from numba.core.registry import cpu_target
 
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
-SOURCES = ("jit.py", "attention", "cache", "cells", "kernels", "products", "recurrence")
+SOURCES = ("inlining.py", "jit.py", "attention", "cache", "cells", "kernels", "products", "recurrence")
 
 # The settings of Numba that change the code of a function, beside those of the host.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
