@@ -1,6 +1,8 @@
 """A cell from its equations alone: what is derived, what is refused, and the bits of cells written by hand."""
 
 import copy
+import inspect
+import itertools
 import math
 import pickle
 import re
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import recurrence
+from varlen_rnn import cells, recurrence
 from varlen_rnn.cells import (
     GRU,
     LSTM,
@@ -25,7 +27,6 @@ from varlen_rnn.cells import (
     find_cell,
     maximum,
     multiply_add,
-    norm,
     registry,
     sigmoid,
     tanh,
@@ -285,95 +286,173 @@ def test_a_cell_whose_later_products_read_hidden_units_has_no_projection():
         apply("recurrent", x, None, None, *weights, cell="later", keep=False, reverse=(0,), all_states=False)
 
 
-def normed(x):
-    return (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+class Arrays:
+    """What equations call, of arrays of all units; `frozen` are values of constant() from an earlier run."""
+
+    tanh, where = staticmethod(np.tanh), staticmethod(np.where)
+    sigmoid = staticmethod(lambda x: 1 / (1 + np.exp(-x)))
+    norm = staticmethod(lambda x: (x - x.mean()) / np.sqrt(x.var() + 1e-5))
+
+    def __init__(self, frozen=()):
+        self.frozen, self.constants = iter(frozen), []
+
+    def constant(self, value):
+        self.constants.append(np.asarray(next(self.frozen, value)))
+        return self.constants[-1]
 
 
-# Cells of gates a and b: equations, and the same of arrays of all units; p and q are the products of a and b.
+class ArrayGate(np.ndarray):
+    """A gate's sum, for all units; `x` and `h` are its parts, and the product is with a value of the step by `of`."""
+
+    def of(self, value):
+        return self.weight @ value + self.bias
+
+
+def array_gate(x, h, weight, bias):
+    gate = (x + h).view(ArrayGate)
+    gate.x, gate.h, gate.weight, gate.bias = x, h, weight, bias
+    return gate
+
+
+def run_arrays(make, f, of_cell, x, offsets, weights):
+    """Return the outputs of a cell, `make(f)`, row by row; `weights` are those of a layer, by name."""
+    hidden, parameters = 5, inspect.signature(make(f)).parameters
+    parts = {name: {gate: None for gate in of_cell.gates} for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    for kind, gates in (("ih", of_cell.x_gates), ("hh", of_cell.h_gates)):
+        for place, gate in enumerate(gates):
+            for name in (f"weight_{kind}", f"bias_{kind}"):
+                parts[name][gate] = weights[name][place * hidden : (place + 1) * hidden]
+    y = np.empty((len(x), hidden))
+    for begin, end in itertools.pairwise(offsets):
+        h = np.zeros(hidden)
+        for row in range(begin, end):
+            gates = []
+            for gate in of_cell.gates:
+                w_ih, w_hh, b_ih, b_hh = (part[gate] for part in parts.values())
+                of_input = np.zeros(hidden) if w_ih is None else w_ih @ x[row] + b_ih
+                of_output = np.zeros(hidden) if w_hh is None else w_hh @ h + b_hh
+                gates.append(array_gate(of_input, of_output, w_hh, b_hh))
+            states = [h] * ("h" in parameters)
+            h = y[row] = make(f)(*gates, *states, **{name: weights[name] for name in of_cell.vectors})
+    return y
+
+
+def agrees_with_arrays(make, name):
+    """Compare a layer of a cell with arrays: outputs, and gradients with central differences."""
+    layer = vr.nn.Recurrent(cell(make(cells), name=name), 3, 5, dtype=np.float64)
+    rng, offsets = np.random.default_rng(0), [0, 4, 4, 6]
+    x = vr.Variable(vr.create_lod_tensor(rng.standard_normal((6, 3)), [[4, 0, 2]]), requires_grad=True)
+    y, _ = layer(x)
+    (y * y).sum().backward()
+    variables = {parameter_name.removesuffix("_l0"): p for parameter_name, p in layer.named_parameters()} | {"x": x}
+    numbers = {key: np.array(variable) for key, variable in variables.items()}
+    run = lambda f, numbers: run_arrays(make, f, layer.cell, numbers["x"], offsets, numbers)
+    at_rest = Arrays()
+    np.testing.assert_allclose(np.asarray(y), run(at_rest, numbers), rtol=1e-10, atol=1e-10)
+    for key, variable in variables.items():
+        d, losses = rng.standard_normal(numbers[key].shape), []
+        for step in (1e-6, -1e-6):
+            moved = run(Arrays(at_rest.constants), numbers | {key: numbers[key] + step * d})
+            losses.append((moved * moved).sum())
+        found, difference = (np.asarray(variable.grad) * d).sum(), (losses[0] - losses[1]) / 2e-6
+        assert found == pytest.approx(difference, rel=1e-6, abs=1e-6), key
+
+
+def reads_for_nothing(f):
+    def equations(a, b, /):
+        _ = a.x, f.tanh(a)
+        return f.tanh(a.h) + b
+
+    return equations
+
+
+def norms_for_nothing(f):
+    def equations(a, b, /):
+        _ = f.norm(f.norm(f.norm(f.norm(a))))
+        return f.tanh(a) + b
+
+    return equations
+
+
+def two_products_of_a_gate_one_for_nothing(f):
+    def equations(b, a, /, h):
+        _ = a.h
+        return a.of(f.tanh(h)) + b
+
+    return equations
+
+
+def a_product_for_nothing(f):
+    def equations(a, b, /, h):
+        _ = b.of(h * 2)
+        return f.tanh(a) + b
+
+    return equations
+
+
+# Equations of functions of `f`: of cells, or of arrays.
 ODD = {
-    "a norm of a norm": (lambda a, b, /: norm(norm(a) + b), lambda a, b, p, q: normed(normed(a + p) + b + q)),
-    "a norm times its gate": (
-        lambda a, b, /: (norm(a) + a) * norm(a) + b,
-        lambda a, b, p, q: (normed(a + p) + a + p) * normed(a + p) + b + q,
-    ),
-    "a constant of another gate": (
-        lambda a, b, /: constant(norm(a) + b) * norm(a),
-        lambda a, b, p, q: (normed(a + p) + b + q) * normed(a + p),
-    ),
-    "a norm without a gradient": (
-        lambda a, b, /: constant(norm(a)) * tanh(b),
-        lambda a, b, p, q: normed(a + p) * np.tanh(b + q),
-    ),
-    "a norm that chooses": (
-        lambda a, b, /: where(norm(a) > 0, tanh(b), b),
-        lambda a, b, p, q: np.where(normed(a + p) > 0, np.tanh(b + q), b + q),
-    ),
+    "a norm of a norm": lambda f: lambda a, b, /: f.norm(f.norm(a) + b),
+    "a norm times its gate": lambda f: lambda a, b, /: (f.norm(a) + a) * f.norm(a) + b,
+    "a constant of a gate": lambda f: lambda a, /: f.constant(f.norm(a) + a) * f.norm(a),
+    "a constant of another gate": lambda f: lambda a, b, /: f.constant(f.norm(a) + b) * f.norm(a),
+    "a norm without a gradient": lambda f: lambda a, b, /: f.constant(f.norm(a)) * f.tanh(b),
+    "a norm that chooses": lambda f: lambda a, b, /: f.where(f.norm(a) > 0, f.tanh(b), 0.5),
+    "a product without a gradient": lambda f: lambda b, a, /: f.constant(a.of(f.tanh(b))) * b,
+    "a product of a norm and a product": lambda f: lambda b, a, /: a.of(f.norm(b.x) * b.h),
+    "two norms and what the first read": lambda f: lambda a, /: f.norm(f.norm(a)) + a / (1.5 + f.sigmoid(f.norm(a))),
+    "reads for nothing": reads_for_nothing,
+    "norms for nothing": norms_for_nothing,
+    "two products of a gate, one for nothing": two_products_of_a_gate_one_for_nothing,
+    "a product for nothing": a_product_for_nothing,
 }
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_cells_compute_what_they_say(name):
-    equations, arrays = ODD[name]
-    layer = vr.nn.Recurrent(cell(equations, name=name), 3, 5, dtype=np.float64)
-    x = np.random.default_rng(0).standard_normal((6, 3))
-    y, _ = layer(vr.create_lod_tensor(x, [[4, 0, 2]]))
-    w_ih, w_hh, b_ih, b_hh = (np.split(parameter.data, 2) for parameter in layer.parameters())
-    wanted, h = [], np.zeros(5)
-    for row in range(6):
-        h = np.zeros(5) if row == 4 else h
-        parts = [w_ih[g] @ x[row] + b_ih[g] for g in range(2)] + [w_hh[g] @ h + b_hh[g] for g in range(2)]
-        h = arrays(*parts)
-        wanted.append(h)
-    np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-12, atol=1e-12)
+    agrees_with_arrays(ODD[name], name)
 
 
-def gradients_are_differences(layer, inputs):
-    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, inputs)), [[4, 0, 2]])
-    way = np.random.default_rng(1)
-
-    def loss():
-        y, _ = layer(x)
-        return (y * y).sum()
-
-    loss().backward()
-    for parameter in layer.parameters():
-        d, here, losses = way.standard_normal(parameter.shape), parameter.data.copy(), []
-        for step in (1e-6, -1e-6):
-            parameter.assign(here + step * d)
-            losses.append(loss().item())
-        parameter.assign(here)
-        difference = (losses[0] - losses[1]) / 2e-6
-        np.testing.assert_allclose((parameter.grad * d).sum(), difference, rtol=1e-6, atol=1e-7)
+MADE = {  # of one operation, from two values
+    "sum": lambda f, p, q: p + q,
+    "product": lambda f, p, q: p * q,
+    "quotient": lambda f, p, q: p / (1.5 + f.sigmoid(q)),
+    "tanh": lambda f, p, q: f.tanh(p),
+    "choice": lambda f, p, q: f.where(p > q, p, f.tanh(q)),
+    "constant": lambda f, p, q: f.constant(p) * q,
+    "norm": lambda f, p, q: f.norm(p),
+}
 
 
-def test_the_gradient_of_a_norm_reads_its_gate():
-    layer = vr.nn.Recurrent(cell(ODD["a norm times its gate"][0], name="norm and gate"), 3, 5, dtype=np.float64)
-    gradients_are_differences(layer, 3)
-    layer = vr.nn.Recurrent(cell(ODD["a norm of a norm"][0], name="two norms"), 3, 5, dtype=np.float64)
-    gradients_are_differences(layer, 3)
+def random_cell(seed):
+    """Return a cell of random operations, some of them for nothing, as those of `ODD` are given."""
+
+    def make(f):
+        def equations(a, b, c, /, h, *, gain):
+            rng = np.random.default_rng(seed)
+            # Values, with how many norms and products each waits for: a step has two at most, beyond its first product.
+            values = [(part, 0) for part in (a.x, a.h, b.x + b.h, h, gain)]
+            pick = lambda most: [pair for pair in values if pair[1] <= most][rng.integers(-4, 0)]
+            values.append((c.x + c.of(pick(0)[0]), 1) if seed % 2 else (c.x + c.h, 0))
+            for _ in range(rng.integers(4, 9)):
+                name = rng.choice([*MADE, "norm", "norm"])
+                (p, of_p), (q, of_q) = pick(1 if name == "norm" else 2), values[rng.integers(len(values))]
+                level = of_p + 1 if name == "norm" else of_p if name == "tanh" else max(of_p, of_q)
+                values.append((MADE[name](f, p, q), level))
+            return a.x + b.x + gain + values[5][0] + sum(f.tanh(value) for value, _ in values[-3:])
+
+        return equations
+
+    return make
 
 
-def test_the_product_of_what_a_norm_gave_reads_an_earlier_product():
-    def after(b, a, /, h):
-        return a.of(norm(b.x) * b.h)
-
-    gradients_are_differences(vr.nn.Recurrent(cell(after, name="after"), 3, 5, dtype=np.float64), 3)
-
-
-def test_what_is_read_for_nothing_is_no_input():
-    def unused(a, b, /):
-        _ = a.x, tanh(a)
-        return tanh(a.h) + b
-
-    gradients_are_differences(vr.nn.Recurrent(cell(unused, name="unused"), 3, 5, dtype=np.float64), 3)
+def test_random_cells_are_derived():
+    """To define a cell is to check its gradient and its source: none of these may be refused."""
+    for seed in range(400):
+        cell(random_cell(seed)(cells), name=f"random {seed}")
 
 
-def test_a_product_without_a_gradient():
-    def frozen(b, a, /):
-        return constant(a.of(tanh(b))) * b
-
-    layer = vr.nn.Recurrent(cell(frozen, name="frozen"), 3, 5, dtype=np.float64)
-    y, _ = layer(vr.create_lod_tensor(np.random.default_rng(0).standard_normal((4, 3)), [[4]]))
-    (y * y).sum().backward()
-    assert (layer.weight_hh_l0.grad[5:] == 0).all()
-    assert (layer.weight_hh_l0.grad[:5] != 0).any()
+# Of 50 and 268, the gradient of a first norm reads what follows a second.
+@pytest.mark.parametrize("seed", [*range(8), 50, 268])
+def test_random_cells_compute_what_they_say(seed):
+    agrees_with_arrays(random_cell(seed), f"random {seed}")

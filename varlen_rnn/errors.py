@@ -162,7 +162,7 @@ def check_choice(value: Any, name: str, *choices: str) -> str:
 
 
 def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
-    """Return the entries of what can be iterated, as a list, or raise: of a text, a mapping, a set or a Variable, too.
+    """Return the entries of what can be iterated, as a list; raise of a text, a mapping, a set or a Variable, too.
 
     Examples
     --------

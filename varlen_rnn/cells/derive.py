@@ -369,8 +369,8 @@ class _Derivation:
             if number:
                 earlier = {*given, *kept[: ends[number - 1]]} - {-1}
                 later = [k for group in roots[:number] + of_vectors[:number] for k in group]
-                before = self.norms[number - 1]
-                cross = [self._d_norm(k) for k in before]
+                later += [self._d_norm(k) for values in self.norms[: number - 1] for k in values]
+                cross = [self._d_norm(k) for k in self.norms[number - 1]]
                 cross += self._carried(later, earlier, {*kept[ends[number - 1] :]}, number)
             mine = roots[number]
             lines, texts = write(self.trace, here, [*mine, *cross, *of_vectors[number]], "carried[0]")
