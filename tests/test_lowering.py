@@ -322,3 +322,69 @@ def test_a_second_pass_over_a_run_computes_again_what_the_first_wrote_over(monke
     np.testing.assert_array_equal(np.asarray(values["x"]), d_x)
     np.testing.assert_array_equal(np.asarray(values["state 0"]), d_states[0])
     assert any(np.array_equal(d, values["w_h"]) for d in d_captured)
+
+
+STEPS = {"RNNCell": vr.nn.RNN, "GRUCell": vr.nn.GRU, "LSTMCell": vr.nn.LSTM}
+
+
+def gradients_and(results, leaves):
+    """Return results, and the gradients of leaves, as arrays."""
+    sum((value * value).sum() for value in results).backward()
+    return [np.asarray(value) for value in (*results, *(leaf.grad for leaf in leaves))]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_a_cell_of_nn_is_the_layer(name, bias):
+    vr.manual_seed(3)
+    cell, layer = (of(FEATURES, HIDDEN, bias=bias, dtype=np.float64) for of in (getattr(vr.nn, name), STEPS[name]))
+    cell.load_state_dict({key.removesuffix("_l0"): value for key, value in layer.state_dict().items()})
+    count = 2 if name == "LSTMCell" else 1
+    states = [vr.Variable(state, requires_grad=True) for state in states_of(lstm_states, [3, 0, 2], np.float64)[:count]]
+
+    def step(x, *states):
+        after = cell(x, states) if count > 1 else (cell(x, states[0]),)
+        return after[0], *after
+
+    recurrence, x = vr.nn.DynamicRNN(step), vr.Variable(rows([3, 0, 2], np.float64), requires_grad=True)
+    mine = gradients_and(recurrence(x, states), [x, cell.weight_ih, cell.weight_hh, *states])
+    assert recurrence.explain().startswith("runs fused")
+    x.grad, initial = None, [state.detach().reshape(1, 3, HIDDEN) for state in states]
+    for state in initial:
+        state.requires_grad = True
+    y, last = layer(x, tuple(initial) if count > 1 else initial[0])
+    last = [state[0] for state in last] if count > 1 else [last[0]]
+    other = gradients_and([y, *last], [x, layer.weight_ih_l0, layer.weight_hh_l0, *initial])
+    for number, (one, wanted) in enumerate(zip(mine, other, strict=True)):
+        rtol, atol = (1e-12, 1e-13) if number > count else (0, 0)  # the outputs and the last states to the last bit
+        np.testing.assert_allclose(one, wanted.reshape(one.shape), rtol, atol)
+
+
+def two_cells(first, second, x, h, lower):
+    lower = first(x, lower)
+    h = second(lower * 0.5, h)
+    return h, h, lower
+
+
+def test_cells_of_nn_are_parts_of_steps(interpreted):
+    vr.manual_seed(3)
+    first, second = (vr.nn.RNNCell(size, HIDDEN, dtype=np.float64) for size in (FEATURES, HIDDEN))
+    found = []
+    for _ in range(2):
+        for parameter in (*first.parameters(), *second.parameters()):
+            parameter.grad = None
+        layer = vr.nn.DynamicRNN(lambda *given: two_cells(first, second, *given))
+        results = layer(rows([3, 0, 2], np.float64), states_of(lstm_states, [3, 0, 2], np.float64))
+        found.append(gradients_and(results, [*first.parameters(), *second.parameters()]))
+        assert layer.explain().startswith("runs operator by operator" if len(found) == 2 else "runs fused")
+        interpreted()
+    for one, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_cells_that_cannot_be_parts_of_a_fused_step_say_why():
+    vr.manual_seed(3)
+    cell = vr.nn.GRUCell(FEATURES, HIDDEN, dtype=np.float64)
+    layer = vr.nn.DynamicRNN(lambda x, h: (cell(x) + h,) * 2)
+    layer(rows([2, 1], np.float64), [np.zeros((2, HIDDEN))])
+    assert "each of its states must be one of the step's" in layer.explain()

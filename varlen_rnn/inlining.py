@@ -17,10 +17,10 @@ class InlineParts(untyped_passes.InlineInlinables):
 
     def _do_work(self, state, work_list, block, i, expr, inline_worker):
         called = ir_utils.get_definition(state.func_ir, expr.func)
-        part = called.value if isinstance(called, ir.Global | ir.FreeVar) else None
-        if getattr(part, "targetoptions", {}).get("inline") != "always":
+        is_named = isinstance(called, ir.Global | ir.FreeVar)
+        if not is_named or getattr(called.value, "targetoptions", {}).get("inline") != "always":
             return False
-        function = part.py_func
+        function = called.value.py_func
         written = compiler.run_frontend(function)
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
         _forget_parameters(dict(blocks[1:]))  # the first one is what comes after the call

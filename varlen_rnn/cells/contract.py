@@ -152,10 +152,12 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip", "reads_output",
-        "row_slots", "rows", "slots", "source", "states", "vector_order", "vectors", "x_gates", "x_order", "x_slot",
+        "__weakref__", "equations", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip",
+        "reads_output", "row_slots", "rows", "slots", "source", "states", "vector_order", "vectors", "x_gates",
+        "x_order", "x_slot",
     )  # fmt: skip
 
+    equations: Step | None  # as they were traced; None of a cell written by hand
     gates: tuple[str, ...]
     h_gates: tuple[str, ...]
     name: str
@@ -199,7 +201,7 @@ class Cell(Frozen):
         columns = 0, len(self.slots)
         phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns, (0, 0))
         rest: dict[str, Any] = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count))}
-        rest |= {"source": None, "proj_clip": math.inf}
+        rest |= {"equations": None, "source": None, "proj_clip": math.inf}
         self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
         register(self)
 
@@ -234,7 +236,7 @@ class Cell(Frozen):
         for what, value in given.items():
             self._put(what, value)
         self._put_rest(
-            phases, origin, proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates,
+            phases, origin, equations=step, proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates,
             h_gates=sum(derived.gates, ()), source=derived.source,
             x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, rows=step.rows,
             vector_order=sum(derived.vectors, ()),

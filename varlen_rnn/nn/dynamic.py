@@ -71,21 +71,22 @@ class DynamicRNN(Module):
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
             raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], self.level, number) for number, state in enumerate(states)]
-        step, captured = describe_step(self.cell, xs, states, self.level)
+        step, xs, captured, early = describe_step(self.cell, xs, states, self.level)
         try:
             y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
         except BaseException:
             step["block"].recorder.drop(step["block"].idx)
             raise
-        self._explanation = explain(**step)
+        self._explanation = explain(early, **step)
         return y, *rest[: len(states)]
 
     def explain(self) -> str:
         """Return how the step of the last call runs: fused, as a layer's cell does, or why not, and what would help.
 
-        A step runs fused if it is made of products of its input, or of its states, with weights from outside, and of
-        elementwise operators on these products, the states, numbers, and vectors of one number per unit; and if its
-        output is one of its next states.
+        A step runs fused if it is made of products of its input, or of its states, with weights from outside, of
+        elementwise operators on these products, the states, numbers, and vectors of one number per unit, and of
+        `RNNCell`, `GRUCell` and `LSTMCell`; and if its output is one of its next states.  Of a step that is given
+        sub-sequences, what reads no state runs ahead, on those of all steps at once: layers, poolings, attention.
 
         Examples
         --------

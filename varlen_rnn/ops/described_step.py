@@ -8,6 +8,7 @@ import threading
 from typing import Any, NamedTuple
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.ops import ahead
 from varlen_rnn.ops.lowering import Block as StepBlock
 from varlen_rnn.ops.lowering import Lowered, lower
 from varlen_rnn.program.recorder import Recorder
@@ -42,7 +43,10 @@ def places_of(place, names):
 
 
 def describe_step(cell, xs, states, level=-1):
-    """Return the step of a cell as constants of the operator, and the Variables that it reads from outside.
+    """Return the step of a cell as constants of the operator, its sequences, and what it reads from outside.
+
+    What runs ahead of the step has run, or is recorded: its sequences are `xs`, or what was made of them.  The last of
+    what is returned are the operators that did, by name.
 
     Parameters
     ----------
@@ -67,15 +71,24 @@ def describe_step(cell, xs, states, level=-1):
             raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables", hint=hint)
         results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
         results = [result if block.stop(result) is result.value else Variable(block.stop(result)) for result in results]
-    captured, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+        sequences, captures = arguments[: len(xs)], list(block.captures.values())
+        early = ahead.split(block, sequences, results) if any(below) else None
+    if early is not None:
+        outside = {id(inner.value): x for inner, x in zip(sequences, xs, strict=True)}
+        outside |= {id(inner.value): outer for outer, inner in captures}
+        xs = ahead.run(early, outside, describe(xs[0].value).lod_level - below[0])
+        sequences, captures = early.given, early.captured
+    captured, own = zip(*captures, strict=True) if captures else ((), ())
     block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
-    block.variables = {variable.name: variable for variable in (*arguments, *own, *results)}
-    names = [[variable.name for variable in group] for group in (arguments, own, results)]
+    taken = [sequences, arguments[len(below) :], own]
+    block.variables = {variable.name: variable for group in (*taken, results) for variable in group}
+    step_inputs, memories, captured_names, (output, *after) = [[v.name for v in group] for group in (*taken, results)]
     step = {
-        "block": block, "step_inputs": tuple(names[0][: len(xs)]), "memories": tuple(names[0][len(xs) :]),
-        "captured": tuple(names[1]), "output": names[2][0], "next_memories": tuple(names[2][1:]),
+        "block": block, "step_inputs": tuple(step_inputs), "memories": tuple(memories),
+        "captured": tuple(captured_names), "output": output, "next_memories": tuple(after),
     }  # fmt: skip
-    return (_once(step) if recorder() is None else step), captured
+    names = () if early is None else tuple(op.type for op, *_ in early.operators)
+    return (_once(step) if recorder() is None else step), xs, captured, names
 
 
 def _levels_below(num_levels, level):
@@ -161,9 +174,13 @@ def lowered_step(nested, names):
     return nested.lowered
 
 
-def explain(block, **names):
-    """Return a text that says how a step runs, and why."""
-    lowered = lowered_step(block.nested, Names(**names))
+def explain(early, block, **names):
+    """Return a text that says how a step runs, and why, and which operators run `early`, ahead of it."""
+    text = _explained(lowered_step(block.nested, Names(**names)))
+    return f"{text}; ahead of it, on all steps at once: {', '.join(early)}" if early else text
+
+
+def _explained(lowered):
     if not isinstance(lowered, Lowered):
         return f"runs operator by operator: {lowered}"
     cell = lowered.cell

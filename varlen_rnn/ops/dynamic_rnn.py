@@ -304,7 +304,7 @@ def _examples(rng):
             state = apply("tanh", x_t + (state @ w)[:, 1:] * 0.5).reshape(-1, 2) * (state[:, :2] - 1.5)
             return state[:, 0] * x_t[:, 1], apply("concat", state, x_t[:, :1], axis=-1)
 
-        step, _ = describe_step(cell, [x], [h])
+        step, *_ = describe_step(cell, [x], [h])
         return {"keep": True, **step}
 
     yield [rows(rng, 2), rng.standard_normal((4, 3)), rng.standard_normal((3, 3))], constants

@@ -9,9 +9,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from varlen_rnn.cells import find_cell
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell_of_step
 from varlen_rnn.cells.derive import Step
+from varlen_rnn.cells.operations import OPERATIONS
 from varlen_rnn.cells.trace import EquationError, Scalar, Trace
 from varlen_rnn.kernels.activations import sigmoid, where
 from varlen_rnn.tape.checks import FLOATS
@@ -27,6 +29,7 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
     "minimum": lambda a, b: where(a < b, a, where(a > b, b, 0.5 * a + 0.5 * b)),
     "silu": lambda a: a * sigmoid(a),
 }
+_FORWARD = None, (0,)  # of a layer's directions
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
 _MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
@@ -89,6 +92,7 @@ class Block(NamedTuple):
 def lower(block):
     """Return a step as a cell, or a text that says why it is none."""
     operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
+    operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
     key = repr((block[1:-1], sorted(block.specs.items()), operators))
     if (found := _known.get(key)) is None:
         try:
@@ -221,12 +225,19 @@ class _Lowering:
         if op.type == "split" and attrs["axis"] in (1, -1):
             self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
             return
+        if op.type == "recurrent":
+            self.values.update(zip(outputs[1:], self._cell(where, attrs, inputs), strict=False))
+            return
         if op.type == "matmul":
             value = self._product(where, attrs["transposed"], *inputs)
         elif op.type == "getitem":
             value = self._columns(where, attrs["index"], inputs[0])
         elif op.type == "concat" and attrs["axis"] in (1, -1):
             value = [block for place in inputs for block in self._blocks(where, place)]
+        elif op.type == "single_rows":
+            value = self._blocks(where, inputs[0])
+        elif op.type == "reshape":
+            value = self._reshaped(where, attrs["shape"], inputs[0])
         elif op.type == "fill_constant" and attrs["shape"] == ():
             value = [float(attrs["value"])]
         elif op.type == "assign":
@@ -238,6 +249,43 @@ class _Lowering:
         else:
             raise Refused(f"{where}, may mix rows or units: use products with weights and elementwise operators")
         self.values[outputs[0]] = value
+
+    def _reshaped(self, where, shape, place):
+        """Return the blocks of columns of rows, which a layer's operator takes as those of one direction."""
+        value = self._blocks(where, place)
+        width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
+        if shape not in ((-1, width), (1, -1, width)):
+            raise Refused(f"{where}: only rows can be reshaped, of all their columns")
+        return value
+
+    def _cell(self, where, attrs, inputs):
+        """Return the states of a cell after one step, each in a list."""
+        cell = find_cell(attrs["cell"])
+        states = inputs[1 : 1 + len(cell.states)]
+        weights = inputs[1 + len(states) :]
+        given = [self.values.get(place) or [] for place in states]
+        if cell.equations is None or cell.vectors or cell.rows or len(weights) != 4 or attrs["reverse"] not in _FORWARD:
+            raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
+        if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
+            raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")
+        w_ih, w_hh, b_ih, b_hh = weights
+        of_x = dict(zip(cell.x_gates, self._product(where, True, inputs[0], w_ih, b_ih), strict=True))
+        of_h = dict(zip(cell.h_gates, self._product(where, True, states[0], w_hh, b_hh), strict=True))
+        return [[value] for value in self._replayed(where, cell.equations, of_x, of_h, [value[0] for value in given])]
+
+    def _replayed(self, where, equations, of_x, of_h, states):
+        """Return the results of a cell's equations, where other scalars are its gates and states."""
+        nodes, found = equations.trace.nodes, dict[int, Any]()
+        leaves = {"x": of_x.get, "h": of_h.get, "prev": states.__getitem__, "number": float}
+        for k in equations.trace.reach(equations.results):
+            op, operands, what = nodes[k]
+            if op in leaves:
+                found[k] = leaves[op](what)
+            elif op in OPERATIONS:
+                found[k] = self.trace.apply(op, *(found[a] for a in operands))
+            else:
+                raise Refused(f"{where}: its cell has several phases")
+        return [found[k] for k in equations.results]
 
     def _product(self, where, transposed, left, weight, bias):
         """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""

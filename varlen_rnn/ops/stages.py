@@ -14,17 +14,17 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 # What is inferred for each of these numbers of rows is so for every number: one, and primes that no size of a step is.
 _COUNTS = (1, 2147483629, 2147483647)
 
-_ELEMENTWISE = {
+ELEMENTWISE = {
     "add", "sub", "mul", "div", "neg", "absolute", "sqrt", "exp", "log", "pow", "tanh", "sigmoid", "relu", "silu",
     "gelu", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not", "logical_and",
     "logical_or", "where", "maximum", "minimum",
 }  # fmt: skip
-_OF_ONE_ROW = _ELEMENTWISE | {
+_OF_ONE_ROW = ELEMENTWISE | {
     "log_softmax", "matmul", "getitem", "concat", "split", "split_grad", "split_like", "reshape", "assign", "detach",
     "sum", "sum_to", "embedding", "reduce_sum", "reduce_mean", "reduce_grad",
 }  # fmt: skip
 # With the gradients that are operators of their own.
-_BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*_ELEMENTWISE, "log_softmax", "getitem", "reshape")}
+_BY_ROW = _OF_ONE_ROW | {f"{name}_grad" for name in (*ELEMENTWISE, "log_softmax", "getitem", "reshape")}
 _OVER_ROWS = {"row_product", "row_sum", "sum_to"}  # linear in each of their rows
 _LINEAR = {"sum", "assign", "neg", "mul", "sum_to", "getitem_grad", "reshape_grad"}  # in one operand, or in all
 # Whose rows and sizes are what `infer` says; what their values may be wrong in, their functions check.
