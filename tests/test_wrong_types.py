@@ -191,6 +191,12 @@ CALLS = {
     "sequence_slice": (vr.sequence_slice, rows, lambda: np.array([1, 0, 1]), lambda: np.array([1, 0, 2])),
     "sequence_concat": (vr.sequence_concat, lambda: [rows(), rows()]),
     "lod_reset": (vr.lod_reset, rows, rows),
+    "while_loop": (
+        vr.while_loop,
+        lambda: (lambda *n: n[0].sum() < 2.0),
+        lambda: (lambda *n: [x + 1.0 for x in n]),
+        lambda: [np.array(0.0)],
+    ),
     "lod_append": (vr.lod_append, lambda: X, lambda: np.array([0, 2, 5])),
     "reorder_by_rank": (vr.reorder_by_rank, rows, lambda: vr.sort_by_seq_len(rows())),
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),

@@ -35,6 +35,7 @@ from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.ops.sequence.structure import lod_append, lod_reset
+from varlen_rnn.ops.while_loop import while_loop
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
@@ -126,6 +127,7 @@ __all__ = [
     "sort_by_seq_len",
     "values_from_bytes",
     "values_to_bytes",
+    "while_loop",
 ]
 
 __version__ = "0.1.0"

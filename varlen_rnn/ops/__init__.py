@@ -31,6 +31,7 @@ from varlen_rnn.ops import (
     sums,
     transpose,
     updates,
+    while_loop,
 )
 from varlen_rnn.ops.sequence import (
     concat_outputs,

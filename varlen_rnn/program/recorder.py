@@ -68,7 +68,10 @@ class Block:
     def argument(self, stem, variable, requires_grad, lod_level=0):
         """Return this block's own Variable for the rows of one from outside, at one step, of so many levels."""
         spec = describe(variable.value)
-        spec = spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
+        return self.take(stem, spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level), requires_grad)
+
+    def take(self, stem, spec, requires_grad=False):
+        """Return this block's own Variable for what it is given."""
         return self._given(self.recorder.fresh(stem), spec, requires_grad)
 
     def _given(self, name, spec, requires_grad):

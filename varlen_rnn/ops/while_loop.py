@@ -1,0 +1,196 @@
+"""A loop that ends by its data: a body of operators runs as long as a condition holds, in a program too."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import LoDError, ProgramError, ShapeError, check_callable, check_list
+from varlen_rnn.ops.cost import costs_of_block
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.tape.checks import check_like, check_tensor
+from varlen_rnn.tape.constants import Block, Strs
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.modes import recorder, recording
+from varlen_rnn.tape.spec import describe
+from varlen_rnn.tape.variable import Variable, apply_list, required
+from varlen_rnn.typing import Rows
+
+_NAME = "while_loop"
+
+
+def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Sequence[Rows]) -> list[Variable]:
+    """Run `body` on some variables as long as `cond` holds for them; return the last ones.
+
+    At once, it is the loop of Python, and gradients pass through it.  In a program, `cond` and `body` are called once,
+    with variables that have no values, and the operators that they apply are run again and again; such a loop has no
+    gradient: it decodes, or searches.
+
+    Parameters
+    ----------
+    cond : callable
+        `cond(*variables)` returns a single number, or bool: whether to go on.
+    body : callable
+        `body(*variables)` returns as many, the next ones, each of the data type and the number of levels of its own.
+        The number of rows may change, and a LoD: a variable may be sequences that grow.  Other sizes stay.
+    loop_vars : list of Variable or array
+        Before the first turn.
+
+    Returns
+    -------
+    list of Variable
+
+    Raises
+    ------
+    ShapeError, DTypeError, LoDError
+        What `body` returns does not fit; a condition that is not a single number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> zeros = [np.array(0.0), np.array(0.0)]
+    >>> n, total = while_loop(lambda n, total: n < 4.0, lambda n, total: [n + 1.0, total + n], zeros)
+    >>> float(total)
+    6.0
+
+    Source: `fluid.layers.while_loop` of PaddlePaddle Fluid.
+    """
+    check_callable(cond, f"{_NAME}, cond")
+    check_callable(body, f"{_NAME}, body")
+    given = check_list(loop_vars, f"{_NAME}, loop_vars", "a list of Variables or arrays")
+    variables = [required(value, f"{_NAME}, loop_vars[{number}]") for number, value in enumerate(given)]
+    if not variables:
+        raise ShapeError(f"{_NAME}, loop_vars", expected="at least one variable", got="none")
+    if recorder() is not None:
+        inputs, constants = describe_loop(cond, body, variables)
+        return apply_list(_NAME, *inputs, **constants)
+    likes = [_changing(describe(variable.value)) for variable in variables]
+    while _holds(required(cond(*variables), f"{_NAME}, cond").value):
+        variables = _checked_results(body(*variables), len(likes))
+        for number, (variable, like) in enumerate(zip(variables, likes, strict=True)):
+            _check_next(number, describe(variable.value), like)
+    return variables
+
+
+def describe_loop(cond, body, variables):
+    """Return the operator's inputs, and its constants, of a loop whose blocks are described."""
+    into = recorder() or Recorder()
+    if recorder() is not None:
+        variables = [into.admit(variable) for variable in variables]
+    specs = [_changing(describe(variable.value)) for variable in variables]
+    (test_block, *of_test), seen = _described(into, lambda *given: [cond(*given)], specs)
+    (body_block, *of_body), read = _described(into, lambda *given: _checked_results(body(*given), len(specs)), specs)
+    names = ("cond_vars", "cond_captured", "test"), ("body_vars", "body_captured", "next_vars")
+    constants = {"cond": test_block, "body": body_block}
+    constants |= dict(zip(sum(names, ()), (*of_test, *of_body), strict=True))
+    return [*variables, *seen, *read], constants | {"test": constants["test"][0]}
+
+
+def _described(into, function, specs):
+    """Return a block with the names of what it takes, captures and gives, and the Variables that it captures."""
+    with recording(into), into.block() as block:
+        given = [block.take("loop", spec) for spec in specs]
+        results = [into.admit(required(result, _NAME)) for result in function(*given)]
+    outside, own = zip(*block.captures.values(), strict=True) if block.captures else ((), ())
+    block.captures = {}
+    names = [tuple(variable.name for variable in group) for group in (given, own, results)]
+    return (block, *names), outside
+
+
+def _checked_results(results, count):
+    results = list(results) if isinstance(results, (tuple, list)) else [results]
+    if len(results) != count:
+        raise ShapeError(f"{_NAME}, body", expected=f"{count} variables, as loop_vars", got=len(results))
+    return [required(result, f"{_NAME}, body") for result in results]
+
+
+def _changing(spec):
+    """Return what is known of a variable of a loop at any turn: the number of its rows is not."""
+    check_tensor(_NAME, "loop_vars", spec)
+    return spec._replace(shape=(-1, *spec.shape[1:]) if spec.shape else ())
+
+
+def _check_next(number, spec, like):
+    name = f"variable {number} of the next turn"
+    check_like(_NAME, name, spec._replace(lod_level=like.lod_level), like)
+    if spec.lod_level != like.lod_level:
+        expected = f"{like.lod_level} levels of sequences, as before"
+        raise LoDError(f"{_NAME}, {name}", expected=expected, got=spec.lod_level, hint="with_lod attaches a LoD")
+
+
+def _holds(value):
+    if describe(value).dtype is None or value.data.size != 1:
+        got = f"shape {value.shape}"
+        raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint="reduce it, as with .max()")
+    return bool(value.data.reshape(())[()])
+
+
+def _cost(inputs, outputs, cond: Any, body: Any, **names):
+    """That of the operators of the condition and the body, once."""
+    return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
+
+
+@operator(name=_NAME, outputs=("*out",), cost=_cost)
+def _while_loop(
+    *x,
+    cond: Block,
+    body: Block,
+    cond_vars: Strs,
+    cond_captured: Strs,
+    test: str,
+    body_vars: Strs,
+    body_captured: Strs,
+    next_vars: Strs,
+):
+    """Return what variables are when a condition, a nested block, does not hold any more, of a body, another one."""
+    count, middle = len(cond_vars), len(cond_vars) + len(cond_captured)
+    values, likes = list(x[:count]), [_changing(describe(value)) for value in x[:count]]
+    of_test = dict(zip(cond_captured, x[count:middle], strict=True))
+    of_body = dict(zip(body_captured, x[middle:], strict=True))
+    asks, goes_on = (block.nested.instructions for block in (cond, body))  # type: ignore[attr-defined]
+    while _holds(asks.run(of_test | dict(zip(cond_vars, values, strict=True)))[asks.place[test]]):
+        held = goes_on.run(of_body | dict(zip(body_vars, values, strict=True)))
+        values = [held[goes_on.place[name]] for name in next_vars]
+        for number, (value, like) in enumerate(zip(values, likes, strict=True)):
+            _check_next(number, describe(value), like)
+    return tuple(values)
+
+
+@_while_loop.infer
+def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captured, next_vars):
+    likes, middle = [_changing(spec) for spec in x[: len(cond_vars)]], len(cond_vars) + len(cond_captured)
+    if not len(cond_vars) == len(body_vars) == len(next_vars) == len(likes) > 0:
+        got = f"{cond_vars}, {body_vars}, {next_vars}"
+        raise ProgramError(_NAME, expected="as many variables before a turn as after it", got=got)
+    if len(x) != middle + len(body_captured):
+        raise ProgramError(_NAME, expected="inputs for what the blocks read", got=f"{len(x)} inputs")
+    _check_taken(cond.nested, (*cond_vars, *cond_captured), (*likes, *x[len(likes) : middle]))
+    _check_taken(body.nested, (*body_vars, *body_captured), (*likes, *x[middle:]))
+    asked = cond.nested.spec(test)
+    check_tensor(_NAME, "cond", asked)
+    if any(size not in (1, -1) for size in asked.shape):
+        raise ShapeError(f"{_NAME}, cond", expected="a single number", got=f"shape {asked.shape}")
+    for number, (name, like) in enumerate(zip(next_vars, likes, strict=True)):
+        _check_next(number, body.nested.spec(name), like)
+    return likes
+
+
+def _check_taken(nested, names, likes):
+    """Raise unless a block takes what has these names, each like what it is given."""
+    if len(set(names)) != len(names) or set(names) != set(nested.arguments):
+        raise ProgramError(f"{_NAME}, block", expected=f"the arguments {names}", got=nested.arguments)
+    for name, like in zip(names, likes, strict=True):
+        spec = nested.spec(name)
+        check_like(_NAME, name, spec, like)
+        if spec.lod_level != like.lod_level:
+            raise ProgramError(f"{_NAME}, {name}", expected=f"{like.lod_level} levels", got=spec.lod_level)
+
+
+@_while_loop.examples
+def _examples(rng):
+    def constants(x, limit, weight):
+        loop = lambda x: (x * x).sum() < limit, lambda x: x + x @ weight
+        return describe_loop(*loop, [x])[1]
+
+    yield [rows(rng, 2), np.array([50.0]), np.eye(2)], constants
