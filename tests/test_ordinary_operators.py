@@ -219,7 +219,6 @@ def test_where_passes_no_gradient_of_what_was_not_chosen():
     (lambda: F.where(np.ones(2, bool), np.ones(2), np.arange(2)), vr.DTypeError, "where, y: expected float64, as x"),
     (lambda: F.where(np.ones(2, bool), None, 1.0), vr.DTypeError, "where, x: expected a Variable"),
     (lambda: F.maximum(np.ones(2), None), vr.DTypeError, "maximum, y: expected a Variable"),
-    (lambda: F.maximum(np.arange(2), 1), vr.DTypeError, "maximum, x: expected float32 or float64, got int64"),
     (lambda: F.where(rows(3).data > 0, rows(3), vr.create_lod_tensor(np.ones((6, 3)), [[6]])), vr.LoDError, "where"),
     (lambda: F.where(np.ones((2, 6, 1), bool), rows(3), 0.0), vr.ShapeError, "a result of 6 rows, as the LoD has"),
 ])  # fmt: skip
@@ -595,3 +594,20 @@ def test_a_delta_is_more_than_zero(delta):
     for make in (lambda: F.huber_loss(x, x, delta=delta), lambda: F.smooth_l1_loss(x, x, beta=delta)):
         with pytest.raises(vr.ShapeError, match=r"huber_loss, delta|smooth_l1_loss, beta"):
             make()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_integers_add_subtract_and_multiply_as_in_numpy(dtype):
+    x, y = np.array([[1, 250, 7]], dtype), np.array([[3], [2]], dtype)
+    for function in (np.add, np.subtract, np.multiply, np.maximum, np.minimum):
+        operators = {np.add: lambda a, b: a + b, np.subtract: lambda a, b: a - b, np.multiply: lambda a, b: a * b}
+        operators |= {np.maximum: F.maximum, np.minimum: F.minimum}
+        got = operators[function](vr.Variable(x), y)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(got), function(x, y))
+    counted = vr.create_lod_tensor(np.arange(3, dtype=dtype), [[2, 1]])
+    assert (vr.Variable(counted) + 1).lod() == [[0, 2, 3]]
+    with pytest.raises(vr.DTypeError, match="div, x: expected float"):
+        vr.Variable(x) / y
+    with pytest.raises(vr.DTypeError, match="an integer, beside"):
+        vr.Variable(x) + 0.5

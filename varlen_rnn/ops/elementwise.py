@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import ParamSpec
@@ -25,10 +26,10 @@ P = ParamSpec("P")
 # Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
 
 
-def binary(function: Callable[P, object]) -> Operator[P, Variable]:
-    """Declare an operator of two operands."""
+def binary(function: Callable[P, object], integers: bool = True) -> Operator[P, Variable]:
+    """Declare an operator of two operands, perhaps of integers, too, which wrap as NumPy's do."""
     made = operator(function)
-    made.infer(lambda x, y: broadcast(made.op.type, x, y))
+    made.infer(lambda x, y: broadcast(made.op.type, x, y, integers))
     return made
 
 
@@ -66,7 +67,7 @@ def mul(x, y):
     return of_two("mul", np.multiply(x.data, y.data), x, y)
 
 
-@binary
+@functools.partial(binary, integers=False)
 def div(x, y):
     """Return `x / y`; infinities and NaN where `y` is 0, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):

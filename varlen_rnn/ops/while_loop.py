@@ -49,10 +49,10 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
     Examples
     --------
     >>> import numpy as np
-    >>> zeros = [np.array(0.0), np.array(0.0)]
-    >>> n, total = while_loop(lambda n, total: n < 4.0, lambda n, total: [n + 1.0, total + n], zeros)
-    >>> float(total)
-    6.0
+    >>> zeros = [np.array(0), np.array(0)]
+    >>> n, total = while_loop(lambda n, total: n < 4, lambda n, total: [n + 1, total + n], zeros)
+    >>> int(total)
+    6
 
     Source: `fluid.layers.while_loop` of PaddlePaddle Fluid.
     """

@@ -90,9 +90,12 @@ def check_lod_level(op, name, desc):
         raise LoDError(f"{op}, {name}", expected="at least one level", got="a tensor without LoD", hint=hint)
 
 
-def broadcast(op, x, y):
-    """Return the description of an elementwise result of `x` and `y`."""
-    check_float(op, x=x, y=y)
+def broadcast(op, x, y, integers=False):
+    """Return the description of an elementwise result of `x` and `y`, of one floating data type, or of integers."""
+    if integers and x.dtype is not None and x.dtype.kind in "iu":
+        check_same_dtype(op, x=x, y=y)
+    else:
+        check_float(op, x=x, y=y)
     shape = x.shape if x.shape == y.shape else broadcast_shape(op, x.shape, y.shape)
     return spec_of_tensor(shape, x.dtype, max(x.lod_level, y.lod_level))
 
