@@ -63,7 +63,8 @@ class DynamicRNN(Module):
             each.
         states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
             Before the first step, in the caller's order; of an empty sequence, `last` is the same. A tuple stands for
-            zeros of its sizes, of the data type of `x`.
+            zeros of its sizes, of the data type of `x`.  A Variable with a LoD holds a sequence of rows for each, as an
+            encoder's outputs that a decoder attends to: a step may change rows, not how many a sequence has.
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if not xs:

@@ -62,7 +62,10 @@ def describe_step(cell, xs, states, level=-1):
     with recording(into), into.block() as block:
         arguments = [block.argument("x", x, x.requires_grad, n) for x, n in zip(xs, below, strict=True)]
         # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
-        arguments += [block.argument("state", state, state.dtype.kind == "f") for state in states]
+        level = describe(xs[0].value).lod_level - 1 - below[0]
+        for state in states:
+            levels = levels_of_state(describe(state.value).lod_level, level)
+            arguments.append(block.argument("state", state, state.dtype.kind == "f", levels))
         given = cell(*arguments)
         results = list(given) if isinstance(given, (tuple, list)) else [given]
         if len(results) != 1 + len(states):
@@ -76,7 +79,7 @@ def describe_step(cell, xs, states, level=-1):
     if early is not None:
         outside = {id(inner.value): x for inner, x in zip(sequences, xs, strict=True)}
         outside |= {id(inner.value): outer for outer, inner in captures}
-        xs = ahead.run(early, outside, describe(xs[0].value).lod_level - below[0])
+        xs = ahead.run(early, outside, level + 1)
         sequences, captures = early.given, early.captured
     captured, own = zip(*captures, strict=True) if captures else ((), ())
     block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
@@ -89,6 +92,11 @@ def describe_step(cell, xs, states, level=-1):
     }  # fmt: skip
     names = () if early is None else tuple(op.type for op, *_ in early.operators)
     return (_once(step) if recorder() is None else step), xs, captured, names
+
+
+def levels_of_state(num_levels, level):
+    """Return how many levels a state has at a step: of one row per sequence none, whatever levels are above those."""
+    return max(0, num_levels - max(0, level))
 
 
 def _levels_below(num_levels, level):

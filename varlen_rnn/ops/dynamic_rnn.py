@@ -17,7 +17,7 @@ from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops import fused, interpreted
 from varlen_rnn.ops.cost import costs_of_block
-from varlen_rnn.ops.described_step import Names, describe_gradient, describe_step, lowered_step
+from varlen_rnn.ops.described_step import Names, describe_gradient, describe_step, levels_of_state, lowered_step
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.lowering import Lowered
 from varlen_rnn.ops.sequence.movement import check_moved
@@ -85,15 +85,16 @@ def _infer(*inputs, block, keep, **names):
         check_moved("dynamic_rnn", name, boot)
         if not boot.shape:
             raise ShapeError("dynamic_rnn, state", expected="a row for each sequence", got="a single number")
-        _check_fits(name, nested.spec(name), _as_rows(boot))
-        _check_fits(f"the next {name}", nested.spec(after), _as_rows(boot))
+        of_each = _as_rows(boot, levels_of_state(boot.lod_level, level))
+        _check_fits(name, nested.spec(name), of_each)
+        _check_fits(f"the next {name}", nested.spec(after), of_each)
     for name, other in zip(names.captured, others, strict=True):
         _check_fits(name, nested.spec(name), other)
     out = nested.spec(names.output)
     if out.kind != LOD_TENSOR or not out.shape or out.lod_level:
         raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=_text(out))
     check_moved("dynamic_rnn", "output", out)
-    last = [boot._replace(lod_level=0) for boot in boots]
+    last = [boot._replace(lod_level=levels_of_state(boot.lod_level, level)) for boot in boots]
     count = xs[0].shape[0] if level == xs[0].lod_level - 1 else -1
     y = out._replace(shape=(count, *out.shape[1:]), lod_level=level + 1)
     return [y, *last, PLAN] + [SCOPES] * keep
@@ -109,7 +110,11 @@ def _check_batch(op, xs, boots, level):
             raise LoDError(f"{op}, x_{number}", expected=f"levels 0 to {level} of the first input", got="others")
     plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
-        if len(boot.data) != plan.num_sequences:
+        if boot.num_levels > level:
+            if boot.num_elements(level) != plan.num_sequences:
+                expected, got = f"{plan.num_sequences} sequences, as x", boot.num_elements(level)
+                raise LoDError(f"{op}, state {number}", expected=expected, got=got)
+        elif len(boot.data) != plan.num_sequences:
             expected = f"{plan.num_sequences} rows, one per sequence"
             raise ShapeError(f"{op}, state {number}", expected=expected, got=f"shape {boot.shape}")
     return plan
@@ -122,14 +127,16 @@ def _forward(*inputs, block, keep, names):
     plan = _check_batch("dynamic_rnn", xs, boots, level)
     if isinstance(lowered_step(nested, names), Lowered):
         return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
-    states = [interpreted.to_ranks(boot.data, plan) for boot in boots]
+    below = [nested.spec(name).lod_level for name in names.memories]
+    states = [interpreted.to_ranks(boot, plan, levels) for boot, levels in zip(boots, below, strict=True)]
     if plan.total_len:
         y, last, variables = interpreted.run(nested, names, xs, states, others, plan, level, keep)
     else:
-        spec, last, variables = nested.spec(names.output), states, {}
+        spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
         # Of an output whose sizes only the steps tell, a batch without steps has none of them.
         y = np.empty((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
-    ends = [LoDTensor.wrap(interpreted.to_callers_order(state, plan)) for state in last]
+    by_rank = zip(last, boots, below, strict=True)
+    ends = [interpreted.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
     scopes = Scopes(variables if keep else {})
     scopes.plan = plan
     lod = xs[0].structure if level == xs[0].num_levels - 1 else LoD(levels_of(xs[0].structure)[: level + 1])
@@ -193,7 +200,8 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     xs, boots, others = of_step.split(forward)
     specs = []
     steps = [_as_rows(x, block.nested.spec(name).lod_level) for name, x in zip(of_step.step_inputs, xs, strict=True)]
-    for name, spec, like in zip(d_inputs, forward, (*steps, *map(_as_rows, boots), *others), strict=True):
+    states = [_as_rows(boot, block.nested.spec(n).lod_level) for n, boot in zip(of_step.memories, boots, strict=True)]
+    for name, spec, like in zip(d_inputs, forward, (*steps, *states, *others), strict=True):
         kind = nested.spec(name).kind if name else LOD_TENSOR
         if name:  # the gradient of what is captured may come without its LoD, from a product
             _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=nested.spec(name).lod_level))
@@ -217,16 +225,18 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
     # By rank: what reaches the memories from the ends of sequences.
+    below = [block.nested.spec(name).lod_level for name in names.memories]
     d_states = [
-        np.zeros(boot.shape, boot.dtype) if d is None else interpreted.to_ranks(d.data, plan)
-        for boot, d in zip(boots, d_last, strict=True)
+        interpreted.to_ranks(boot.like(np.zeros(boot.shape, boot.dtype) if d is None else d.data), plan, levels)
+        for boot, d, levels in zip(boots, d_last, below, strict=True)
     ]
     d_xs = [x.like(np.zeros(x.shape, x.dtype)) for x in xs]
-    totals = [None] * len(others)
+    totals, d_rows = [None] * len(others), [d.data for d in d_states]
     if plan.total_len:
         given = d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs
-        d_states, totals = interpreted.run_back(nested, names, *given)
-    d_boots = [boot.like(interpreted.to_callers_order(d, plan)) for d, boot in zip(d_states, boots, strict=True)]
+        d_rows, totals = interpreted.run_back(nested, names, *given)
+    by_rank = zip(d_rows, boots, below, strict=True)
+    d_boots = [boot.like(interpreted.to_callers_order(d, plan, boot, levels).data) for d, boot, levels in by_rank]
     d_others = [
         _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else _like(other, total)
         for total, other, name in zip(totals, others, names.split(d_inputs)[2], strict=True)

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from varlen_rnn.device import as_operand
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.kernels import segment
 from varlen_rnn.lod import LoD, LoDTensor, levels_of, remember, take_sequences
 from varlen_rnn.ops.described_step import places_of
@@ -60,7 +60,7 @@ def run(nested, names, xs, states, others, plan, level, keep):
     for name, other in zip(names.captured, others, strict=True):
         variables[place[name]] = OverSteps(of_value(describe(other)), same=other)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
-    given |= {p: of_rows(describe(LoDTensor.wrap(state))) for p, state in zip(memories, states, strict=True)}
+    given |= {p: _known_of(state) for p, state in zip(memories, states, strict=True)}
     stages = _stages_of(nested, given, set(memories), set(after))
     run_once(stages.before, variables, stages)
     recorded = range(len(variables)) if keep else {output, *(p for one in stages.after for p in one.inputs)}
@@ -73,23 +73,45 @@ def run(nested, names, xs, states, others, plan, level, keep):
     return y, last, {name: variables[p] for name, p in place.items() if variables[p] is not None}
 
 
+def _known_of(state):
+    """Return what is known of a state at any step: of sequences, nothing."""
+    return None if state.num_levels else of_rows(describe(state))
+
+
+def _num_rows(state, count):
+    """Return how many rows the first sequences of a state have, by rank: one each, or as many as its LoD says."""
+    return state.structure.slice(0, 0, count)[2] if state.num_levels else count
+
+
+def _first(state, count, rows):
+    """Return rows as those of the first sequences of a state."""
+    return LoDTensor.wrap(rows, state.structure.slice(0, 0, count)[0]) if state.num_levels else LoDTensor.wrap(rows)
+
+
 def _run_loop(stages, loop, sizes, states, memories, after, output, names):
     """Return the outputs of each step, if they are to be checked, and the states after the last step of each rank."""
-    last = [np.empty_like(state) for state in states]
-    for end, state in zip(last, states, strict=True):
-        end[sizes[0] :] = state[sizes[0] :]  # of sequences without steps
-    is_known = [stages.known.get(p) == stages.known[memory] for p, memory in zip(after, memories, strict=True)]
-    given, outputs = [LoDTensor.wrap(state[: sizes[0]]) for state in states], list[np.ndarray]()
+    last = [np.empty_like(state.data) for state in states]
+    counts = [_num_rows(state, sizes[0]) for state in states]
+    for end, state, count in zip(last, states, counts, strict=True):
+        end[count:] = state.data[count:]  # of sequences without steps
+    is_known = [
+        stages.known[memory] is not None and stages.known.get(p) == stages.known[memory]
+        for p, memory in zip(after, memories, strict=True)
+    ]
+    given = [_first(state, sizes[0], state.data[:count]) for state, count in zip(states, counts, strict=True)]
+    outputs = list[np.ndarray]()
     for t, (alive, remain) in enumerate(zip(sizes, [*sizes[1:], 0], strict=True)):
         held = loop.run(t, given)
         if output not in stages.in_rows:
             outputs.append(_rows_of(held[output], alive, "output", outputs[0] if t else None))
         for number, (p, end, name) in enumerate(zip(after, last, names.next_memories, strict=True)):
-            value = held[p]
-            rows = value.data if is_known[number] else _rows_of(value, alive, name, end)
+            value, state = held[p], states[number]
+            rows = value.data if is_known[number] else _state_of(value, alive, name, given[number], end)
+            left = _num_rows(state, remain)
             if remain < alive:
-                end[remain:alive] = rows[remain:]
-            given[number] = value if is_known[number] and remain == alive else LoDTensor.wrap(rows[:remain])
+                end[left : len(rows)] = rows[left:]
+            is_same = is_known[number] and remain == alive
+            given[number] = value if is_same else _first(state, remain, rows[:left])
     return outputs, last
 
 
@@ -104,7 +126,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     rows = LoDTensor.wrap(np.take(d_y, order, 0))
     variables[of_y] = OverSteps(of_rows(describe(rows)), whole=rows)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
-    given |= {p: of_rows(describe(LoDTensor.wrap(d))) for p, d in zip(of_states, d_states, strict=True)}
+    given |= {p: _known_of(d) for p, d in zip(of_states, d_states, strict=True)}
     carried, summed = ({p for p in group if p is not None} for group in (to_states, to_others))
     stages = _stages_of(nested, given, set(of_states), carried, summed)
     run_once(stages.before, variables, stages)
@@ -128,7 +150,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     totals = [
         None if p is None else variables[p].same if p in stages.totals else sum_values(sums[p]) for p in to_others
     ]
-    return d_states, totals
+    return [d.data for d in d_states], totals
 
 
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
@@ -137,20 +159,21 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
     `d_states`, by rank, become the gradients of the states before the first steps.
     """
     sizes = plan.batch_sizes.tolist()
-    arriving, later = [d[:0] for d in d_states], 0
+    arriving, later = [d.data[:0] for d in d_states], 0
     for t in range(len(sizes) - 1, -1, -1):
         alive = sizes[t]
         if alive > later:  # sequences that end here
-            arriving = [np.concatenate([d, end[later:alive]]) for d, end in zip(arriving, d_states, strict=True)]
-        held = loop.run(t, map(LoDTensor.wrap, arriving))
+            ended = [end.data[len(d) : _num_rows(end, alive)] for d, end in zip(arriving, d_states, strict=True)]
+            arriving = [np.concatenate(pair) for pair in zip(arriving, ended, strict=True)]
+        held = loop.run(t, (_first(end, alive, d) for d, end in zip(arriving, d_states, strict=True)))
         yield t, held
         arriving = [
-            np.zeros_like(d) if p is None else _rows_of(held[p], alive, name, d)
+            np.zeros_like(d) if p is None else _rows_of(held[p], len(d), name, d)
             for p, d, name in zip(to_states, arriving, names.split(d_inputs)[1], strict=True)
         ]
         later = alive
     for d_state, d in zip(d_states, arriving, strict=True):
-        d_state[:later] = d
+        d_state.data[: len(d)] = d
 
 
 def _collect(total, value):
@@ -184,15 +207,36 @@ def _rows_of(value, count, what, like):
     return as_operand(value.data)
 
 
-def to_ranks(rows, plan):
-    """Return one row per sequence, longest first."""
-    out = np.empty(rows.shape, rows.dtype)
-    segment.init_memories(flat(rows), plan.sorted_indices, flat(out))
-    return out
+def to_ranks(state, plan, levels):
+    """Return one row per sequence, longest first; with `levels` of a LoD of a state, its own rows of each."""
+    if levels:
+        lod, index = take_sequences(_below(state, levels), plan.sorted_indices)
+        return LoDTensor.wrap(np.take(state.data, index, 0), lod)
+    out = np.empty(state.shape, state.dtype)
+    segment.init_memories(flat(state.data), plan.sorted_indices, flat(out))
+    return LoDTensor.wrap(out)
 
 
-def to_callers_order(rows, plan):
-    """Return one row per sequence in the caller's order, of rows by rank."""
+def to_callers_order(rows, plan, like, levels):
+    """Return rows by rank in the caller's order, as those of `like` are."""
     out = np.empty(rows.shape, rows.dtype)
+    if levels:
+        lod = _below(like, levels)
+        out[take_sequences(lod, plan.sorted_indices)[1]] = rows
+        return LoDTensor.wrap(out, lod)
     segment.init_memories_grad(flat(rows), plan.sorted_indices, flat(out))
-    return out
+    return LoDTensor.wrap(out)
+
+
+def _below(state, levels):
+    return LoD(levels_of(state.structure)[-levels:])
+
+
+def _state_of(value, alive, what, before, like):
+    """Return the rows of a next state, which has the sequences of the one before."""
+    if not before.num_levels:
+        return _rows_of(value, alive, what, like)
+    if value.structure != before.structure:
+        expected, hint = "the sequences of the state before, as long as they were", "vr.while_loop lets them grow"
+        raise LoDError(f"dynamic_rnn, {what}", expected=expected, got=value.lod(), hint=hint)
+    return _rows_of(value, len(before.data), what, like)

@@ -147,6 +147,8 @@ class _Lowering:
             raise Refused("its input is a sequence at each step, and a cell takes rows")
         if not block.memories:
             raise Refused("it has no state")
+        if any(specs[memory].lod_level for memory in block.memories):
+            raise Refused("one of its states is a sequence, and a cell has rows")
         if block.output not in block.next_memories:
             raise Refused("its output is none of its next states: return it as a state, too")
         if len({spec.dtype for spec in specs.values()}) > 1 or specs[block.inputs[0]].dtype not in FLOATS:
