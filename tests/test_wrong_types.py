@@ -191,6 +191,7 @@ CALLS = {
     "sequence_slice": (vr.sequence_slice, rows, lambda: np.array([1, 0, 1]), lambda: np.array([1, 0, 2])),
     "sequence_concat": (vr.sequence_concat, lambda: [rows(), rows()]),
     "lod_reset": (vr.lod_reset, rows, rows),
+    "lod_reset, target_lod": (lambda lod: vr.lod_reset(X, target_lod=lod), lambda: (0, 5)),
     "lod_append": (vr.lod_append, lambda: X, lambda: np.array([0, 2, 5])),
     "reorder_by_rank": (vr.reorder_by_rank, rows, lambda: vr.sort_by_seq_len(rows())),
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),
