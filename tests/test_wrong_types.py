@@ -189,6 +189,10 @@ CALLS = {
     "sequence_expand_as": (vr.sequence_expand_as, lambda: X[:3], rows),
     "sequence_reverse": (vr.sequence_reverse, rows),
     "sequence_slice": (vr.sequence_slice, rows, lambda: np.array([1, 0, 1]), lambda: np.array([1, 0, 2])),
+    "sequence_erase": (vr.sequence_erase, lambda: rows().like(np.arange(5)), lambda: (1, 2)),
+    "sequence_enumerate": (vr.sequence_enumerate, lambda: rows().like(np.arange(5)), lambda: 2, int),
+    "sequence_reshape": (vr.sequence_reshape, rows, lambda: 1),
+    "sequence_scatter": (vr.sequence_scatter, lambda: X[:3], lambda: rows().like(np.arange(5) % 3), lambda: X[:, 0]),
     "sequence_concat": (vr.sequence_concat, lambda: [rows(), rows()]),
     "lod_reset": (vr.lod_reset, rows, rows),
     "while_loop": (
@@ -197,6 +201,7 @@ CALLS = {
         lambda: (lambda *n: [x + 1.0 for x in n]),
         lambda: [np.array(0.0)],
     ),
+    "lod_reset, target_lod": (lambda lod: vr.lod_reset(X, target_lod=lod), lambda: (0, 5)),
     "lod_append": (vr.lod_append, lambda: X, lambda: np.array([0, 2, 5])),
     "reorder_by_rank": (vr.reorder_by_rank, rows, lambda: vr.sort_by_seq_len(rows())),
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),

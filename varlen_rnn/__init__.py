@@ -22,6 +22,7 @@ from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
 from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
+from varlen_rnn.ops.sequence.ids import sequence_enumerate, sequence_erase
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
 from varlen_rnn.ops.sequence.init_memories import init_memories
 from varlen_rnn.ops.sequence.join import sequence_concat
@@ -31,10 +32,11 @@ from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
 from varlen_rnn.ops.sequence.reorder import reorder_by_rank
 from varlen_rnn.ops.sequence.reverse import sequence_reverse
 from varlen_rnn.ops.sequence.row_conv import row_conv
+from varlen_rnn.ops.sequence.scatter import sequence_scatter
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
-from varlen_rnn.ops.sequence.structure import lod_append, lod_reset
+from varlen_rnn.ops.sequence.structure import lod_append, lod_reset, sequence_reshape
 from varlen_rnn.ops.while_loop import while_loop
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
@@ -112,6 +114,8 @@ __all__ = [
     "sequence_concat",
     "sequence_conv",
     "sequence_cumsum",
+    "sequence_enumerate",
+    "sequence_erase",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
@@ -119,7 +123,9 @@ __all__ = [
     "sequence_mask",
     "sequence_pad",
     "sequence_pool",
+    "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
     "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",

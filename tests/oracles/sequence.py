@@ -31,3 +31,29 @@ def join(inputs):
     """`inputs`: pairs of rows and offsets."""
     parts = zip(*(sequences(*one) for one in inputs), strict=True)
     return [row for one in parts for part in one for row in part]
+
+
+def erase(ids, offsets, tokens):
+    """Return the ids that stay, and the lengths."""
+    parts = [[one for one in part if one not in tokens] for part in sequences(ids, offsets)]
+    return [one for part in parts for one in part], [len(part) for part in parts]
+
+
+def enumerate_windows(ids, offsets, size, pad):
+    padded = [[*part, *[pad] * size] for part in sequences(ids, offsets)]
+    return [part[k : k + size] for part in padded for k in range(len(part) - size)]
+
+
+def reshape(rows, offsets, width):
+    """Return the rows of another width, and the lengths."""
+    parts = [[number for row in part for number in row] for part in sequences(rows, offsets)]
+    parts = [[part[k : k + width] for k in range(0, len(part), width)] for part in parts]
+    return [row for part in parts for row in part], [len(part) for part in parts]
+
+
+def scatter(rows, ids, updates, offsets):
+    out = [list(row) for row in rows]
+    for row, places, added in zip(out, sequences(ids, offsets), sequences(updates, offsets), strict=True):
+        for place, one in zip(places, added, strict=True):
+            row[place] += one
+    return out

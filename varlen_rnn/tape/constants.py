@@ -7,7 +7,7 @@ A constant's kind is the text of its annotation in short: `float`, `int`, `bool`
 import types
 import typing
 
-from varlen_rnn.errors import DTypeError, check_int, check_number, shown
+from varlen_rnn.errors import DTypeError, check_int, check_list, check_number, shown
 from varlen_rnn.tape.index import own_index
 
 
@@ -61,9 +61,7 @@ def _str(value, what):
 
 def _several(take):
     def take_all(value, what):
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-            raise DTypeError(what, expected="a tuple", got=shown(value))
-        return tuple(take(entry, what) for entry in value)
+        return tuple(take(entry, what) for entry in check_list(value, what, "a tuple"))
 
     return take_all
 

@@ -1,13 +1,17 @@
-"""The same rows as other sequences."""
+"""The same rows, or numbers, as other sequences."""
+
+import math
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
-from varlen_rnn.ops.examples import rows
-from varlen_rnn.tape.checks import check_integer, check_tensor
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.tape.checks import check_integer, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
+
+_WIDEST = 2**31 - 1
 
 
 @operator(cost=nothing)
@@ -131,3 +135,68 @@ def _backward_append(x, level, d_out):
 def _examples_append(rng):
     yield [rows(rng, 2), np.array([0, 1, 1, 1, 2, 3, 6])], {}
     yield [rng.standard_normal((6, 2)), rows(rng)], {}
+
+
+@operator(cost=nothing)
+def sequence_reshape(x, new_dim: int):
+    """Return the numbers of each sequence of the last level as rows of another width.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of any data type and element shape, with at least one level.
+    new_dim : int
+        The numbers of a row, at least 1.
+
+    Returns
+    -------
+    Variable of shape `(rows, new_dim)`, with the levels above
+
+    Raises
+    ------
+    ShapeError
+        A sequence whose numbers are not a multiple of `new_dim`.
+
+    Examples
+    --------
+    >>> out = sequence_reshape(LoDTensor(np.arange(6), [[0, 2, 6]]), new_dim=2)
+    >>> np.asarray(out), out.lod()
+    (array([[0, 1],
+           [2, 3],
+           [4, 5]]), [[0, 1, 3]])
+
+    Source: the operator `sequence_reshape` of PaddlePaddle Fluid, which takes one level and two axes.
+    """
+    *above, offsets = levels_of(x.structure)
+    numbers = offsets * math.prod(x.shape[1:])
+    wrong = np.flatnonzero(np.diff(numbers) % new_dim)
+    if len(wrong):
+        what, got = f"sequence_reshape, x, sequence {wrong[0]}", np.diff(numbers)[wrong[0]]
+        raise ShapeError(what, expected=f"a multiple of {new_dim} numbers", got=got)
+    offsets = numbers // new_dim
+    return LoDTensor.wrap(x.data.reshape(offsets[-1], new_dim), LoD([*above, offsets]))
+
+
+@sequence_reshape.infer
+def _infer_reshape(x, new_dim):
+    check_tensor("sequence_reshape", "x", x)
+    check_lod_level("sequence_reshape", "x", x)
+    if not 1 <= new_dim <= _WIDEST:
+        raise OutOfRangeError("sequence_reshape, new_dim", expected=f"1 to {_WIDEST}", got=new_dim)
+    return x._replace(shape=(-1, new_dim))
+
+
+@sequence_reshape.backward("x", cost=nothing)
+def _backward_reshape(x, d_out, new_dim):
+    if d_out.data.size != x.data.size:
+        raise ShapeError("sequence_reshape_grad, d_out", expected=f"{x.data.size} numbers", got=f"shape {d_out.shape}")
+    return x.like(d_out.data.reshape(x.shape))
+
+
+@sequence_reshape.examples
+def _examples_reshape(rng):
+    yield [rows(rng, 6)], {"new_dim": 2}
+    yield [rows(rng, 2, 2)], {"new_dim": 1}
+    yield [rows(rng, 0)], {"new_dim": 5}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod)], {"new_dim": 1}

@@ -1,0 +1,163 @@
+"""Operators over ids, and by masks: worked examples, oracles, gradients and errors."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.oracles import sequence as oracle
+
+LENGTHS = [[2, 0, 3, 1], [0, 0], [0, 2, 0], [], [1]]
+by_lengths = pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+by_integers = pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+RNG = np.random.default_rng(0)
+
+
+def ids_of(lengths, dtype=np.int64, high=5):
+    return vr.create_lod_tensor(RNG.integers(0, high, sum(lengths)).astype(dtype), [lengths])
+
+
+def rows_of(lengths, *element, dtype=np.float64):
+    return vr.create_lod_tensor(RNG.standard_normal((sum(lengths), *element)).astype(dtype), [lengths])
+
+
+def two_levels(upper, lower, *element):
+    return vr.create_lod_tensor(RNG.standard_normal((sum(lower), *element)), [upper, lower])
+
+
+def same(found, rows, *levels):
+    assert np.asarray(found).tolist() == np.asarray(rows).tolist()
+    assert found.value.recursive_sequence_lengths() == [list(level) for level in levels]
+
+
+def test_erasing_by_the_original_s_example():
+    x = vr.create_lod_tensor(np.array([2, 2, 6, 1, 3, 9, 6, 1, 0, 1]), [[3, 3, 4]])
+    same(vr.sequence_erase(x, (2, 3, 5)), [6, 1, 9, 6, 1, 0, 1], [1, 2, 4])
+
+
+@by_lengths
+@by_integers
+@pytest.mark.parametrize("tokens", [(), (1, 4), (0, 1, 2, 3, 4), (-1, 2**63 - 1, 3)], ids=str)
+def test_erasing_is_that_of_lists(lengths, dtype, tokens):
+    x = ids_of(lengths, dtype)
+    found = vr.sequence_erase(x, tokens)
+    same(found, *oracle.erase(np.asarray(x).tolist(), x.lod()[0], tokens))
+    column = vr.LoDTensor(x.data[:, None], x.structure)
+    assert np.array_equal(np.asarray(vr.sequence_erase(column, tokens)), np.asarray(found)[:, None])
+    assert found.dtype == dtype
+
+
+def test_erasing_keeps_the_levels_above():
+    x = vr.create_lod_tensor(np.array([1, 2, 3, 2, 2]), [[2, 0, 1], [2, 0, 3]])
+    same(vr.sequence_erase(x, [2]), [1, 3], [2, 0, 1], [1, 0, 1])
+
+
+def test_enumerating_by_the_original_s_example():
+    x = vr.create_lod_tensor(np.array([1, 2, 3, 4, 5]), [[3, 2]])
+    same(vr.sequence_enumerate(x, 2), [[1, 2], [2, 3], [3, 0], [4, 5], [5, 0]], [3, 2])
+
+
+@by_lengths
+@by_integers
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_enumerating_is_that_of_lists(lengths, dtype, size):
+    x = ids_of(lengths, dtype)
+    right = oracle.enumerate_windows(np.asarray(x).tolist(), x.lod()[0], size, 9)
+    found = vr.sequence_enumerate(x, size, pad_value=9)
+    same(found, np.reshape(right, (-1, size)), lengths)
+    assert found.dtype == dtype
+    column = vr.LoDTensor(x.data[:, None], x.structure)
+    assert np.array_equal(np.asarray(vr.sequence_enumerate(column, size, pad_value=9)), np.asarray(found))
+
+
+def test_windows_end_with_the_sequences_of_the_last_level():
+    x = vr.create_lod_tensor(np.arange(5), [[2, 0, 1], [2, 0, 3]])
+    same(vr.sequence_enumerate(x, 2, -1), [[0, 1], [1, -1], [2, 3], [3, 4], [4, -1]], [2, 0, 1], [2, 0, 3])
+
+
+def test_another_width_by_the_original_s_example():
+    x = rows_of([4, 1, 3, 3], 24)
+    same(vr.sequence_reshape(x, 12), np.asarray(x).reshape(22, 12), [8, 2, 6, 6])
+
+
+@by_lengths
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+def test_another_width_is_that_of_lists(lengths, dtype, width):
+    x = rows_of(lengths, 6, dtype=dtype)
+    rows, right = oracle.reshape(np.asarray(x).tolist(), x.lod()[0], width)
+    found = vr.sequence_reshape(x, width)
+    same(found, np.reshape(np.array(rows, dtype), (-1, width)), right)
+    same(vr.sequence_reshape(found, 6), np.asarray(x), lengths)
+
+
+def test_another_width_of_rows_of_any_shape_and_level():
+    x = two_levels([2, 0, 1], [2, 0, 3], 2, 2)
+    same(vr.sequence_reshape(x, 1), np.asarray(x).reshape(20, 1), [2, 0, 1], [8, 0, 12])
+    flat = vr.create_lod_tensor(np.arange(6), [[2, 4, 0]])
+    same(vr.sequence_reshape(flat, 2), [[0, 1], [2, 3], [4, 5]], [1, 2, 0])
+
+
+@by_lengths
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scattering_is_that_of_lists(lengths, dtype):
+    x = RNG.integers(0, 9, (len(lengths), 5)).astype(dtype)
+    index, updates = ids_of(lengths, np.int32), rows_of(lengths, dtype=dtype)
+    updates = updates.like(np.round(updates.data * 8) / 8)  # exact sums
+    right = oracle.scatter(x.tolist(), index.data, updates.data.tolist(), index.lod()[0])
+    found = vr.sequence_scatter(x, index, updates)
+    same(found, np.reshape(right, x.shape))
+    column = vr.sequence_scatter(x, index.like(index.data[:, None]), updates.data[:, None])
+    assert np.array_equal(np.asarray(column), np.asarray(found))
+
+
+def test_scattering_adds_where_positions_repeat_and_takes_rows():
+    x = np.zeros((2, 3, 2))
+    index = vr.create_lod_tensor(np.array([2, 2, 0]), [[2, 1]])
+    found = np.asarray(vr.sequence_scatter(x, index, np.arange(6.0).reshape(3, 2)))
+    assert found.tolist() == [[[0, 0], [0, 0], [2, 4]], [[4, 5], [0, 0], [0, 0]]]
+    assert not x.any()
+
+
+def test_scattering_does_not_drift():
+    index = vr.create_lod_tensor(np.zeros(1_000_000, np.int64), [[1_000_000]])
+    found = vr.sequence_scatter(np.zeros((1, 1), np.float32), index, np.full(1_000_000, 0.1, np.float32))
+    assert abs(float(np.asarray(found)[0, 0]) / 1e5 - 1) < 1e-6
+
+
+def test_a_scattered_row_does_not_depend_on_its_batch():
+    lengths = [60, 0, 200, 3]
+    x, index, updates = rows_of([4], 3).data, ids_of(lengths, high=3), rows_of(lengths)
+    whole = np.asarray(vr.sequence_scatter(x, index, updates))
+    for i in range(4):
+        alone = vr.sequence_scatter(x[i : i + 1], index.slice(0, i, i + 1), updates.slice(0, i, i + 1))
+        assert np.array_equal(np.asarray(alone)[0], whole[i])
+
+
+IDS, X = vr.create_lod_tensor(np.array([0, 1, 2, 1, 0]), [[2, 3]]), rows_of([2, 3], 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vr.sequence_erase(X, (1,)), "sequence_erase, x: expected integers, got float64"),
+        (lambda: vr.sequence_erase(IDS.data, (1,)), "x: expected at least one level"),
+        (lambda: vr.sequence_erase(IDS.like(np.zeros((5, 2), int)), (1,)), r"x: expected one id per row, got shape"),
+        (lambda: vr.sequence_enumerate(IDS, 0), "win_size: expected 1 to 1048576, got 0"),
+        (lambda: vr.sequence_enumerate(IDS, 10**30), "win_size: expected 1 to 1048576"),
+        (lambda: vr.sequence_enumerate(IDS, 2, 2**63), "pad_value: expected a number that int64 holds"),
+        (lambda: vr.sequence_reshape(X, 0), "new_dim: expected 1 to 2147483647, got 0"),
+        (lambda: vr.sequence_reshape(X, 10**30), "new_dim: expected 1 to 2147483647"),
+        (lambda: vr.sequence_reshape(X, 2), "sequence 1: expected a multiple of 2 numbers, got 9"),
+        (lambda: vr.sequence_reshape(X.data, 2), "x: expected at least one level"),
+        (lambda: vr.sequence_scatter(np.zeros((2, 2)), IDS, np.zeros(5)), "index, entry 2: expected 0 <= position < 2"),
+        (lambda: vr.sequence_scatter(np.zeros((3, 3)), IDS, np.zeros(5)), "x: expected 2 rows, as index has sequences"),
+        (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, np.zeros(4)), "updates: expected 5 rows, as index"),
+        (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, np.zeros((5, 2))), r"updates: expected rows of \(\)"),
+        (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, np.zeros(5, "f")), "updates: expected float64"),
+        (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, rows_of([3, 2])), "expected one LoD"),
+        (lambda: vr.sequence_scatter(np.zeros(2), IDS, np.zeros(5)), "x: expected .sequences, positions"),
+    ],
+)
+def test_errors_say_what_is_wrong(call, message):
+    with pytest.raises(vr.InputError, match=message):
+        call()
