@@ -11,7 +11,7 @@ from pathlib import Path
 
 import varlen_rnn as vr
 from benchmarks import against, machine, measure, results
-from benchmarks.engines import ENGINES, OF_CELLS, lacking
+from benchmarks.engines import ALL, lacking
 from benchmarks.processes import ROOT, EngineError
 from benchmarks.report import write_report
 from benchmarks.suites import SUITES
@@ -44,7 +44,7 @@ def run_suite(name, threads, quick, folder):
 
 def warn():
     """Say what will be missing."""
-    for engine in ENGINES | OF_CELLS:
+    for engine in ALL:
         if lacking(engine):
             print(f'{engine} is left out: {" and ".join(lacking(engine))} not installed (pip install ".[bench]")')
 

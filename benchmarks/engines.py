@@ -1,10 +1,10 @@
 """The engines that are compared, and where each of them stands for a task.
 
-A task is a folder (`layers`, `classifiers`, `cells`) with a `Case` that says what is computed.  An engine of a task is
-a class:
-`Engine(case, threads)` has a method for each mode it knows (`training`, `inference`), which runs one step and returns
-its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.  Engines of `cells`
-stand apart: of a cell of one's own, a peer offers a loop.
+A task is a folder (`layers`, `classifiers`, `cells`, `sequence`) with a `Case` that says what is computed.  An engine
+of a task is a class: `Engine(case, threads)` has a method for each mode it knows (`training`, `inference`), which runs
+one step and returns its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.
+Engines of `cells` and of `sequence` stand apart: of a cell of one's own, a peer offers a loop, and of an operator some
+forms of a batch.
 """
 
 import importlib
@@ -38,9 +38,18 @@ OF_CELLS = {
     "torch compiled step": Engine("pytorch", "CompiledStep", ("torch", "g++")),
     "torch compiled loop": Engine("pytorch", "CompiledLoop", ("torch", "g++")),
 }
+OF_SEQUENCES = {
+    OURS: Engine("ours", "Operator", ("numba", "varlen_rnn")),
+    "torch padded": Engine("pytorch", "Padded", ("torch",)),
+    "torch rows": Engine("pytorch", "Rows", ("torch",)),
+    "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
+    "NumPy": Engine("scientific", "Operator", ("numpy",)),
+}
+ALL = ENGINES | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
+FORMS = ("torch padded", "torch rows", "torch jagged", "NumPy")
 LIMITED = ("torch compiled loop",)  # its compiler takes minutes for some hundred steps
 
 
@@ -50,21 +59,21 @@ def build(task, engine, case, threads):
     Parameters
     ----------
     task : str
-        The folder: "layers", "classifiers" or "cells".
+        The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, or of `OF_CELLS`.
+        A key of `ENGINES`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = (OF_CELLS if task == "cells" else ENGINES)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 
 
 def lacking(engine):
     """Return the packages and programs that an engine needs and that are not here."""
-    needs = (ENGINES | OF_CELLS)[engine].needs
+    needs = ALL[engine].needs
     return [name for name in needs if importlib.util.find_spec(name) is None and shutil.which(name) is None]
 
 

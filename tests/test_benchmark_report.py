@@ -86,6 +86,32 @@ def test_a_cell_is_held_to_the_built_in_layer_beside_it():
     assert bars.all_bars(lines)[20].verdict() == "not measured"
 
 
+def test_operators_on_sequences_are_held_to_their_best_peers():
+    lines = {name: [] for name in SUITES}
+    lines["sequence"] = [
+        of_operator("reverse", "lognormal", torch_rows=0.9, NumPy=3.0),
+        of_operator("slice", "pareto", torch_rows=1.2),
+        of_operator("slice", "equal", torch_rows=0.1),
+        of_operator("attention", "pareto", torch_padded=2.5, torch_jagged=9.0),
+        of_operator("attention", "equal", torch_padded=1.6),
+    ]
+    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
+    found = rows["operators on sequences, inference, ragged: over the best peer"]
+    assert found == ["1", "1.5", "1.20 in the median, 0.90 reverse, lognormal", "**below the floor**"]
+    assert rows["operators on sequences, training, ragged: over the best peer"][-1] == "not measured"
+    assert rows["attention, ragged: over PyTorch padded"][2:] == ["2.50 inference, pareto", "floor met"]
+    assert rows["attention, equal: over PyTorch padded"][2:] == ["1.60 inference, equal", "aim met"]
+    assert "| sequence | reverse lognormal, inference, threads 2 | torch rows | 0.90 |" in peers.section(lines)
+    del lines["sequence"][1]["engines"]
+    rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
+    found = rows["operators on sequences, inference, ragged: over the best peer"]
+    assert found[2:] == ["- slice, pareto", "not measured"]
+
+
+def of_operator(operator, lengths, **seconds):
+    return line_of(mode="inference", lengths=lengths, **seconds) | {"operator": operator}
+
+
 def test_less_is_better_where_the_aim_is_below_the_floor():
     assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 1.1}).verdict() == "**below the floor**"
     assert bars.Bar("memory", 1, 0.5, {"a": 0.4, "b": 0.9}).verdict() == "floor met"

@@ -40,13 +40,14 @@ from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
 from benchmarks.report import write_report
+from benchmarks.sequence.case import KINDS as OPERATORS
 from benchmarks.suites import SUITES
 from tests.benchmark_lines import line_of
 
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "suites.cells suites.overhead"
+DOCTESTS += "suites.cells suites.overhead suites.sequence sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -75,6 +76,21 @@ def test_engines_of_a_cell_agree(kind):
     found = {name: engine.arrays(engine.training()) for name, engine in of_cell(kind, OURS, "torch loop")}
     assert set(found[OURS]) == {"y", "d_x", *weight_shapes(Cells(**CASE | {"cell": kind}))}
     assert parity.disagreement(found) is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("lengths", [(4, 1, 7, 5), (3, 3, 3)], ids=["ragged", "equal"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_engines_of_an_operator_on_sequences_agree(operator, lengths):
+    case, kind = {"operator": operator, "lengths": lengths, "distribution": ""}, OPERATORS[operator]
+    peers = {name: build("sequence", name, case, 1) for name in installed((OURS, *kind.peers))}
+    for mode in MODES:
+        able = {name: engine for name, engine in peers.items() if hasattr(engine, mode)}
+        without = {*kind.forward, "NumPy"} if mode == "training" else set()
+        assert set(able) == set(peers) - without
+        if len(able) > 1:  # NumPy, where PyTorch is not installed, has no gradients
+            found = {name: engine.arrays(getattr(engine, mode)()) for name, engine in able.items()}
+            assert parity.disagreement(found) is None
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's compiler looks at all tensors
@@ -306,6 +322,20 @@ def test_operators_are_measured_every_way(tmp_path):
     results.write(tmp_path / "overhead.jsonl", [machine.describe(2), *lines])
     write_report(tmp_path, tmp_path / "docs")
     assert "an operator, recording: microseconds" in (tmp_path / "docs" / "benchmarks.md").read_text()
+
+
+def test_operators_on_sequences_are_timed_and_reported(tmp_path):
+    suite = SUITES["sequence"]
+    point = next(point for point in suite.points(True, 1) if point.case.operator == "reverse")
+    lines = suite.run(point, measure.QUICK)
+    assert [line["mode"] for line in lines] == list(MODES)
+    cells = dict(zip(suite.columns, suite.cells(lines[1]), strict=True))
+    assert cells["ns a row"] == pytest.approx(results.seconds(lines[1], OURS) / 20 * 1e9)
+    assert cells["NumPy"] > 0
+    assert cells["torch jagged"] is None
+    results.write(tmp_path / "sequence.jsonl", [machine.describe(1), *lines])
+    write_report(tmp_path, tmp_path / "docs")
+    assert "| reverse | equal | 20 | 1.00 | inference |" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
 
 def test_what_is_compiled_runs_again_and_again():

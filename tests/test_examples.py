@@ -123,3 +123,49 @@ def test_classify_functions_reads_lines_of_characters(tmp_path):
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.partition("held-out accuracy")[2].split()[0]) > 0.8
     assert "padded batches would have" in done.stdout
+
+
+def lines_of(path, objects):
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    return path
+
+
+def test_match_answers_ranks_the_right_one_first(tmp_path):
+    words = ["red", "green", "blue", "black", "white", "pink"]
+    data = lines_of(
+        tmp_path / "own.jsonl",
+        (
+            {"query": f"which is {words[k % 6]}", "answer": f"{words[k % 6]} it is " * (3 + 7 * (k % 5))}
+            for k in range(66)
+        ),
+    )
+    done = run("match_answers.py", "--data", data, "--batch-size", 6, "--epochs", 8)
+    assert done.returncode == 0, done.stderr
+    found, by_chance = map(float, done.stdout.partition("mean reciprocal rank")[2].split()[:2])
+    assert found > by_chance + 0.3
+    unpadded, padded = (
+        int(done.stdout.partition(name)[2].split()[0].replace(",", "")) for name in ("unpadded", "\npadded")
+    )
+    assert unpadded < padded
+
+
+def test_recommend_finds_hidden_items(tmp_path):
+    data = lines_of(
+        tmp_path / "own.jsonl",
+        ({"items": [f"{k % 3}.{(k // 3 * i + i) % 12}" for i in range(4 + k % 5)]} for k in range(120)),
+    )
+    done = run("recommend.py", "--data", data, "--batch-size", 16, "--epochs", 20, "--negatives", 8)
+    assert done.returncode == 0, done.stderr
+    trained, popular = (float(done.stdout.partition(name)[2].split()[0]) for name in ("\ntrained", "most popular"))
+    assert trained > popular + 0.2
+
+
+@pytest.mark.parametrize("script", ["match_answers.py", "recommend.py"])
+def test_a_line_without_the_fields_is_named(script, tmp_path):
+    data = lines_of(tmp_path / "bad.jsonl", [{"query": "a", "answer": "b", "items": []}, {"query": 1}])
+    done = run(script, "--data", data)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Cannot use this file. ")
+    assert "bad.jsonl, line 2: expected" in done.stderr
+    done = run(script, "--data", lines_of(tmp_path / "few.jsonl", [{"query": "a", "answer": "b", "items": []}]))
+    assert "expected at least 20" in done.stderr.lower()

@@ -4,12 +4,13 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, OURS, PEERS, PYTORCH
-from benchmarks.results import best_ratio, disturbed, efficiency
+from benchmarks.engines import BUILT_IN, FORMS, MODES, OURS, PEERS, PYTORCH
+from benchmarks.results import best_ratio, disturbed, efficiency, ratio
 from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
 from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
+from benchmarks.suites.sequence import best
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
@@ -100,6 +101,7 @@ def all_bars(lines):
     return [
         *times,
         *(_cells(lines["cells"], promise) for promise in SHARES),
+        *_sequence(lines["sequence"]),
         memory,
         *(_overhead(lines["overhead"], way) for way in WAYS),
     ]
@@ -114,6 +116,33 @@ def _cells(lines, promise):
         if KINDS[line["cell"]].promise == promise
     }
     return Bar(f"{words}: share of sgemm over the built-in layer's", floor, 1, values)
+
+
+def _sequence(lines):
+    """Return the bars of operators on sequences: the worst against its best peer, and attention against padding."""
+    ragged = [line for line in lines if line["lengths"] != "equal"]
+    bars = [
+        Bar(f"operators on sequences, {mode}, ragged: over the best peer", 1, 1.5, _worst(ragged, mode))
+        for mode in MODES
+    ]
+    for words, floor, aim in (("ragged", 2, 4), ("equal", 1, 1.5)):
+        values = {
+            f"{line['mode']}, {line['lengths']}": None if disturbed(line) else ratio(line, FORMS[0])
+            for line in lines
+            if line["operator"] == "attention" and (line["lengths"] == "equal") == (words == "equal")
+        }
+        bars.append(Bar(f"attention, {words}: over PyTorch padded", floor, aim, values))
+    return bars
+
+
+def _worst(lines, mode):
+    """Return the ratio of the median operator and of the worst; None of the latter's if a line has no figures."""
+    found = {f"{line['operator']}, {line['lengths']}": best(line) for line in lines if line["mode"] == mode}
+    missing = [name for name, its in found.items() if its is None]
+    if missing or not found:
+        return dict.fromkeys(missing)
+    worst = min(found, key=found.get)
+    return {"in the median": statistics.median(found.values()), worst: found[worst]}
 
 
 def _overhead(lines, way):

@@ -1,12 +1,12 @@
 """Where a peer is faster, in whatever line: a bar names whom it compares with, and others may win."""
 
 from benchmarks import results
-from benchmarks.engines import LOOPS, OURS, PEERS
+from benchmarks.engines import FORMS, LOOPS, OURS, PEERS
 from benchmarks.report.bars import size_of
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
-TIMED = ("recurrent", "efficiency", "cells", "end_to_end", "small", "scaling")
+TIMED = ("recurrent", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 
@@ -33,6 +33,8 @@ def case_of(line):
     """Return what a line of a suite that times steps is about."""
     if "data_set" in line:
         return f"{line['data_set']}, training"
+    if "operator" in line:
+        return f"{line['operator']} {line['lengths']}, {line['mode']}, threads {line['threads']}"
     return f"{line['cell']} {size_of(line)} {line['lengths']}, {line['mode']}, threads {line['threads']}"
 
 
@@ -42,7 +44,7 @@ def _of_steps(lines):
         [name, case_of(line), engine, ratio]
         for name in TIMED
         for line in lines[name]
-        for engine in (*PEERS, *LOOPS)
+        for engine in dict.fromkeys((*PEERS, *LOOPS, *FORMS))
         if (ratio := results.ratio(line, engine)) is not None
     ]
 

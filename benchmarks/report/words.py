@@ -52,6 +52,17 @@ a loop of Python around `LSTMCell`, `GRUCell`, `RNNCell`, or around the equation
 projected before it; the other two compile, with `torch.compile`, a step of that loop, or all of it; *late* is what did
 not compile in a minute.
 """,
+    "sequence": """Nanoseconds per row of the batch, and the time of others over ours: 64 sequences with rows of 64
+numbers, of 32 classes for `ctc_loss` (its `log_softmax` is in the step, and each target has a quarter of the steps), of
+16 tags for `linear_chain_crf`; attention has 32 sequences and 8 heads of 64. Windows of `conv` are 3 rows, those of
+`row_conv` 4; `expand` repeats sequences of 2 rows, `slice` takes half of each. *torch padded* runs on the rectangle
+with masks, or without them where all lengths are equal: `scaled_dot_product_attention` with a mask of keys, `gather`
+where rows move, a loop over steps for `linear_chain_crf`. *torch rows* is what PyTorch has for rows without padding:
+`repeat_interleave`, `segment_reduce`, `index_select`, `pad_sequence`; *torch jagged* is `torch.nested` with layout
+jagged, *NumPy* `reduceat`, `repeat`, `take`, forward only. Their masks and indices stand ready, also those of `slice`,
+which we make of its offsets in each step. A dash is what an engine does not have, or computes wrongly: PyTorch 2.13 has
+no gradient of a jagged sum, and a wrong one of a jagged softmax over the rows.
+""",
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
 in random order, sequences cut at 1,000 tokens.
 """,
@@ -78,6 +89,7 @@ TITLES = {
     "recurrent": "Layers",
     "efficiency": "Share of sgemm",
     "cells": "Any cell",
+    "sequence": "Operators on sequences",
     "end_to_end": "Whole models",
     "small": "Small work",
     "overhead": "Operators",

@@ -9,6 +9,7 @@ from benchmarks.suites import (
     overhead,
     recurrent,
     scaling,
+    sequence,
     small,
     startup,
 )
@@ -18,6 +19,7 @@ SUITES = {
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
     "cells": Suite(cells.points, cells.run, cells.COLUMNS, cells.cells, cells.PATIENCE),
+    "sequence": Suite(sequence.points, sequence.run, sequence.COLUMNS, sequence.cells, sequence.PATIENCE),
     "end_to_end": Suite(end_to_end.points, end_to_end.run, end_to_end.COLUMNS, end_to_end.cells),
     "small": Suite(small.points, layers.run, layers.COLUMNS, layers.cells),
     "overhead": Suite(overhead.points, overhead.run, overhead.COLUMNS, overhead.cells),
