@@ -17,6 +17,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
+from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
@@ -82,6 +83,8 @@ __all__ = [
     "Variable",
     "backward",
     "baselines",
+    "beam_search",
+    "beam_search_decode",
     "cell",
     "cells",
     "check_operator",

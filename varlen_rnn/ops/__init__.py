@@ -34,6 +34,7 @@ from varlen_rnn.ops import (
     while_loop,
 )
 from varlen_rnn.ops.sequence import (
+    beam_search,
     concat_outputs,
     conv,
     crf,

@@ -1,0 +1,293 @@
+"""Beam search: the best continuations of the hypotheses of each source, and the texts that they have become."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_int, check_list
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_same_dtype
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
+
+_INT64 = np.dtype(np.int64)
+
+
+def beam_search(
+    pre_ids: Rows,
+    pre_scores: Rows,
+    ids: Rows | None,
+    scores: Rows,
+    beam_size: int,
+    end_id: int,
+    level: int = 0,
+    is_accumulated: bool = True,
+) -> tuple[Variable, Variable, Variable]:
+    """Return the best continuations of the hypotheses of each source, as many as a beam has.
+
+    A hypothesis that has ended continues with `end_id` alone, at its score.  Of a source whose kept hypotheses had all
+    ended before, nothing is left: its search is over.
+
+    Parameters
+    ----------
+    pre_ids : Variable, integers, shape `(hypotheses,)` or `(hypotheses, 1)`
+        The last symbol of each.
+    pre_scores : Variable, shape as `pre_ids`
+        Their scores, logarithms of probabilities.
+    ids : Variable, integers, shape `(hypotheses, candidates)`, or None
+        The symbols that may follow, as those of `topk`; None where a candidate's symbol is its column.
+    scores : Variable, shape `(hypotheses, candidates)`, with a LoD
+        Those of hypotheses continued by each symbol; or, unless `is_accumulated`, the probabilities of symbols.  Its
+        level `level` says which hypotheses are of one source.
+    beam_size : int
+        How many are kept of a source, over all its hypotheses.
+    end_id : int
+        The symbol that ends a hypothesis.
+
+    Returns
+    -------
+    selected_ids : Variable, int64, shape `(kept,)`
+        With two levels: sources of the hypotheses before, and what was kept of each of those.
+    selected_scores : Variable, shape `(kept,)`, with the same LoD
+    parent_idx : Variable, int64, shape `(kept,)`
+        Which hypothesis each continues.
+
+    Raises
+    ------
+    ShapeError, DTypeError, LoDError, OutOfRangeError
+
+    Notes
+    -----
+    They stand in the order of the hypotheses that they continue, then the best first.  Of equal scores, those of an
+    earlier hypothesis, and of an earlier candidate, are better; in Fluid, those of a later one.
+
+    Examples
+    --------
+    >>> scores = LoDTensor(np.log([[0.6, 0.4], [0.3, 0.7]]), [[0, 2]])
+    >>> start, best = np.array([5, 6]), np.zeros(2)
+    >>> ids, scores, parents = beam_search(start, best, None, scores, beam_size=2, end_id=9)
+    >>> np.asarray(ids), np.asarray(parents), ids.lod()
+    (array([0, 1]), array([0, 1]), [[0, 2], [0, 1, 2]])
+
+    Source: the operator `beam_search` of PaddlePaddle Fluid.
+    """
+    constants = {"beam_size": beam_size, "end_id": end_id, "level": level, "is_accumulated": is_accumulated}
+    return tuple(apply("beam_search", pre_ids, pre_scores, scores, ids, **constants))
+
+
+_OUTPUTS = "selected_ids", "selected_scores", "parent_idx"
+
+
+@operator(name="beam_search", outputs=_OUTPUTS, cost=per_input_element)
+def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: int, level: int, is_accumulated: bool):
+    """Return the best continuations of the hypotheses of each source, and which hypothesis each continues."""
+    before, had = pre_ids.data.reshape(-1), pre_scores.data.reshape(-1)
+    count, width = scores.shape
+    sources = np.asarray(scores.structure.absolute()[level], np.int64)
+    has_ended = before == end_id
+    with np.errstate(divide="ignore"):
+        total = scores.data.copy() if is_accumulated else had[:, None] + np.log(scores.data)
+    symbols = np.broadcast_to(np.arange(width), (count, width)).copy() if ids is None else ids.data.astype(np.int64)
+    total[has_ended, :1], symbols[has_ended, :1] = had[has_ended, None], end_id
+    may_follow = np.ones((count, width), bool)
+    may_follow[has_ended, 1:] = False
+    kept = _best(total, may_follow, np.repeat(np.arange(len(sources) - 1), np.diff(sources)), beam_size)
+    kept = kept[~_is_over(kept // width, symbols.ravel()[kept] == end_id, has_ended, sources)]
+    parents = kept // width
+    below = np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=count))]).astype(np.int64)
+    lod = LoD([sources, below])
+    picked = symbols.ravel()[kept], total.ravel()[kept]
+    return *(LoDTensor.wrap(values, lod) for values in picked), LoDTensor.wrap(parents)
+
+
+def _best(total, may_follow, source, beam_size):
+    """Return the places, in the rows of candidates, of the best ones of each source, parent by parent."""
+    places = np.flatnonzero(may_follow)
+    of_source = source[places // total.shape[1]]
+    order = np.lexsort((-total.ravel()[places], of_source))  # stable: of equal scores, the first
+    of_source = of_source[order]
+    rank = np.arange(len(order)) - np.searchsorted(of_source, of_source)
+    best = places[order[rank < beam_size]]
+    return best[np.argsort(best // total.shape[1], kind="stable")]
+
+
+def _is_over(parents, ends, has_ended, sources):
+    """Return of each that is kept whether its source has nothing but hypotheses that had ended before."""
+    source = np.searchsorted(sources, parents, side="right") - 1
+    goes_on = np.bincount(source, weights=~(ends & has_ended[parents]), minlength=len(sources) - 1) > 0
+    return ~goes_on[source]
+
+
+@_search.infer
+def _infer(pre_ids, pre_scores, scores, ids, beam_size, end_id, level, is_accumulated):
+    name = "beam_search"
+    check_integer(name, pre_ids=pre_ids, **({} if ids is None else {"ids": ids}))
+    check_float(name, scores=scores)
+    check_same_dtype(name, scores=scores, pre_scores=pre_scores)
+    check_rank(name, "scores", scores, 2, "one row of candidates for each hypothesis")
+    if not 0 <= level < scores.lod_level:
+        hint = "the level that says which hypotheses are of one source"
+        raise LoDError(f"{name}, scores", expected=f"a LoD with level {level}", got=scores.lod_level, hint=hint)
+    if scores.shape[1] == 0:
+        raise ShapeError(f"{name}, scores", expected="at least one candidate", got=f"shape {scores.shape}")
+    if beam_size < 1:
+        raise OutOfRangeError(f"{name}, beam_size", expected="at least 1", got=beam_size)
+    for what, given in (("pre_ids", pre_ids), ("pre_scores", pre_scores)):
+        if given.shape[1:] not in ((), (1,)) or not given.shape or not _may_be(given.shape[0], scores.shape[0]):
+            raise ShapeError(f"{name}, {what}", expected=f"({scores.shape[0]},)", got=given.shape)
+    if ids is not None and not (len(ids.shape) == 2 and all(map(_may_be, ids.shape, scores.shape))):
+        raise ShapeError(f"{name}, ids", expected=f"shape {scores.shape}, as scores", got=ids.shape)
+    return [TensorSpec((-1,), _INT64, 2), TensorSpec((-1,), scores.dtype, 2), TensorSpec((-1,), _INT64)]
+
+
+def _may_be(size, other):
+    return size == other or -1 in (size, other)
+
+
+@_search.examples
+def _examples(rng):
+    constants = {"beam_size": 2, "end_id": 1, "level": 0, "is_accumulated": True}
+    scores = LoDTensor(rng.standard_normal((5, 3)), [[0, 2, 2, 5], [0, 1, 2, 3, 4, 5]])
+    yield [np.array([0, 1, 2, 1, 0]), rng.standard_normal(5), scores, rng.integers(0, 4, (5, 3))], constants
+    lone = LoDTensor(rng.random((4, 2)), [[0, 4]])
+    yield [np.array([0, 0, 1, 2]), rng.standard_normal(4), lone, None], constants | {"is_accumulated": False}
+    nothing = LoDTensor(np.zeros((0, 2)), [[0, 0, 0]])
+    yield [np.zeros(0, np.int64), np.zeros(0), nothing, None], constants
+
+
+def beam_search_decode(
+    ids: Sequence[Rows], scores: Sequence[Rows], beam_size: int, end_id: int
+) -> tuple[Variable, Variable]:
+    """Return the texts that a beam search has found, the best of each source first, and the scores of their prefixes.
+
+    Parameters
+    ----------
+    ids, scores : lists of Variable
+        What `beam_search` selected, step by step, with its LoD; before that, perhaps, what the search began with.
+    beam_size : int
+        How many texts of a source to return, at most.
+    end_id : int
+        The symbol that ends a text, which is kept once.
+
+    Returns
+    -------
+    sentence_ids : Variable, int64, shape `(symbols,)`
+        With two levels: sources of texts, and texts of symbols.
+    sentence_scores : Variable, shape `(symbols,)`, with the same LoD
+        The score of a text up to each of its symbols.
+
+    Raises
+    ------
+    ShapeError, DTypeError, LoDError
+        No steps; a step that does not continue the one before.
+
+    Examples
+    --------
+    >>> ids = [LoDTensor(np.array([7]), [[0, 1], [0, 1]]), LoDTensor(np.array([3, 1]), [[0, 1], [0, 2]])]
+    >>> scores = [LoDTensor(np.array([0.0]), ids[0].structure), LoDTensor(np.array([-2.0, -1.0]), ids[1].structure)]
+    >>> text, _ = beam_search_decode(ids, scores, beam_size=2, end_id=1)
+    >>> text.value.to_sequences()
+    [[array([7, 1]), array([7, 3])]]
+
+    Source: the operator `beam_search_decode` of PaddlePaddle Fluid.
+    """
+    steps = [
+        [required(value, f"beam_search_decode, {name}") for value in check_list(values, f"beam_search_decode, {name}")]
+        for name, values in (("ids", ids), ("scores", scores))
+    ]
+    if not steps[0] or len(steps[0]) != len(steps[1]):
+        expected, got = "at least one step, as many of ids as of scores", f"{len(steps[0])} and {len(steps[1])}"
+        raise ShapeError("beam_search_decode", expected=expected, got=got)
+    beam_size = check_int(beam_size, "beam_search_decode, beam_size", 1)
+    return tuple(apply("beam_search_decode", *steps[0], *steps[1], beam_size=beam_size, end_id=end_id))
+
+
+@operator(name="beam_search_decode", outputs=("sentence_ids", "sentence_scores"), cost=per_input_element)
+def _decode(*steps, beam_size: int, end_id: int):
+    """Return the texts of a beam search, and the scores of their prefixes, from what was selected at each step."""
+    ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+    _check_steps(ids, scores)
+    texts = _Texts()
+    for step in range(len(ids) - 1, -1, -1):
+        texts.take(step, ids[step], scores[step].data, end_id)
+    return texts.best(beam_size, ids[0].num_elements(0))
+
+
+def _check_steps(ids, scores):
+    """Raise unless each step has a score for each symbol, and continues the rows of the one before."""
+    rows = None
+    for number, (of_step, its_scores) in enumerate(zip(ids, scores, strict=True)):
+        what = f"beam_search_decode, step {number}"
+        if its_scores.structure != of_step.structure:
+            raise LoDError(f"{what}, scores", expected="the LoD of ids", got=its_scores.lod())
+        if of_step.num_elements(0) != ids[0].num_elements(0):
+            raise LoDError(f"{what}, ids", expected=f"{ids[0].num_elements(0)} sources", got=of_step.num_elements(0))
+        if rows is not None and of_step.num_elements(1) != rows:
+            expected = f"sequences for {rows} rows, those of the step before"
+            raise LoDError(f"{what}, ids", expected=expected, got=of_step.num_elements(1))
+        rows = len(of_step.data)
+
+
+class _Texts:
+    """Texts from their ends to their beginnings: a source's begin where it was last searched."""
+
+    def __init__(self):
+        self.sources, self.final, self.rows = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
+        self.symbols = []  # of each step: which texts have one there, the step, the symbols and the scores
+
+    def take(self, step, ids, scores, end_id):
+        """Take the symbols of a step; an end that is not a text's last is none."""
+        symbols, scores, offsets = ids.data.reshape(-1), scores.reshape(-1), ids.structure.absolute()[0]
+        waiting = np.setdiff1d(np.flatnonzero(np.diff(offsets)), self.sources)
+        begun = [np.arange(offsets[source], offsets[source + 1]) for source in waiting]
+        number, rows = len(self.rows), np.concatenate([self.rows, *begun])
+        self.sources = np.concatenate([self.sources, np.repeat(waiting, [len(part) for part in begun])])
+        self.final = np.concatenate([self.final, scores[rows[number:]]])
+        taken = np.flatnonzero((np.arange(len(rows)) >= number) | (symbols[rows] != end_id))
+        at = rows[taken]
+        self.symbols.append((taken, np.full(len(taken), step), symbols[at], scores[at]))
+        self.rows = np.searchsorted(ids.structure.levels[1], rows, side="right") - 1
+
+    def best(self, beam_size, num_sources):
+        """Return the symbols and the scores of the best texts of each source, with two levels."""
+        order = np.lexsort((-self.final, self.sources))
+        of_source = self.sources[order]
+        order = order[np.arange(len(order)) - np.searchsorted(of_source, of_source) < beam_size]
+        place = np.full(len(self.sources), -1)
+        place[order] = np.arange(len(order))
+        text, step, symbols, scores = (np.concatenate(parts) for parts in zip(*self.symbols, strict=True))
+        kept = np.flatnonzero(place[text] >= 0)
+        kept = kept[np.lexsort((step[kept], place[text[kept]]))]
+        of_texts = np.bincount(self.sources[order], minlength=num_sources)
+        lengths = of_texts, np.bincount(place[text[kept]], minlength=len(order))
+        lod = LoD([np.concatenate([[0], np.cumsum(counts)]).astype(np.int64) for counts in lengths])
+        return LoDTensor.wrap(symbols[kept].astype(np.int64), lod), LoDTensor.wrap(scores[kept], lod)
+
+
+@_decode.infer
+def _infer_decode(*steps, beam_size, end_id):
+    name = "beam_search_decode"
+    if not steps or len(steps) % 2:
+        raise ShapeError(name, expected="as many steps of ids as of scores", got=f"{len(steps)} inputs")
+    ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
+    for number, (of_step, its_scores) in enumerate(zip(ids, scores, strict=True)):
+        check_integer(name, **{f"ids[{number}]": of_step})
+        check_float(name, **{f"scores[{number}]": its_scores})
+        check_same_dtype(name, **{"scores[0]": scores[0], f"scores[{number}]": its_scores})
+        for what, given in (("ids", of_step), ("scores", its_scores)):
+            if given.lod_level != 2:
+                hint = "the results of beam_search have them: sources of hypotheses, and what continues these"
+                raise LoDError(f"{name}, {what}[{number}]", expected="2 levels", got=given.lod_level, hint=hint)
+            if given.shape[1:] not in ((), (1,)):
+                raise ShapeError(f"{name}, {what}[{number}]", expected="one number per row", got=given.shape)
+    return [TensorSpec((-1,), _INT64, 2), TensorSpec((-1,), scores[0].dtype, 2)]
+
+
+@_decode.examples
+def _examples_of_decode(rng):
+    lods = [[0, 1, 2], [0, 1, 2]], [[0, 1, 2], [0, 2, 3]], [[0, 2, 3], [0, 0, 2, 2]]
+    ids = [LoDTensor(rng.integers(0, 4, lod[1][-1]), lod) for lod in lods]
+    yield [*ids, *(one.like(rng.standard_normal(len(one.data))) for one in ids)], {"beam_size": 2, "end_id": 1}
