@@ -160,6 +160,47 @@ def test_recommend_finds_hidden_items(tmp_path):
     assert trained > popular + 0.2
 
 
+def test_restore_vowels_learns_words(tmp_path):
+    words = ["banana", "tomato", "potato", "papaya", "cucumber", "aubergine"]
+    data = lines_of(tmp_path / "own.jsonl", ({"text": f"{words[k % 6]} {words[k // 6 % 6]}"} for k in range(36)))
+    done = run("restore_vowels.py", "--data", data, "--batch-size", 4, "--epochs", 20, "bnn ptt")
+    assert done.returncode == 0, done.stderr
+    found = [done.stdout.partition(name)[2].split()[0] for name in ("the best is right", "one of 5 is right")]
+    best, among = map(float, found)
+    assert 0 <= best <= among <= 1
+    assert among > 0.5
+    assert "bnn ptt: banana potato" in done.stdout
+    done = run("restore_vowels.py", "--data", lines_of(tmp_path / "few.jsonl", [{"text": "1 2 3"}]))
+    assert done.stderr.startswith("Cannot use this file. ")
+
+
+def test_tag_tokens_learns_what_the_letters_do_not_say(tmp_path):
+    """A word is one kind after "a", another one after "b"."""
+    texts = ([["a", "b"][k % 2], "xyz"[k % 3] * (1 + k // 2 % 4)] for k in range(60))
+    data = lines_of(tmp_path / "own.jsonl", ({"tokens": text, "tags": ["first", text[0]]} for text in texts))
+    done = run("tag_tokens.py", "--data", data, "--batch-size", 6, "--epochs", 30, "a zz")
+    assert done.returncode == 0, done.stderr
+    with_field, usual = map(float, done.stdout.partition("\nall ")[2].split()[1:3])
+    assert with_field > max(0.9, usual)
+    assert done.stdout.split()[-2:] == ["zz", "a"]
+    bad = run("tag_tokens.py", "--data", lines_of(tmp_path / "bad.jsonl", [{"tokens": ["a"], "tags": []}]))
+    assert bad.stderr.startswith("Cannot use this file. ")
+
+
+def test_language_model_knows_what_was_before_its_chunk(tmp_path):
+    """Texts of one letter again and again: which one it is, a chunk of one letter does not say, its state does."""
+    ends, gaps = ["xy"[k % 2] for k in range(60)], [" " * (3 + k % 4) for k in range(60)]
+    data = lines_of(tmp_path / "own.jsonl", ({"text": e + gap + e} for e, gap in zip(ends, gaps, strict=True)))
+    done = run("language_model.py", "--data", data, "--epochs", 60, "--width", 6, "--chunk", 2)
+    assert done.returncode == 0, done.stderr
+    by_frequency, forgotten, carried = (
+        float(done.stdout.partition(name)[2].split()[0]) for name in ("by frequency", "forgotten", "carried")
+    )
+    assert carried < min(forgotten, by_frequency) - 0.1
+    bad = run("language_model.py", "--data", lines_of(tmp_path / "few.jsonl", [{"text": "abc"}]))
+    assert bad.stderr.startswith("Cannot use this file. ")
+
+
 @pytest.mark.parametrize("script", ["match_answers.py", "recommend.py"])
 def test_a_line_without_the_fields_is_named(script, tmp_path):
     data = lines_of(tmp_path / "bad.jsonl", [{"query": "a", "answer": "b", "items": []}, {"query": 1}])
