@@ -133,7 +133,89 @@ def test_a_scattered_row_does_not_depend_on_its_batch():
         assert np.array_equal(np.asarray(alone)[0], whole[i])
 
 
+def nested(tensor):
+    """Return a tensor as nested lists, one per level."""
+
+    def lists(item):
+        return item.tolist() if isinstance(item, np.ndarray) else [lists(one) for one in item]
+
+    return lists(tensor.to_sequences() if tensor.num_levels else tensor.data)
+
+
+BATCHES = {
+    "one level": ([[2, 0, 3, 1]], [0]),
+    "two levels": ([[2, 0, 1, 2], [2, 0, 3, 1, 2]], [0, 1]),
+    "three levels": ([[1, 2, 0], [2, 0, 1], [1, 2, 0]], [0, 1, 2]),
+    "empty ones": ([[0, 0]], [0]),
+    "none": ([[]], [0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
+@pytest.mark.parametrize("name", BATCHES)
+def test_splitting_is_that_of_lists_and_merging_undoes_it(name, dtype):
+    lengths, levels = BATCHES[name]
+    x = vr.create_lod_tensor(RNG.integers(0, 9, (sum(lengths[-1]), 2)).astype(dtype), lengths)
+    for level in levels:
+        for chance in (0, 0.5, 1):
+            mask = RNG.random(x.num_elements(level)) < chance
+            parts = vr.split_by_mask(x, mask[:, None], level=level)
+            for side, part in zip((True, False), parts, strict=True):
+                assert nested(part.value) == oracle.masked(nested(x), iter(mask), level, side)
+            merged = vr.merge_by_mask(*parts, mask, level=level - x.num_levels)
+            assert merged.value.structure == x.structure
+            assert np.array_equal(np.asarray(merged), x.data)
+
+
+def test_rows_without_a_lod_are_split_as_sequences_are():
+    mask = np.array([True, False, True])
+    parts = vr.split_by_mask(np.arange(3.0), mask)
+    same(parts[0], [0, 2])
+    same(parts[1], [1])
+    same(vr.merge_by_mask(*parts, mask), [0, 1, 2])
+
+
+def test_what_is_merged_may_have_other_rows_than_what_was_split():
+    mask = np.array([True, False, True])
+    merged = vr.merge_by_mask(
+        vr.create_lod_tensor(np.array([1, 2, 3]), [[1, 2]]), vr.create_lod_tensor(np.array([7]), [[1]]), mask
+    )
+    same(merged, [1, 7, 2, 3], [1, 1, 2])
+
+
+def test_gradients_of_one_part_alone_and_of_both():
+    x = vr.Variable(rows_of([2, 0, 3], 2), requires_grad=True)
+    true, false = vr.split_by_mask(x, np.array([False, True, True]))
+    (false * 3.0).sum().backward()
+    assert np.asarray(x.grad)[:, 0].tolist() == [3, 3, 0, 0, 0]
+    x.grad = None
+    true, false = vr.split_by_mask(x, np.array([False, True, True]))
+    merged = vr.merge_by_mask(true * 2.0, false * 3.0, np.array([False, True, True]))
+    assert np.array_equal(np.asarray(merged), np.asarray(x) * np.array([3, 3, 2, 2, 2])[:, None])
+    (merged * merged).sum().backward()
+    np.testing.assert_allclose(np.asarray(x.grad), 2 * np.asarray(x) * np.array([9, 9, 4, 4, 4])[:, None], rtol=1e-15)
+
+
+def test_a_program_takes_one_way_for_some_sequences_and_another_for_others():
+    def step(x, lengths):
+        mask = lengths > 1.0
+        true, false = vr.split_by_mask(x, mask)
+        return vr.merge_by_mask(true * 2.0, -false, mask)
+
+    with vr.program_guard() as program:
+        x = vr.data("x", shape=[-1, 2], dtype="float64", lod_level=1)
+        step(x, vr.data("lengths", shape=[-1], dtype="float64")).name = "y"
+    for lengths in ([2, 0, 3, 1], [], [1]):
+        feed = {"x": rows_of(lengths, 2), "lengths": np.array(lengths, float)}
+        (found,) = vr.Executor().run(vr.Program.from_bytes(program.to_bytes()), feed, ["y"])
+        right = step(*feed.values())
+        assert np.array_equal(np.asarray(found), np.asarray(right))
+        assert found.structure == right.value.structure
+
+
 IDS, X = vr.create_lod_tensor(np.array([0, 1, 2, 1, 0]), [[2, 3]]), rows_of([2, 3], 3)
+ONE, TWO = np.array([True]), np.array([True, False])
+DEEP = two_levels([1, 1], [2, 3])
 
 
 @pytest.mark.parametrize(
@@ -156,6 +238,18 @@ IDS, X = vr.create_lod_tensor(np.array([0, 1, 2, 1, 0]), [[2, 3]]), rows_of([2, 
         (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, np.zeros(5, "f")), "updates: expected float64"),
         (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, rows_of([3, 2])), "expected one LoD"),
         (lambda: vr.sequence_scatter(np.zeros(2), IDS, np.zeros(5)), "x: expected .sequences, positions"),
+        (lambda: vr.split_by_mask(X, ONE), "mask: expected 2 bools, one per sequence of level 0, got 1"),
+        (lambda: vr.split_by_mask(X, np.ones((2, 2), bool)), "mask: expected one bool per sequence, got shape"),
+        (lambda: vr.split_by_mask(X, TWO + 0), "mask: expected bool, got int64"),
+        (lambda: vr.split_by_mask(X, TWO, level=1), "level: expected -1 <= level < 1, a level of x"),
+        (lambda: vr.split_by_mask(np.float64(3), ONE), "x: expected rows, got a single number"),
+        (lambda: vr.merge_by_mask(X, X, TWO), "in_true: expected 1 sequences, as mask has True, got 2"),
+        (lambda: vr.merge_by_mask(X, X, np.array([True] * 2)), "in_false: expected 0 sequences, as mask has False"),
+        (lambda: vr.merge_by_mask(X, IDS, TWO), "in_false: expected rows of .3,. float64, 1 levels"),
+        (
+            lambda: vr.merge_by_mask(DEEP, DEEP, np.array([1, 1, 0, 0], bool), level=1),
+            "expected upper levels that fit the mask",
+        ),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):

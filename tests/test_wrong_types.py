@@ -193,6 +193,8 @@ CALLS = {
     "sequence_enumerate": (vr.sequence_enumerate, lambda: rows().like(np.arange(5)), lambda: 2, int),
     "sequence_reshape": (vr.sequence_reshape, rows, lambda: 1),
     "sequence_scatter": (vr.sequence_scatter, lambda: X[:3], lambda: rows().like(np.arange(5) % 3), lambda: X[:, 0]),
+    "split_by_mask": (vr.split_by_mask, rows, lambda: np.array([True, False, True]), int),
+    "merge_by_mask": (vr.merge_by_mask, rows, rows, lambda: np.arange(6) < 3, int),
     "sequence_concat": (vr.sequence_concat, lambda: [rows(), rows()]),
     "lod_reset": (vr.lod_reset, rows, rows),
     "lod_reset, target_lod": (lambda lod: vr.lod_reset(X, target_lod=lod), lambda: (0, 5)),

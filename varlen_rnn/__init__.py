@@ -17,6 +17,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
+from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
@@ -98,6 +99,7 @@ __all__ = [
     "lod_append",
     "lod_reset",
     "manual_seed",
+    "merge_by_mask",
     "nn",
     "no_grad",
     "operator",
@@ -130,6 +132,7 @@ __all__ = [
     "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",
+    "split_by_mask",
     "values_from_bytes",
     "values_to_bytes",
 ]

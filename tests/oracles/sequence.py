@@ -57,3 +57,10 @@ def scatter(rows, ids, updates, offsets):
         for place, one in zip(places, added, strict=True):
             row[place] += one
     return out
+
+
+def masked(items, mask, level, side):
+    """Return the entries of a level of nested lists whose mask, an iterator, is `side`."""
+    if level:
+        return [masked(item, mask, level - 1, side) for item in items]
+    return [item for item in items if next(mask) == side]

@@ -33,6 +33,7 @@ from varlen_rnn.ops import (
     updates,
 )
 from varlen_rnn.ops.sequence import (
+    by_mask,
     concat_outputs,
     conv,
     crf,
