@@ -38,6 +38,7 @@ from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.ops.sequence.structure import lod_append, lod_reset, sequence_reshape
+from varlen_rnn.ops.sequence.topk_pooling import sequence_topk_avg_pooling
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
@@ -129,6 +130,7 @@ __all__ = [
     "sequence_scatter",
     "sequence_slice",
     "sequence_softmax",
+    "sequence_topk_avg_pooling",
     "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",

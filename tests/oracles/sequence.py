@@ -64,3 +64,12 @@ def masked(items, mask, level, side):
     if level:
         return [masked(item, mask, level - 1, side) for item in items]
     return [item for item in items if next(mask) == side]
+
+
+def topk_averages(numbers, offsets, heights, widths, topks, channels):
+    out = []
+    for part, height, width in zip(sequences(numbers, offsets), heights, widths, strict=True):
+        matrices = [[part[(c * height + r) * width :][:width] for r in range(height)] for c in range(channels)]
+        for r in range(height):
+            out.append([sum(sorted(matrix[r])[::-1][:k]) / k for matrix in matrices for k in topks])
+    return out

@@ -54,6 +54,7 @@ from varlen_rnn.ops.sequence import (
     single_rows,
     slice,
     structure,
+    topk_pooling,
     zeros,
 )
 from varlen_rnn.ops.sequence import softmax as of_sequences
