@@ -11,9 +11,9 @@ from numba import njit
 from numba.core.registry import CPUDispatcher
 
 from varlen_rnn.cache import CHECKED, this_environment
-from varlen_rnn.kernels import losses, norms, pool, rows, segment, softmax, updates, windows
+from varlen_rnn.kernels import largest, losses, norms, pool, rows, segment, softmax, updates, windows
 
-MODULES = (losses, norms, pool, rows, segment, softmax, updates, windows)
+MODULES = (largest, losses, norms, pool, rows, segment, softmax, updates, windows)
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
 
@@ -46,6 +46,7 @@ WRONG = {
     "softmax_grad_cpu": (X, X, indices(0, 2, FAR), X),
     "row_conv_cpu": (X, indices(0, 2, FAR), OUT, 1, X),
     "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
+    "largest_cpu": (ONES, indices(0, 3), indices(0, 1), indices(0)),
     "layer_norm_cpu": (X, ONES[:1], ONES, 0.1, OUT),
     "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
     "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),

@@ -6,7 +6,7 @@ import pytest
 from oracles import kernels as oracle
 
 from varlen_rnn import threads
-from varlen_rnn.kernels import pool, rows, segment, updates
+from varlen_rnn.kernels import largest, pool, rows, segment, updates
 from varlen_rnn.products import gemm, row_sums
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
@@ -374,3 +374,19 @@ def test_the_sum_of_a_million_rows_does_not_drift():
     sums = row_sums.row_products(a, of_a, nothing)[2]
     assert sums.dtype == np.float32
     np.testing.assert_allclose(sums, 1e6 * np.float64(np.float32(0.1)), rtol=1e-6)
+
+
+@by_number
+@by_trouble
+@pytest.mark.parametrize("most", [0, 1, 2, 9])
+def test_largest(device, dtype, offsets, most):
+    x, limits = values(offsets[-1], dtype), np.append(0, np.cumsum(np.minimum(np.diff(offsets), most)))
+    check(device, largest.largest, oracle.largest, x, np.array(offsets), limits, np.zeros(limits[-1], np.int64))
+
+
+@by_number
+def test_largest_of_equal_numbers_and_nan(device, dtype):
+    x = np.array([1, 2, np.nan, 2, -np.inf, np.nan, np.inf, 1, 0, -0.0, 0, 3, 2, 1], dtype)
+    check(
+        device, largest.largest, oracle.largest, x, np.array([0, 8, 14]), np.array([0, 7, 13]), np.zeros(13, np.int64)
+    )

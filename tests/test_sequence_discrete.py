@@ -133,7 +133,137 @@ def test_a_scattered_row_does_not_depend_on_its_batch():
         assert np.array_equal(np.asarray(alone)[0], whole[i])
 
 
+def nested(tensor):
+    """Return a tensor as nested lists, one per level."""
+
+    def lists(item):
+        return item.tolist() if isinstance(item, np.ndarray) else [lists(one) for one in item]
+
+    return lists(tensor.to_sequences() if tensor.num_levels else tensor.data)
+
+
+BATCHES = {
+    "one level": ([[2, 0, 3, 1]], [0]),
+    "two levels": ([[2, 0, 1, 2], [2, 0, 3, 1, 2]], [0, 1]),
+    "three levels": ([[1, 2, 0], [2, 0, 1], [1, 2, 0]], [0, 1, 2]),
+    "empty ones": ([[0, 0]], [0]),
+    "none": ([[]], [0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
+@pytest.mark.parametrize("name", BATCHES)
+def test_splitting_is_that_of_lists_and_merging_undoes_it(name, dtype):
+    lengths, levels = BATCHES[name]
+    x = vr.create_lod_tensor(RNG.integers(0, 9, (sum(lengths[-1]), 2)).astype(dtype), lengths)
+    for level in levels:
+        for chance in (0, 0.5, 1):
+            mask = RNG.random(x.num_elements(level)) < chance
+            parts = vr.split_by_mask(x, mask[:, None], level=level)
+            for side, part in zip((True, False), parts, strict=True):
+                assert nested(part.value) == oracle.masked(nested(x), iter(mask), level, side)
+            merged = vr.merge_by_mask(*parts, mask, level=level - x.num_levels)
+            assert merged.value.structure == x.structure
+            assert np.array_equal(np.asarray(merged), x.data)
+
+
+def test_rows_without_a_lod_are_split_as_sequences_are():
+    mask = np.array([True, False, True])
+    parts = vr.split_by_mask(np.arange(3.0), mask)
+    same(parts[0], [0, 2])
+    same(parts[1], [1])
+    same(vr.merge_by_mask(*parts, mask), [0, 1, 2])
+
+
+def test_what_is_merged_may_have_other_rows_than_what_was_split():
+    mask = np.array([True, False, True])
+    merged = vr.merge_by_mask(
+        vr.create_lod_tensor(np.array([1, 2, 3]), [[1, 2]]), vr.create_lod_tensor(np.array([7]), [[1]]), mask
+    )
+    same(merged, [1, 7, 2, 3], [1, 1, 2])
+
+
+def test_gradients_of_one_part_alone_and_of_both():
+    x = vr.Variable(rows_of([2, 0, 3], 2), requires_grad=True)
+    true, false = vr.split_by_mask(x, np.array([False, True, True]))
+    (false * 3.0).sum().backward()
+    assert np.asarray(x.grad)[:, 0].tolist() == [3, 3, 0, 0, 0]
+    x.grad = None
+    true, false = vr.split_by_mask(x, np.array([False, True, True]))
+    merged = vr.merge_by_mask(true * 2.0, false * 3.0, np.array([False, True, True]))
+    assert np.array_equal(np.asarray(merged), np.asarray(x) * np.array([3, 3, 2, 2, 2])[:, None])
+    (merged * merged).sum().backward()
+    np.testing.assert_allclose(np.asarray(x.grad), 2 * np.asarray(x) * np.array([9, 9, 4, 4, 4])[:, None], rtol=1e-15)
+
+
+def test_a_program_takes_one_way_for_some_sequences_and_another_for_others():
+    def step(x, lengths):
+        mask = lengths > 1.0
+        true, false = vr.split_by_mask(x, mask)
+        return vr.merge_by_mask(true * 2.0, -false, mask)
+
+    with vr.program_guard() as program:
+        x = vr.data("x", shape=[-1, 2], dtype="float64", lod_level=1)
+        step(x, vr.data("lengths", shape=[-1], dtype="float64")).name = "y"
+    for lengths in ([2, 0, 3, 1], [], [1]):
+        feed = {"x": rows_of(lengths, 2), "lengths": np.array(lengths, float)}
+        (found,) = vr.Executor().run(vr.Program.from_bytes(program.to_bytes()), feed, ["y"])
+        right = step(*feed.values())
+        assert np.array_equal(np.asarray(found), np.asarray(right))
+        assert found.structure == right.value.structure
+
+
+MATRICES = {
+    "some": ([2, 0, 3, 1], [3, 2, 1, 4]),
+    "without columns": ([2, 1, 0], [0, 2, 0]),
+    "one": ([3], [5]),
+    "none": ([], []),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("topks", [(1,), (1, 2, 4), (3, 1, 3)], ids=str)
+@pytest.mark.parametrize("name", MATRICES)
+def test_means_of_the_largest_are_those_of_lists(name, topks, channels, dtype):
+    heights, widths = MATRICES[name]
+    numbers = [channels * h * w for h, w in zip(heights, widths, strict=True)]
+    x, row = ids_of(numbers, dtype), rows_of(heights, 2)  # whole numbers: some are equal
+    right = oracle.topk_averages(x.data.tolist(), x.lod()[0], heights, widths, topks, channels)
+    found = vr.sequence_topk_avg_pooling(x, row, rows_of(widths), topks, channels)
+    assert found.dtype == dtype
+    assert found.value.structure == row.structure
+    right = np.reshape(right, (sum(heights), channels * len(topks)))
+    np.testing.assert_allclose(np.asarray(found), right, rtol=1e-6 if dtype == np.float32 else 1e-12)
+    column = vr.sequence_topk_avg_pooling(x.like(x.data[:, None]), row, rows_of(widths), topks, channels)
+    assert np.array_equal(np.asarray(column), np.asarray(found))
+
+
+def test_of_equal_numbers_the_first_gets_the_gradient_and_nan_is_the_largest():
+    x = vr.Variable(vr.create_lod_tensor(np.array([1.0, 2, 2, 0, np.nan, 1]), [[6]]), requires_grad=True)
+    found = vr.sequence_topk_avg_pooling(x, rows_of([2]), rows_of([3]), (1, 5), 1)
+    np.testing.assert_array_equal(np.asarray(found), [[2, 1], [np.nan, np.nan]])
+    found[:, 0].sum().backward()
+    assert np.asarray(x.grad).tolist() == [0, 1, 0, 0, 1, 0]
+
+
+def test_means_of_many_do_not_drift_nor_depend_on_the_batch():
+    row, col = rows_of([1, 0, 2]), rows_of([100_000, 3, 1_000])
+    x = vr.create_lod_tensor(np.full(102_000, 0.1, np.float32), [[100_000, 0, 2_000]])
+    x.data[100_000:] = RNG.standard_normal(2_000)
+    whole = np.asarray(vr.sequence_topk_avg_pooling(x, row, col, (100_000, 300), 1))
+    np.testing.assert_allclose(whole[0], np.float32(0.1), rtol=1e-6)
+    parts = [one.slice(0, 2, 3) for one in (x, row, col)]
+    assert np.array_equal(np.asarray(vr.sequence_topk_avg_pooling(*parts, (100_000, 300), 1)), whole[1:])
+
+
 IDS, X = vr.create_lod_tensor(np.array([0, 1, 2, 1, 0]), [[2, 3]]), rows_of([2, 3], 3)
+ONE, TWO = np.array([True]), np.array([True, False])
+DEEP = two_levels([1, 1], [2, 3])
+
+
+def topk(numbers=6, row=(0, 1), col=(1, 3), topks=(1, 2), channel_num=2):
+    return vr.sequence_topk_avg_pooling(rows_of([0, numbers]), rows_of(row), rows_of(col), topks, channel_num)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +286,25 @@ IDS, X = vr.create_lod_tensor(np.array([0, 1, 2, 1, 0]), [[2, 3]]), rows_of([2, 
         (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, np.zeros(5, "f")), "updates: expected float64"),
         (lambda: vr.sequence_scatter(np.zeros((2, 3)), IDS, rows_of([3, 2])), "expected one LoD"),
         (lambda: vr.sequence_scatter(np.zeros(2), IDS, np.zeros(5)), "x: expected .sequences, positions"),
+        (lambda: topk(numbers=5), "x, sequence 1: expected 2 x 1 x 3 numbers, channels, rows and columns, got 5"),
+        (lambda: topk(row=[1]), "col: expected 1 sequences, as row, got 2"),
+        (lambda: topk(row=[0, 1, 1], col=[1, 1, 3]), "x: expected 3 sequences, as row, got 2"),
+        (lambda: topk(topks=()), "topks: expected numbers from 1 to"),
+        (lambda: topk(topks=(2, 0)), "topks: expected numbers from 1 to"),
+        (lambda: topk(channel_num=0), "channel_num: expected at least 1, and at most 1048576 columns"),
+        (lambda: topk(channel_num=2**20), "channel_num: expected at least 1, and at most 1048576 columns"),
+        (lambda: vr.split_by_mask(X, ONE), "mask: expected 2 bools, one per sequence of level 0, got 1"),
+        (lambda: vr.split_by_mask(X, np.ones((2, 2), bool)), "mask: expected one bool per sequence, got shape"),
+        (lambda: vr.split_by_mask(X, TWO + 0), "mask: expected bool, got int64"),
+        (lambda: vr.split_by_mask(X, TWO, level=1), "level: expected -1 <= level < 1, a level of x"),
+        (lambda: vr.split_by_mask(np.float64(3), ONE), "x: expected rows, got a single number"),
+        (lambda: vr.merge_by_mask(X, X, TWO), "in_true: expected 1 sequences, as mask has True, got 2"),
+        (lambda: vr.merge_by_mask(X, X, np.array([True] * 2)), "in_false: expected 0 sequences, as mask has False"),
+        (lambda: vr.merge_by_mask(X, IDS, TWO), "in_false: expected rows of .3,. float64, 1 levels"),
+        (
+            lambda: vr.merge_by_mask(DEEP, DEEP, np.array([1, 1, 0, 0], bool), level=1),
+            "expected upper levels that fit the mask",
+        ),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):

@@ -18,6 +18,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
+from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
@@ -38,6 +39,7 @@ from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.ops.sequence.structure import lod_append, lod_reset, sequence_reshape
+from varlen_rnn.ops.sequence.topk_pooling import sequence_topk_avg_pooling
 from varlen_rnn.ops.while_loop import while_loop
 from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
@@ -102,6 +104,7 @@ __all__ = [
     "lod_append",
     "lod_reset",
     "manual_seed",
+    "merge_by_mask",
     "nn",
     "no_grad",
     "operator",
@@ -131,9 +134,11 @@ __all__ = [
     "sequence_scatter",
     "sequence_slice",
     "sequence_softmax",
+    "sequence_topk_avg_pooling",
     "sequence_unpad",
     "set_num_threads",
     "sort_by_seq_len",
+    "split_by_mask",
     "values_from_bytes",
     "values_to_bytes",
     "while_loop",

@@ -98,3 +98,10 @@ def row_product(a, b, b_first, b_rows):
     for k, row in enumerate(b_rows):
         total += np.outer(a[k], b[row] if row >= 0 else b_first[-1 - row])
     return total
+
+
+def largest(x, offsets, limits, out):
+    for i in range(len(offsets) - 1):
+        rows = range(offsets[i], offsets[i + 1])
+        by_size = sorted(rows, key=lambda row: (not np.isnan(x[row]), -x[row]))
+        out[limits[i] : limits[i + 1]] = by_size[: limits[i + 1] - limits[i]]

@@ -57,3 +57,19 @@ def scatter(rows, ids, updates, offsets):
         for place, one in zip(places, added, strict=True):
             row[place] += one
     return out
+
+
+def masked(items, mask, level, side):
+    """Return the entries of a level of nested lists whose mask, an iterator, is `side`."""
+    if level:
+        return [masked(item, mask, level - 1, side) for item in items]
+    return [item for item in items if next(mask) == side]
+
+
+def topk_averages(numbers, offsets, heights, widths, topks, channels):
+    out = []
+    for part, height, width in zip(sequences(numbers, offsets), heights, widths, strict=True):
+        matrices = [[part[(c * height + r) * width :][:width] for r in range(height)] for c in range(channels)]
+        for r in range(height):
+            out.append([sum(sorted(matrix[r])[::-1][:k]) / k for matrix in matrices for k in topks])
+    return out

@@ -35,6 +35,7 @@ from varlen_rnn.ops import (
 )
 from varlen_rnn.ops.sequence import (
     beam_search,
+    by_mask,
     concat_outputs,
     conv,
     crf,
@@ -55,6 +56,7 @@ from varlen_rnn.ops.sequence import (
     single_rows,
     slice,
     structure,
+    topk_pooling,
     zeros,
 )
 from varlen_rnn.ops.sequence import softmax as of_sequences

@@ -1,0 +1,82 @@
+"""Where the largest numbers of each sequence stand.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+"""
+
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+
+
+@body
+def is_above(a, b):
+    """Return whether `a` is larger than `b`; NaN is larger than all numbers."""
+    return a > b or (a != a and b == b)
+
+
+@body
+def take_largest(x, first, end, out, begin, limit):
+    """`out[begin:limit]` = where the largest of `x[first:end]` stand: each one is put in its place among those so far.
+
+    That is one comparison for nearly all of them, unless they ascend.
+    """
+    held = begin
+    for row in range(first, end if begin < limit else first):
+        place = -1
+        if held < limit:
+            place = held
+            held += 1
+        elif is_above(x[row], x[out[limit - 1]]):
+            place = limit - 1
+        if place >= 0:
+            while place > begin and is_above(x[row], x[out[place - 1]]):
+                out[place] = out[place - 1]
+                place -= 1
+            out[place] = row
+
+
+@cpu_kernel
+def largest_cpu(x, offsets, limits, out):
+    """`out[limits[i]:limits[i + 1]]` = where the largest of `x[offsets[i]:offsets[i + 1]]` stand.
+
+    No bounds are checked.
+    """
+    for i in range(offsets.shape[0] - 1):
+        take_largest(x, offsets[i], offsets[i + 1], out, limits[i], limits[i + 1])
+
+
+@cuda_kernel
+def largest_cuda(x, offsets, limits, out):
+    """Twin of `largest_cpu`; one thread per sequence."""
+    i = cuda.grid(1)
+    if i < offsets.shape[0] - 1:
+        take_largest(x, offsets[i], offsets[i + 1], out, limits[i], limits[i + 1])
+
+
+def largest(x, offsets, limits, out):
+    """Compute where the largest numbers of each sequence stand, the largest first, and of equal ones the first.
+
+    NaN is larger than all numbers.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows,) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    limits : (num_sequences + 1,) int64
+        Offsets of `out`: how many of each sequence are wanted, at most as many as it has.
+    out : (limits[-1],) int64; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty(3, np.int64)
+    >>> largest(np.array([1.0, 3.0, 3.0, 5.0]), np.array([0, 3, 4]), np.array([0, 2, 3]), out); out
+    array([1, 2, 3])
+    """
+    if on_device(out):
+        launch(largest_cuda, len(offsets) - 1, x, beside(offsets, out), beside(limits, out), out)
+    else:
+        largest_cpu(x, offsets, limits, out)

@@ -1,0 +1,131 @@
+"""Means of the largest numbers in the rows of matrices, whose sizes differ from sequence to sequence."""
+
+import numpy as np
+
+from varlen_rnn.device import as_operand, empty
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.largest import largest
+from varlen_rnn.kernels.windows import cumsum
+from varlen_rnn.lod import LoD, levels_of
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import LOD, TROUBLES, rows
+from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_tensor
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_MOST_COLUMNS = 2**20  # of a result: a description of a few bytes cannot ask for more memory
+_LARGEST_K = 2**31 - 1
+
+
+def _sizes(op, x, row, col, channel_num):
+    """Return the number of rows and of columns of the matrices of each sequence."""
+    heights, widths, numbers = (np.diff(levels_of(one.structure)[-1]) for one in (row, col, x))
+    for name, sizes in (("col", widths), ("x", numbers)):
+        if len(sizes) != len(heights):
+            raise LoDError(f"{op}, {name}", expected=f"{len(heights)} sequences, as row", got=len(sizes))
+    wrong = np.flatnonzero(numbers != float(channel_num) * heights * widths)  # floats: no product turns round
+    if len(wrong):
+        i = wrong[0]
+        expected = f"{channel_num} x {heights[i]} x {widths[i]} numbers, channels, rows and columns"
+        raise ShapeError(f"{op}, x, sequence {i}", expected=expected, got=numbers[i])
+    return heights, widths
+
+
+def _selected(x, heights, widths, topks, channel_num):
+    """Return where the largest numbers of each row of a matrix stand, their offsets, and which ends each sum.
+
+    The latter has the shape `(rows, channels, topks)`: one of the numbers that were found, -1 where there is none.
+    """
+    columns = np.repeat(widths, channel_num * heights)  # of the rows of all matrices, in the order of x
+    limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
+    found = np.empty(limits[-1], np.int64)
+    largest(as_operand(x.data).reshape(-1), np.append(0, np.cumsum(columns)), limits, found)
+    # The rows of a matrix in each channel: before them stand all channels of earlier sequences, and earlier channels.
+    before = np.repeat((channel_num - 1) * (np.cumsum(heights) - heights), heights)
+    first = (np.arange(heights.sum()) + before)[:, None]
+    matrix_rows = first + np.arange(channel_num) * np.repeat(heights, heights)[:, None]
+    counts = np.minimum(topks, np.repeat(widths, heights)[:, None])[:, None, :]
+    return found, limits, np.where(counts > 0, limits[matrix_rows][:, :, None] + counts - 1, -1)
+
+
+@operator(cost=per_input_element)
+def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: int):
+    """Return the mean of the k largest numbers of each row of a matrix, for each channel and each k.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor, shape `(numbers,)` or `(numbers, 1)`
+        float32 or float64.  A sequence of its last level is `channel_num` matrices, one after another, row by row.
+    row, col : Variable or LoDTensor
+        Only the last levels of their LoDs are read: of how many rows and columns the matrices of each sequence are.
+    topks : tuple of int
+        Each at least 1.  Of fewer columns, the sum of all is divided by k.
+    channel_num : int
+        At least 1.
+
+    Returns
+    -------
+    Variable of shape `(rows, channel_num * len(topks))`, with the LoD of `row`
+        All means of channel 0 come first.
+
+    Raises
+    ------
+    ShapeError
+        A sequence of `x` that has not as many numbers as its matrices.
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import LoDTensor
+    >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 0.0, 5.0]), [[0, 6]])  # a matrix of 2 rows and 3 columns
+    >>> row, col = LoDTensor(np.zeros(2), [[0, 2]]), LoDTensor(np.zeros(3), [[0, 3]])
+    >>> np.asarray(sequence_topk_avg_pooling(x, row, col, topks=(1, 2), channel_num=1))
+    array([[3. , 2.5],
+           [5. , 4.5]])
+
+    Source: the operator `sequence_topk_avg_pooling` of PaddlePaddle Fluid, of one level and ascending `topks`.
+    """
+    heights, widths = _sizes("sequence_topk_avg_pooling", x, row, col, channel_num)
+    found, limits, ends = _selected(x, heights, widths, topks, channel_num)
+    values = rows_taken(x.data.reshape(-1, 1), found)
+    sums = empty(values.shape, values)
+    cumsum(values, limits, 1, sums)
+    out = rows_taken(sums, ends.ravel()).reshape(ends.shape) / np.array(topks, x.dtype)
+    return row.like(out.reshape(len(out), channel_num * len(topks)))
+
+
+@sequence_topk_avg_pooling.infer
+def _infer(x, row, col, topks, channel_num):
+    name = "sequence_topk_avg_pooling"
+    check_float(name, x=x)
+    for place, spec in (("x", x), ("row", row), ("col", col)):
+        check_tensor(name, place, spec)
+        check_lod_level(name, place, spec)
+    if x.shape[1:] not in ((), (1,)):
+        raise ShapeError(f"{name}, x", expected="one number per row", got=f"shape {x.shape}")
+    if not topks or not all(1 <= k <= _LARGEST_K for k in topks):
+        raise OutOfRangeError(f"{name}, topks", expected=f"numbers from 1 to {_LARGEST_K}", got=topks)
+    if not 1 <= channel_num * len(topks) <= _MOST_COLUMNS:
+        expected = f"at least 1, and at most {_MOST_COLUMNS} columns of the result"
+        raise OutOfRangeError(f"{name}, channel_num", expected=expected, got=channel_num)
+    return TensorSpec((row.shape[0], channel_num * len(topks)), x.dtype, row.lod_level)
+
+
+@sequence_topk_avg_pooling.backward("x")
+def _backward(x, row, col, d_out, topks, channel_num):
+    heights, widths = _sizes("sequence_topk_avg_pooling_grad", x, row, col, channel_num)
+    found, limits, ends = _selected(x, heights, widths, topks, channel_num)
+    d_ends = d_out.data.reshape(ends.shape) / np.array(topks, x.dtype)
+    d_sums = rows_taken_grad(d_ends.reshape(-1, 1), ends.ravel(), len(found))
+    d_values = empty(d_sums.shape, d_sums)
+    cumsum(d_sums, limits, -1, d_values)
+    return x.like(rows_taken_grad(d_values, found, len(x.data)).reshape(x.shape))
+
+
+@sequence_topk_avg_pooling.examples
+def _examples(rng):
+    for channel_num in (1, 2):
+        for row, col in ((LOD, LOD), (TROUBLES[0], LoD.from_lengths([[1, 0, 3, 2, 2]])), *((t, t) for t in TROUBLES)):
+            numbers = channel_num * np.diff(row.levels[-1]) * np.diff(col.levels[-1])
+            x = rows(rng, *[1] * (channel_num - 1), lod=LoD.from_lengths([numbers]))
+            yield [x, rows(rng, 2, lod=row), rows(rng, lod=col)], {"topks": (2, 1, 5), "channel_num": channel_num}
