@@ -335,6 +335,8 @@ CALLS = {
     "Embedding, ids": (vr.nn.Embedding(9, 2), lambda: np.array([1, 2])),
     "Linear": (vr.nn.Linear, lambda: 3, lambda: 2, bool, lambda: "float32"),
     "MultiheadAttention": (vr.nn.MultiheadAttention, lambda: 4, lambda: 2, bool, lambda: 3, lambda: 5, lambda: "f4"),
+    "AdditiveAttention": (vr.nn.AdditiveAttention, lambda: 4, lambda: 2, lambda: 3, lambda: "f4"),
+    "AdditiveAttention, x": (vr.nn.AdditiveAttention(3, 3, 2), rows, rows, rows, bool),
     "MultiheadAttention, x": (vr.nn.MultiheadAttention(3, 1), rows, rows, rows),
     "Linear, x": (vr.nn.Linear(3, 2), lambda: X),
     "weight_norm": (vr.nn.weight_norm, lambda: vr.nn.Linear(3, 2), lambda: "weight"),

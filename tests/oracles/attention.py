@@ -41,3 +41,19 @@ def attend_grad(query, key, value, d_out, q_offsets, k_offsets, scale=None, left
             d_scores = weights * (d_weights - (weights * d_weights).sum(axis=1, keepdims=True)) * scale
             d_query[mine, head], d_key[other, head], d_value[other, head] = d_scores @ k, d_scores.T @ q, weights.T @ d
     return d_query, d_key, d_value
+
+
+def attend_additively(query, key, value, weight, q_offsets, k_offsets, left=None, right=None):
+    """`query` (rows, features), and so on; the score of a query and a key is `weight . tanh(query + key)`."""
+    out = np.zeros((len(query), value.shape[1]))
+    for i in range(len(q_offsets) - 1):
+        keys, values = (x[k_offsets[i] : k_offsets[i + 1]] for x in (key, value))
+        for row in range(q_offsets[i], q_offsets[i + 1]):
+            at = row - q_offsets[i]
+            first = 0 if left is None else max(0, at - left)
+            end = len(keys) if right is None else min(len(keys), at + right + 1)
+            if first < end:
+                scores = np.tanh(query[row] + keys[first:end]) @ weight
+                weights = np.exp(scores - scores.max())
+                out[row] = weights / weights.sum() @ values[first:end]
+    return out

@@ -6,6 +6,7 @@ gradients, and it adds to theirs.
 
 from typing import Any, NamedTuple
 
+from varlen_rnn.attention.additive import Gradients, Scored, score, score_grad
 from varlen_rnn.attention.blocks import (
     KEYS,
     QUERIES,
@@ -33,10 +34,15 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     differentiate: int
+    score: int  # of additive scores; 0 of dot products
+    score_grad: int
 
 
 class Backward(NamedTuple):
-    """The arrays of a call: as those of `Forward`; `dots` (heads, queries), outputs times their gradients."""
+    """The arrays of a call: as those of `Forward`; `dots` (heads, queries), outputs times their gradients.
+
+    `d_weight` has a row for each task.
+    """
 
     q: Any
     k: Any
@@ -47,6 +53,8 @@ class Backward(NamedTuple):
     d_q: Any
     d_k: Any
     d_v: Any
+    weight: Any
+    d_weight: Any
     scale: Any
     left: int
     right: int
@@ -154,7 +162,7 @@ def _add_rows(array, first, column, depth, rows, sums, padded):
 
 
 @cpu_inlined
-def _differentiate_block(code, memory, it, task, of, block, counters):
+def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
     """Add a block's part to the gradients of its queries, and of the keys and values of memory."""
     offsets, window, row = memory.offsets, Window(it.left, it.right), task.origin + block.query
     padded, column = in_panels(memory.keys, of.depth), task.head * of.depth
@@ -162,28 +170,38 @@ def _differentiate_block(code, memory, it, task, of, block, counters):
     q = Rows(offset(of.q, row * of.q_stride), offsets.q)
     d_out = Rows(pointer(it.d_out, row * stride + task.head * of.depth_v), offsets.d_out)
     weights, d_scores = Rows(memory.weights, offsets.scores), Rows(memory.d_scores, offsets.scores)
-    product_of_block(code, count, q, memory.keys, of.depth, block.num_keys, weights, none)
+    scored = Scored(q.at, of.q_stride, memory.keys, pointer(it.weight, 0), of.depth, count, block.num_keys)
+    if code.score:
+        score(code.score, (scored, memory.weights))
+    else:
+        product_of_block(code, count, q, memory.keys, of.depth, block.num_keys, weights, none)
     product_of_block(code, count, d_out, memory.values, of.depth_v, block.num_keys, d_scores, none)
     at = task.head * it.logsumexp.shape[1] + row
     sums = pointer(it.logsumexp, at), pointer(it.dots, at)
     differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums[0], sums[1], it.scale))
     _clear(memory.d_q, count * padded, it.scale)
-    d_q = Rows(memory.d_q, offsets.sums)
-    add_product(code, count, d_scores, memory.key_rows, block.num_keys, of.depth, d_q, none)
+    if code.score:
+        to = Gradients(memory.d_q, memory.d_k, d_weight, padded)
+        score_grad(code.score_grad, (scored, memory.d_scores, to, memory.query_rows))
+    else:
+        d_q, d_k = Rows(memory.d_q, offsets.sums), Rows(memory.d_k, offsets.sums)
+        add_product(code, count, d_scores, memory.key_rows, block.num_keys, of.depth, d_q, none)
+        _transpose(memory.d_scores, memory.d_scores_of_keys, count, block.num_keys)
+        pack_block(code, q.at, count, of.depth, of.q_stride, False, memory.query_rows, counters)
+        d_scores = Rows(memory.d_scores_of_keys, offsets.of_keys)
+        add_product(code, block.num_keys, d_scores, memory.query_rows, count, of.depth, d_k, none)
     _add_rows(it.d_q, row, column, of.depth, count, memory.d_q, padded)
     _transpose(memory.weights, memory.weights_of_keys, count, block.num_keys)
-    _transpose(memory.d_scores, memory.d_scores_of_keys, count, block.num_keys)
     pack_block(code, d_out.at, count, of.depth_v, stride, False, memory.d_out_rows, counters)
-    pack_block(code, q.at, count, of.depth, of.q_stride, False, memory.query_rows, counters)
-    weights, d_scores = Rows(memory.weights_of_keys, offsets.of_keys), Rows(memory.d_scores_of_keys, offsets.of_keys)
-    d_v, d_k = Rows(memory.d_v, offsets.sums_v), Rows(memory.d_k, offsets.sums)
+    weights, d_v = Rows(memory.weights_of_keys, offsets.of_keys), Rows(memory.d_v, offsets.sums_v)
     add_product(code, block.num_keys, weights, memory.d_out_rows, count, of.depth_v, d_v, none)
-    add_product(code, block.num_keys, d_scores, memory.query_rows, count, of.depth, d_k, none)
 
 
 @cpu_inlined
-def _differentiate(code, memory, it, task, of, counters):
-    """Run a task."""
+def _differentiate(code, memory, it, task, of, number, counters):
+    """Run the task of a number."""
+    d_weight = pointer(it.d_weight, number * it.d_weight.shape[1])
+    _clear(d_weight, it.d_weight.shape[1], it.scale)
     rows, window = task.end - task.first, Window(it.left, it.right)
     padded, padded_v = in_panels(memory.keys, of.depth), in_panels(memory.keys, of.depth_v)
     for r in range(task.first, task.end):
@@ -199,7 +217,7 @@ def _differentiate(code, memory, it, task, of, counters):
         for query in range(0, rows, QUERIES):
             block = Block(query, least(QUERIES, rows - query), key, num_keys)
             if not sees_nothing(window, query, block.num_queries, key, num_keys):
-                _differentiate_block(code, memory, it, task, of, block, counters)
+                _differentiate_block(code, memory, it, task, of, block, d_weight, counters)
         _write_rows(it.d_k, first_key, task.head * of.depth, of.depth, num_keys, memory.d_k, padded)
         _write_rows(it.d_v, first_key, task.head * of.depth_v, of.depth_v, num_keys, memory.d_v, padded_v)
 
@@ -222,4 +240,4 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
             of,
             it.d_out.shape[1],
         )
-        _differentiate(code, memory, it, task, of, counter)
+        _differentiate(code, memory, it, task, of, number, counter)

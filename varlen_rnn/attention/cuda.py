@@ -5,7 +5,7 @@ from numba import cuda
 
 from varlen_rnn.device import empty, launch, to_device, to_host
 from varlen_rnn.jit import body, cuda_kernel
-from varlen_rnn.kernels.activations import exp, log
+from varlen_rnn.kernels.activations import exp, log, tanh
 
 
 @body
@@ -17,8 +17,26 @@ def dot(a, row, b, other, column, count):
     return total
 
 
+@body
+def score(q, row, k, key, column, count, weight, scale):
+    """Return the score of a query and a key: additive where features have a weight, else a dot product."""
+    if weight.shape[0] == 0:
+        return dot(q, row, k, key, column, count) * scale
+    total = q.dtype.type(0)
+    for j in range(count):
+        total += weight[j] * tanh(q[row, column + j] + k[key, column + j])
+    return total
+
+
+@body
+def slope(q, row, k, key, j, weight):
+    """Return the derivative of an additive score by a feature of its query, or of its key."""
+    value = tanh(q[row, j] + k[key, j])
+    return weight[j] * (q.dtype.type(1) - value * value)
+
+
 @cuda_kernel
-def attend(q, k, v, first_keys, end_keys, scale, out, logsumexp):
+def attend(q, k, v, first_keys, end_keys, weight, scale, out, logsumexp):
     """Write outputs and the logarithms of sums of weights."""
     i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
     if i >= heads * rows:
@@ -28,16 +46,16 @@ def attend(q, k, v, first_keys, end_keys, scale, out, logsumexp):
     column, first = head * depth, head * depth_v
     best, total = -number(np.inf), number(0)
     for key in range(first_keys[row], end_keys[row]):
-        score = dot(q, row, k, key, column, depth) * scale
-        best = score if score > best else best
+        found = score(q, row, k, key, column, depth, weight, scale)
+        best = found if found > best else best
     for j in range(first, first + depth_v):
         out[row, j] = 0
     less = number(0) if best == -number(np.inf) else best
     for key in range(first_keys[row], end_keys[row]):
-        weight = exp(dot(q, row, k, key, column, depth) * scale - less)
-        total += weight
+        share = exp(score(q, row, k, key, column, depth, weight, scale) - less)
+        total += share
         for j in range(first, first + depth_v):
-            out[row, j] += weight * v[key, j]
+            out[row, j] += share * v[key, j]
     part = number(0) if total == number(0) else number(1) / total
     for j in range(first, first + depth_v):
         out[row, j] *= part
@@ -45,8 +63,8 @@ def attend(q, k, v, first_keys, end_keys, scale, out, logsumexp):
 
 
 @cuda_kernel
-def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, scale, logsumexp, dots, d_q):
-    """Write the gradients of queries."""
+def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, logsumexp, dots, d_q, d_weight):
+    """Write the gradients of queries, and each one's part of that of the weight of features."""
     i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
     if i >= heads * rows:
         return
@@ -55,15 +73,21 @@ def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, scale, logsumex
     column, first = head * depth, head * depth_v
     for j in range(column, column + depth):
         d_q[row, j] = 0
+    for j in range(d_weight.shape[1]):
+        d_weight[row, j] = 0
     for key in range(first_keys[row], end_keys[row]):
-        weight = exp(dot(q, row, k, key, column, depth) * scale - logsumexp[head, row])
-        d = weight * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        share = exp(score(q, row, k, key, column, depth, weight, scale) - logsumexp[head, row])
+        d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
         for j in range(column, column + depth):
-            d_q[row, j] += d * k[key, j]
+            if weight.shape[0] == 0:
+                d_q[row, j] += d * k[key, j]
+            else:
+                d_q[row, j] += d * slope(q, row, k, key, j, weight)
+                d_weight[row, j] += d * tanh(q[row, j] + k[key, j])
 
 
 @cuda_kernel
-def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, scale, logsumexp, dots, d_k, d_v):
+def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scale, logsumexp, dots, d_k, d_v):
     """Write the gradients of keys and values."""
     i, heads, keys = cuda.grid(1), logsumexp.shape[0], k.shape[0]
     if i >= heads * keys:
@@ -76,12 +100,15 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, scale, logsu
     for j in range(first, first + depth_v):
         d_v[key, j] = 0
     for row in range(first_queries[key], end_queries[key]):
-        weight = exp(dot(q, row, k, key, column, depth) * scale - logsumexp[head, row])
-        d = weight * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        share = exp(score(q, row, k, key, column, depth, weight, scale) - logsumexp[head, row])
+        d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
         for j in range(first, first + depth_v):
-            d_v[key, j] += weight * d_out[row, j]
+            d_v[key, j] += share * d_out[row, j]
         for j in range(column, column + depth):
-            d_k[key, j] += d * q[row, j]
+            if weight.shape[0] == 0:
+                d_k[key, j] += d * q[row, j]
+            else:
+                d_k[key, j] += d * slope(q, row, k, key, j, weight)
 
 
 def _seen(offsets, others, left, right):
@@ -93,20 +120,29 @@ def _seen(offsets, others, left, right):
     return to_device(begin + first), to_device(begin + np.clip(at + right + 1, first, count))
 
 
-def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right):
+def _weight_of(weight, like):
+    """Return the weight of features; that of dot products has none."""
+    return to_device(np.empty(0, like.dtype)) if weight is None else weight
+
+
+def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.forward`."""
     out, logsumexp = empty((q.shape[0], v.shape[1]), q), empty((heads, q.shape[0]), q)
-    keys = _seen(q_offsets, k_offsets, left, right)
-    launch(attend, logsumexp.size, q, k, v, *keys, q.dtype.type(scale), out, logsumexp)
+    keys, number = _seen(q_offsets, k_offsets, left, right), q.dtype.type(scale)
+    launch(attend, logsumexp.size, q, k, v, *keys, _weight_of(weight, q), number, out, logsumexp)
     return out, logsumexp
 
 
-def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right):
+def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.backward`."""
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
+    of_weight = _weight_of(weight, q)
+    d_weight = empty((q.shape[0], of_weight.shape[0]), q)
     dots = (to_host(out) * to_host(d_out)).reshape(len(out), heads, v.shape[1] // heads).sum(axis=2).T
-    given = q.dtype.type(scale), logsumexp, to_device(np.ascontiguousarray(dots))
+    given = of_weight, q.dtype.type(scale), logsumexp, to_device(np.ascontiguousarray(dots))
     keys, queries = _seen(q_offsets, k_offsets, left, right), _seen(k_offsets, q_offsets, right, left)
-    launch(attend_grad_of_queries, logsumexp.size, q, k, v, d_out, *keys, *given, d_q)
+    launch(attend_grad_of_queries, logsumexp.size, q, k, v, d_out, *keys, *given, d_q, d_weight)
     launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
-    return d_q, d_k, d_v
+    if weight is None:
+        return d_q, d_k, d_v
+    return d_q, d_k, d_v, to_device(to_host(d_weight).sum(axis=0, dtype=np.float64).astype(q.dtype))

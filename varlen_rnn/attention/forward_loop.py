@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from varlen_rnn.attention.additive import Scored, score
 from varlen_rnn.attention.blocks import (
     CHUNK,
     KEYS,
@@ -36,16 +37,21 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     weigh: int
+    score: int  # of additive scores; 0 of dot products
 
 
 class Forward(NamedTuple):
-    """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries)."""
+    """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries).
+
+    `weight` is that of the features of additive scores; without entries for dot products.
+    """
 
     q: Any
     k: Any
     v: Any
     out: Any
     logsumexp: Any
+    weight: Any
     scale: Any
     left: int
     right: int
@@ -137,7 +143,12 @@ def _attend(code, memory, it, task, of, counters):
                 continue
             q = Rows(offset(of.q, (task.first + first) * of.q_stride), memory.q_rows)
             scores = Rows(memory.scores, memory.score_rows)
-            product_of_block(code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows)
+            if code.score:
+                weight = pointer(it.weight, 0)
+                scored = Scored(q.at, of.q_stride, memory.keys, weight, of.depth, block.num_queries, num_keys)
+                score(code.score, (scored, memory.scores))
+            else:
+                product_of_block(code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows)
             sums = Rows(offset(memory.sums, first * padded), memory.sum_rows)
             running = Running(offset(memory.maxima, first), offset(memory.totals, first), sums.at, padded)
             weigh(code.weigh, (scores.at, block, window, running, it.scale))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.attention import backward_loop, cuda, forward_loop
+from varlen_rnn.attention.additive import address_of_score, address_of_score_grad
 from varlen_rnn.attention.blocks import CHUNK
 from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
 from varlen_rnn.device import empty, on_device
@@ -12,6 +13,7 @@ from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.threads import count_shards, for_each_shard
 
 UNLIMITED = 2**40  # rows: further than any sequence is long
+_NONE = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}  # the weight of dot products
 
 
 def _tasks(q_offsets, k_offsets, heads, chunk):
@@ -42,7 +44,7 @@ def _work(q_offsets, k_offsets, q, v):
     return int((np.diff(q_offsets) * np.diff(k_offsets)).sum()) * (q.shape[1] + v.shape[1])
 
 
-def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED):
+def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None):
     """Return the outputs of attention, and what its gradient needs.
 
     Parameters
@@ -56,6 +58,8 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
         What scores are multiplied by.
     left, right : int
         Query i of a sequence sees keys i - left to i + right of its own.
+    weight : (depth,), optional
+        That of additive scores, of one head: `weight . tanh(query + key)` in place of a dot product.
 
     Returns
     -------
@@ -63,18 +67,21 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     logsumexp : (heads, queries); of a query that sees no key, infinity
     """
     if on_device(q):
-        return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right)
+        return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight)
     out, logsumexp = empty((len(q), v.shape[1]), q), empty((heads, len(q)), q)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, CHUNK), (q.shape[1] // heads, v.shape[1] // heads)
-    it = q, k, v, out, logsumexp, q.dtype.type(scale), left, right
+    of_weight = _NONE[q.dtype] if weight is None else weight
+    it = q, k, v, out, logsumexp, of_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        code = *code_of(q.dtype), address_of_weigh(q.dtype)
+        code = *code_of(q.dtype), address_of_weigh(q.dtype), 0 if weight is None else address_of_score(q.dtype)
         _run(forward_loop.forward, forward_loop, code, tasks, depths, _work(q_offsets, k_offsets, q, v), q, it)
     return out, logsumexp
 
 
-def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED):
-    """Return the gradients of queries, keys and values.
+def backward(
+    q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None
+):
+    """Return the gradients of queries, keys and values, and of the weight of additive scores, if there is one.
 
     Parameters
     ----------
@@ -83,12 +90,17 @@ def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale,
     d_out : as `out`, C-contiguous
     """
     if on_device(q):
-        return cuda.backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right)
+        return cuda.backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right, weight)
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
     dots = np.ascontiguousarray((out * d_out).reshape(len(q), heads, v.shape[1] // heads).sum(axis=2).T)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, UNLIMITED), (q.shape[1] // heads, v.shape[1] // heads)
-    it = q, k, v, d_out, logsumexp, dots, d_q, d_k, d_v, q.dtype.type(scale), left, right
+    of_weight = _NONE[q.dtype] if weight is None else weight
+    d_weight = np.empty((len(tasks), len(of_weight)), q.dtype)
+    it = q, k, v, d_out, logsumexp, dots, d_q, d_k, d_v, of_weight, d_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        code = *code_of(q.dtype), address_of_differentiate(q.dtype)
+        scores = (0, 0) if weight is None else (address_of_score(q.dtype), address_of_score_grad(q.dtype))
+        code = *code_of(q.dtype), address_of_differentiate(q.dtype), *scores
         _run(backward_loop.backward, backward_loop, code, tasks, depths, 3 * _work(q_offsets, k_offsets, q, v), q, it)
-    return d_q, d_k, d_v
+    if weight is None:
+        return d_q, d_k, d_v
+    return d_q, d_k, d_v, d_weight.sum(axis=0, dtype=np.float64).astype(q.dtype)

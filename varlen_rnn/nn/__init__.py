@@ -1,7 +1,7 @@
 """Layers: parameters and the operators that use them, in PyTorch's names and shapes, over rows instead of padding."""
 
 from varlen_rnn.nn import functional
-from varlen_rnn.nn.attention import MultiheadAttention
+from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
@@ -15,6 +15,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "AdditiveAttention",
     "Dropout",
     "DynamicRNN",
     "Embedding",

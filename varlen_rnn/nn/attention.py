@@ -1,4 +1,4 @@
-"""Attention with several heads, in PyTorch's names and shapes, over rows instead of padding."""
+"""Attention over rows instead of padding: of several heads, in PyTorch's names and shapes, and additive."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import ShapeError, check_flag, check_int, shown
-from varlen_rnn.nn.functional import scaled_dot_product_attention
-from varlen_rnn.nn.layers import Linear, drawn
+from varlen_rnn.nn.functional import additive_attention, scaled_dot_product_attention
+from varlen_rnn.nn.layers import Linear, drawn, uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
 from varlen_rnn.tape.variable import Variable, apply, required
@@ -140,3 +140,61 @@ def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
         return generator().uniform(-bound, bound, shape)
 
     return Parameter(drawn(shape, draw).astype(dtype))
+
+
+class AdditiveAttention(Module):
+    """Projections of queries and of keys to features, and attention by additive scores of these.
+
+    Parameters
+    ----------
+    query_size, key_size : int
+        Columns of queries, and of keys.
+    hidden_size : int
+        Features.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    query_proj, key_proj : Linear
+        Of keys without a bias, which would be another one of queries.
+    weight : (hidden_size,)
+
+    Examples
+    --------
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> query = create_lod_tensor(np.ones((3, 4), np.float32), [[1, 2]])
+    >>> key = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 3]])
+    >>> AdditiveAttention(4, 8, 16)(query, key).shape
+    (3, 8)
+
+    Source: Bahdanau, Cho and Bengio (2015), "Neural machine translation by jointly learning to align and translate".
+    """
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int, dtype: DTypeLike = np.float32) -> None:
+        self.query_proj = Linear(query_size, hidden_size, True, dtype)
+        self.key_proj = Linear(key_size, hidden_size, False, dtype)
+        self.weight = uniform((check_int(hidden_size, "hidden_size", 1),), hidden_size, check_dtype(dtype))
+
+    def forward(
+        self,
+        query: Rows,
+        key: Rows,
+        value: Rows | None = None,
+        is_causal: bool = False,
+        window: tuple[int | None, int | None] = (None, None),
+    ) -> Variable:
+        """Return what the rows of `query` find among the rows of `value`, or of `key`, with the LoD of `query`.
+
+        Parameters
+        ----------
+        query : Variable, shape `(queries, query_size)`
+        key : Variable, shape `(keys, key_size)`
+            Of as many sequences as `query`, of any lengths.
+        value : Variable, shape `(keys, columns)`, optional
+        is_causal, window
+            As of `functional.scaled_dot_product_attention`.
+        """
+        key = required(key, "AdditiveAttention, key")
+        rows = self.query_proj(query), self.key_proj(key), key if value is None else value
+        return additive_attention(*rows, self.weight, is_causal=is_causal, window=window)

@@ -30,7 +30,8 @@ from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "abs", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "ctc_loss", "dropout", "embedding", "equal",
+    "abs", "additive_attention", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "ctc_loss", "dropout",
+    "embedding", "equal",
     "exp", "gelu", "huber_loss", "layer_norm", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal",
     "relu", "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split",
     "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
@@ -84,13 +85,62 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. (2017), "Attention is all you need"; Dao et al. (2022), "FlashAttention"; the form of
     `torch.nn.functional.scaled_dot_product_attention`.
     """
-    limits = check_list(window, "scaled_dot_product_attention, window", "a pair (left, right)")
-    if len(limits) != 2:
-        raise ShapeError("scaled_dot_product_attention, window", expected="a pair (left, right)", got=shown(window))
-    left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in limits)
-    if check_flag(is_causal, "scaled_dot_product_attention, is_causal"):
-        right = 0 if right is None else min(right, 0)
+    left, right = _limits("scaled_dot_product_attention", is_causal, window)
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
+
+
+def _limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """Return how many keys before and after it a query sees; None: all of them."""
+    limits = check_list(window, f"{op}, window", "a pair (left, right)")
+    if len(limits) != 2:
+        raise ShapeError(f"{op}, window", expected="a pair (left, right)", got=shown(window))
+    left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in limits)
+    if check_flag(is_causal, f"{op}, is_causal"):
+        right = 0 if right is None else min(right, 0)
+    return left, right
+
+
+def additive_attention(
+    query: Rows,
+    key: Rows,
+    value: Rows,
+    weight: Rows,
+    is_causal: bool = False,
+    window: tuple[int | None, int | None] = (None, None),
+) -> Variable:
+    """Return, for each query, the mean of the values of its own sequence, weighed by the softmax of additive scores.
+
+    The score of a query and a key is `weight . tanh(query + key)`: both are projected before.  Scores are never all in
+    memory, as in `scaled_dot_product_attention`.
+
+    Parameters
+    ----------
+    query : Variable, shape `(queries, features)`
+    key : Variable, shape `(keys, features)`
+        Of as many sequences as `query`, of any lengths; the last levels count.
+    value : Variable, shape `(keys, columns)`
+        The rows of `key`.
+    weight : Variable, shape `(features,)`
+    is_causal, window
+        As of `scaled_dot_product_attention`.
+
+    Returns
+    -------
+    Variable of shape `(queries, columns)`, with the LoD of `query`; 0 of a query that sees no key
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> question = create_lod_tensor(np.zeros((2, 1)), [[1, 1]])
+    >>> answers = create_lod_tensor(np.array([[0.0], [9.0], [9.0]]), [[2, 1]])
+    >>> np.asarray(additive_attention(question, answers, answers, np.array([np.log(3.0)]))).ravel().round(3)
+    array([6.75, 9.  ])
+
+    Source: Bahdanau, Cho and Bengio (2015), "Neural machine translation by jointly learning to align and translate".
+    """
+    left, right = _limits("additive_attention", is_causal, window)
+    return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
 def softmax(x: Rows) -> Variable:

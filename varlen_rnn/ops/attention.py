@@ -11,7 +11,7 @@ from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
@@ -38,16 +38,16 @@ def attend(query, key, value, scale: float | None = None, left: int | None = Non
     return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(logsumexp)
 
 
-def _operands(query, key, value):
+def _operands(query, key, value, op=_NAME):
     """Return the rows of queries, keys and values, and the offsets of queries and keys."""
     offsets, of_keys = levels_of(query.structure)[-1], levels_of(key.structure)[-1]
     if len(offsets) != len(of_keys):
         expected = f"{len(offsets) - 1} sequences, as the queries"
-        raise LoDError(f"{_NAME}, key", expected=expected, got=len(of_keys) - 1)
+        raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1)
     if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
-        raise LoDError(f"{_NAME}, value", expected="the sequences of key", got="others")
+        raise LoDError(f"{op}, value", expected="the sequences of key", got="others")
     if len(value.data) != len(key.data):
-        raise ShapeError(f"{_NAME}, value", expected=f"{len(key.data)} rows, as key", got=f"shape {value.shape}")
+        raise ShapeError(f"{op}, value", expected=f"{len(key.data)} rows, as key", got=f"shape {value.shape}")
     return flat(query.data), flat(key.data), flat(value.data), (offsets, of_keys)
 
 
@@ -74,14 +74,18 @@ def _infer(query, key, value, scale, left, right):
             raise ShapeError(f"{_NAME}, {name}", expected=f"rows of {tuple(wanted)}, as query", got=tuple(given))
     if 0 in (*query.shape[1:], *value.shape[1:]):
         raise ShapeError(_NAME, expected="at least one head and one number each", got=[query.shape, value.shape])
-    for name, limit in (("left", left), ("right", right)):
-        if limit is not None and not -attention.UNLIMITED <= limit <= attention.UNLIMITED:
-            raise OutOfRangeError(f"{_NAME}, {name}", expected="rows", got=limit)
+    _check_window(_NAME, left, right)
     if scale is not None and not math.isfinite(scale):
         raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
     heads = query.shape[1] if ranks[0] == 3 else 1
     of_sums = TensorSpec((heads, query.shape[0]), query.dtype)
     return TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype, query.lod_level), of_sums
+
+
+def _check_window(op, left, right):
+    for name, limit in (("left", left), ("right", right)):
+        if limit is not None and not -attention.UNLIMITED <= limit <= attention.UNLIMITED:
+            raise OutOfRangeError(f"{op}, {name}", expected="rows", got=limit)
 
 
 @attend.backward("query", "key", "value", cost=_cost_of_grad)
@@ -102,3 +106,66 @@ def _examples(rng):
     yield [rows(rng, 2, 3), key, value], {"scale": 0.5, "left": None, "right": 0}
     x = rows(rng, 4)
     yield [x, x, rows(rng, 3)], {"scale": None, "left": 1, "right": 1}
+
+
+_ADDITIVE = "additive_attention"
+
+
+def _cost_of_additive(inputs, outputs, **attrs):
+    """3 features and 2 numbers of values per query and key that it sees; of one, for lengths are in values."""
+    query, _, value = inputs[:3]
+    return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
+
+
+def _cost_of_additive_grad(inputs, outputs, **attrs):
+    """3 times that of the operator."""
+    return 3 * _cost_of_additive(inputs, outputs)
+
+
+@operator(name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive)
+def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
+    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
+    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
+    out, logsumexp = attention.forward(q, k, v, *offsets, 1, 1.0, *_window(left, right), as_operand(weight.data))
+    return LoDTensor.wrap(out, query.structure), LoDTensor.wrap(logsumexp)
+
+
+def _window(left, right):
+    return tuple(attention.UNLIMITED if rows is None else rows for rows in (left, right))
+
+
+@attend_additively.infer
+def _infer_additive(query, key, value, weight, left, right):
+    check_float(_ADDITIVE, query=query, key=key, value=value, weight=weight)
+    for name, given in (("query", query), ("key", key)):
+        check_lod_level(_ADDITIVE, name, given)
+    for name, given in (("query", query), ("key", key), ("value", value)):
+        check_rank(_ADDITIVE, name, given, 2)
+    check_rank(_ADDITIVE, "weight", weight, 1)
+    for name, size in (("key", key.shape[1]), ("weight", weight.shape[0])):
+        if -1 not in (size, query.shape[1]) and size != query.shape[1]:
+            raise ShapeError(f"{_ADDITIVE}, {name}", expected=f"{query.shape[1]} features, as query", got=size)
+    if 0 in (query.shape[1], value.shape[1]):
+        raise ShapeError(_ADDITIVE, expected="at least one feature and one value", got=[query.shape, value.shape])
+    _check_window(_ADDITIVE, left, right)
+    of_sums = TensorSpec((1, query.shape[0]), query.dtype)
+    return TensorSpec((query.shape[0], value.shape[1]), query.dtype, query.lod_level), of_sums
+
+
+@attend_additively.backward("query", "key", "value", "weight", cost=_cost_of_additive_grad)
+def _backward_additive(query, key, value, weight, out, logsumexp, d_out, left, right):
+    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
+    if logsumexp.shape != (1, len(q)) or out.shape != d_out.shape:
+        raise ShapeError(f"{_ADDITIVE}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
+    given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
+    found = attention.backward(q, k, v, *given, *offsets, 1, 1.0, *_window(left, right), as_operand(weight.data))
+    return tuple(x.like(d) for x, d in zip((query, key, value, weight), found, strict=True))
+
+
+@attend_additively.examples
+def _examples_of_additive(rng):
+    keys = LoD.from_lengths([[0, 3, 2, 4]])
+    key, value = (LoDTensor(rng.standard_normal((9, width)), keys) for width in (3, 2))
+    yield [rows(rng, 3), key, value, rng.standard_normal(3)], {"left": None, "right": None}
+    x = rows(rng, 4)
+    yield [x, x, rows(rng, 3), rng.standard_normal(4)], {"left": 1, "right": 0}
