@@ -54,7 +54,7 @@ def _score(it, scores):
 
 
 def _score_grad(it, d_scores, to, row):
-    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory of three panels' width."""
+    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory as wide as 3 panels."""
     vectorise_widely()
     width = width_of(it.panels)
     of_keys, of_weight = offset(row, width), offset(row, 2 * width)

@@ -125,8 +125,9 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
 @operator(name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive)
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
-    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
-    out, logsumexp = attention.forward(q, k, v, *offsets, 1, 1.0, *_window(left, right), as_operand(weight.data))
+    q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
+    left, right = _window(left, right)
+    out, logsumexp = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
     return LoDTensor.wrap(out, query.structure), LoDTensor.wrap(logsumexp)
 
 
@@ -154,11 +155,12 @@ def _infer_additive(query, key, value, weight, left, right):
 
 @attend_additively.backward("query", "key", "value", "weight", cost=_cost_of_additive_grad)
 def _backward_additive(query, key, value, weight, out, logsumexp, d_out, left, right):
-    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
+    q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     if logsumexp.shape != (1, len(q)) or out.shape != d_out.shape:
         raise ShapeError(f"{_ADDITIVE}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
     given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
-    found = attention.backward(q, k, v, *given, *offsets, 1, 1.0, *_window(left, right), as_operand(weight.data))
+    left, right = _window(left, right)
+    found = attention.backward(q, k, v, *given, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
     return tuple(x.like(d) for x, d in zip((query, key, value, weight), found, strict=True))
 
 
