@@ -220,6 +220,10 @@ CALLS = {
         lambda: 2,
         int,
     ),
+    "edit_distance": (
+        vr.edit_distance, lambda: rows().like(np.arange(5)), lambda: rows().like(np.arange(5)), lambda: False,
+        lambda: (1, 2),
+    ),
     "lod_append": (vr.lod_append, lambda: X, lambda: np.array([0, 2, 5])),
     "reorder_by_rank": (vr.reorder_by_rank, rows, lambda: vr.sort_by_seq_len(rows())),
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),

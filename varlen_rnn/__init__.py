@@ -22,6 +22,7 @@ from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
 from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
+from varlen_rnn.ops.sequence.edit_distance import edit_distance
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.ids import sequence_enumerate, sequence_erase
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
@@ -92,6 +93,7 @@ __all__ = [
     "create_lod_tensor",
     "crf_decoding",
     "data",
+    "edit_distance",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",

@@ -39,6 +39,7 @@ from varlen_rnn.ops.sequence import (
     conv,
     crf,
     cumsum,
+    edit_distance,
     expand,
     ids,
     im2sequence,
