@@ -220,6 +220,8 @@ CALLS = {
         lambda: 2,
         int,
     ),
+    "ctc_greedy_decoder": (vr.ctc_greedy_decoder, rows, lambda: 1),
+    "ctc_beam_search_decoder": (vr.ctc_beam_search_decoder, rows, lambda: 2, lambda: 1),
     "edit_distance": (
         vr.edit_distance, lambda: rows().like(np.arange(5)), lambda: rows().like(np.arange(5)), lambda: False,
         lambda: (1, 2),

@@ -38,6 +38,7 @@ from varlen_rnn.ops.sequence import (
     concat_outputs,
     conv,
     crf,
+    ctc_decoders,
     cumsum,
     edit_distance,
     expand,
