@@ -3,6 +3,7 @@
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import MultiheadAttention
 from varlen_rnn.nn.crf import LinearChainCRF
+from varlen_rnn.nn.ctc import CTCLoss
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
@@ -15,6 +16,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "CTCLoss",
     "Dropout",
     "DynamicRNN",
     "Embedding",
