@@ -199,6 +199,11 @@ IDS, STEPS = ids_of([2, 3], 0), steps_of([2, 3])
             vr.ShapeError,
             "label: expected one id per row",
         ),
+        (
+            lambda: vr.edit_distance(STEPS, IDS, ignored_tokens=[1]),
+            vr.DTypeError,
+            "edit_distance, input: expected integers",
+        ),
         (lambda: vr.ctc_greedy_decoder(STEPS, 3), vr.OutOfRangeError, "blank: expected a class, 0 to 2, got 3"),
         (lambda: vr.ctc_greedy_decoder(STEPS.data), vr.LoDError, "log_probs: expected at least one level"),
         (lambda: vr.ctc_greedy_decoder(IDS), vr.DTypeError, "log_probs: expected float32 or float64"),

@@ -1,24 +1,19 @@
 """Edit distances of sequences of ids from those that they should be."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from varlen_rnn.errors import LoDError, check_flag
+from varlen_rnn.errors import LoDError
 from varlen_rnn.kernels.edit_distance import edit_distance as fill_distances
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES
-from varlen_rnn.ops.sequence.ids import check_ids
+from varlen_rnn.ops.sequence.ids import check_ids, erased
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import Variable, apply
-from varlen_rnn.typing import Rows
 
 
-def edit_distance(
-    input: Rows, label: Rows, normalized: bool = True, ignored_tokens: Iterable[int] | None = None
-) -> tuple[Variable, Variable]:
+@operator(outputs=("distances", "num_sequences"), cost=per_input_element)
+def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[int, ...] | None = None):
     """Return how many insertions, deletions and changes of ids make each sequence the one that it should be.
 
     Parameters
@@ -29,7 +24,7 @@ def edit_distance(
         What they should be: of as many sequences.
     normalized : bool
         Whether each distance is divided by the labels of its sequence.
-    ignored_tokens : integers, optional
+    ignored_tokens : tuple of int, optional
         Ids that count neither in `input` nor in `label`.
 
     Returns
@@ -53,16 +48,8 @@ def edit_distance(
 
     Source: the operator `edit_distance` of PaddlePaddle Fluid; Levenshtein (1966).
     """
-    normalized = check_flag(normalized, "edit_distance, normalized")
-    if ignored_tokens is not None:
-        input, label = (apply("sequence_erase", x, tokens=ignored_tokens) for x in (input, label))
-    distances, number = apply("edit_distance", input, label, normalized=normalized)
-    return distances, number
-
-
-@operator(name="edit_distance", outputs=("distances", "num_sequences"), cost=per_input_element)
-def _distances(input, label, normalized: bool):
-    """Return the edit distance of each sequence from its labels, and the number of sequences."""
+    if ignored_tokens:
+        input, label = erased(input, ignored_tokens), erased(label, ignored_tokens)
     *above, offsets = levels_of(input.structure)
     ends = levels_of(label.structure)[-1]
     if len(offsets) != len(ends):
@@ -78,21 +65,21 @@ def _distances(input, label, normalized: bool):
     return LoDTensor.wrap(result, LoD(above) if above else NO_LOD), LoDTensor.wrap(np.array(len(distances)))
 
 
-@_distances.infer
-def _infer(input, label, normalized):
+@edit_distance.infer
+def _infer(input, label, normalized, ignored_tokens):
     check_ids("edit_distance", input=input, label=label)
     return TensorSpec((-1,), np.dtype(np.float32), input.lod_level - 1), TensorSpec((), np.dtype(np.int64))
 
 
-@_distances.grad
-def _grad(inputs, outputs, d_outputs, normalized):
+@edit_distance.grad
+def _grad(inputs, outputs, d_outputs, normalized, ignored_tokens):
     return [None, None]
 
 
-@_distances.examples
+@edit_distance.examples
 def _examples(rng):
     for lod in TROUBLES:
         pair = [LoDTensor(rng.integers(0, 3, lod.num_rows), lod) for _ in range(2)]
-        yield pair, {"normalized": False}
+        yield pair, {"normalized": False, "ignored_tokens": (1,)}
     words = LoDTensor(rng.integers(0, 3, (9, 1)).astype(np.int32), [[0, 4, 9]])
-    yield [LoDTensor(rng.integers(0, 3, 7), [[0, 0, 7]]), words], {"normalized": True}
+    yield [LoDTensor(rng.integers(0, 3, 7), [[0, 0, 7]]), words], {"normalized": True, "ignored_tokens": None}

@@ -47,6 +47,11 @@ def sequence_erase(x, tokens: tuple[int, ...]):
 
     Source: the operator `sequence_erase` of PaddlePaddle Fluid.
     """
+    return erased(x, tokens)
+
+
+def erased(x, tokens):
+    """Return the sequences of the last level without the ids that are listed."""
     *above, offsets = levels_of(x.structure)
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
     stays = ~np.isin(x.data.reshape(-1), listed)
