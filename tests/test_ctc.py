@@ -102,6 +102,27 @@ def test_on_every_device(device):
     np.testing.assert_allclose(device.get(d)[5, 1], 2 * (moved[0] - moved[1]) / 2e-6, rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"blank": 3, "reduction": "sum"}, {"reduction": "none", "zero_infinity": True}], ids=str
+)
+def test_the_module_remembers_its_options(options):
+    logits, labels = case(STEPS, TARGETS, classes=4)
+    ours, same = (vr.Variable(logits, requires_grad=True) for _ in range(2))
+    loss = vr.nn.CTCLoss(**options)(F.log_softmax(ours), labels)
+    wanted = F.ctc_loss(F.log_softmax(same), labels, **options)
+    assert np.array_equal(np.asarray(loss), np.asarray(wanted))
+    loss.sum().backward()
+    wanted.sum().backward()
+    assert np.array_equal(np.asarray(ours.grad), np.asarray(same.grad))
+
+
+def test_the_module_shows_and_checks_its_options():
+    assert repr(vr.nn.CTCLoss(blank=1)) == "CTCLoss(blank=1, reduction='mean', zero_infinity=False)"
+    for options, message in (({"reduction": "max"}, "reduction: expected one of"), ({"blank": -1}, "blank: expected")):
+        with pytest.raises(vr.InputError, match=message):
+            vr.nn.CTCLoss(**options)
+
+
 LOGITS, LABELS = case([2, 3], [[1], [2, 1]])
 
 

@@ -179,6 +179,18 @@ def test_any_number_of_inputs_and_as_many_gradients():
     assert product_grad.op.outputs == ("*d_x",)
 
 
+def test_an_operator_that_counts_passes_no_gradient_on():
+    @vr.operator(name="test_count_positive")
+    def count_positive(x):
+        """Return how many elements of each row are positive."""
+        return (x.data > 0).sum(axis=1)
+
+    count_positive.infer(lambda x: vr.TensorSpec(x.shape[:1], np.dtype(np.int64), x.lod_level))
+    count_positive.grad(lambda inputs, outputs, d_outputs: [None])
+    count_positive.examples(lambda rng: [([rng.standard_normal((3, 2))], {})])
+    vr.check_operator(count_positive)
+
+
 def test_several_outputs_and_gradients_that_do_not_arrive():
     @declared(lambda x, y, scale: (x, x), outputs=("total", "difference"))
     def both(x, y, scale: int):

@@ -22,7 +22,9 @@ from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
+from varlen_rnn.ops.sequence.ctc_decoders import ctc_beam_search_decoder, ctc_greedy_decoder
 from varlen_rnn.ops.sequence.cumsum import sequence_cumsum
+from varlen_rnn.ops.sequence.edit_distance import edit_distance
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.ids import sequence_enumerate, sequence_erase
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
@@ -93,7 +95,10 @@ __all__ = [
     "concat_outputs",
     "create_lod_tensor",
     "crf_decoding",
+    "ctc_beam_search_decoder",
+    "ctc_greedy_decoder",
     "data",
+    "edit_distance",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",

@@ -3,6 +3,7 @@
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.crf import LinearChainCRF
+from varlen_rnn.nn.ctc import CTCLoss
 from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
@@ -16,6 +17,7 @@ __all__ = [
     "LSTM",
     "RNN",
     "AdditiveAttention",
+    "CTCLoss",
     "Dropout",
     "DynamicRNN",
     "Embedding",

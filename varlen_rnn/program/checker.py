@@ -168,9 +168,10 @@ def _sources(shown):
 
 
 def _send_back(trial, shown, weights):
-    """Compute, or describe, the gradient of a weighted sum of the outputs."""
-    if trial.differentiable():
-        sum((output * weight).sum() for output, weight in zip(_sources(shown), weights, strict=True)).backward()
+    """Compute, or describe, the gradient of a weighted sum of the outputs; integers send none back."""
+    sources = _sources(shown)
+    if trial.differentiable() and sources:
+        sum((output * weight).sum() for output, weight in zip(sources, weights, strict=True)).backward()
 
 
 def _check_gradients(trial, gradients, weights):

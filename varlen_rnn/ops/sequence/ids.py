@@ -12,11 +12,13 @@ from varlen_rnn.tape.declare import operator
 _MOST_IDS = 2**20  # of a window: a description of a few bytes cannot ask for more memory
 
 
-def _check_ids(op, x):
-    check_integer(op, x=x)
-    check_lod_level(op, "x", x)
-    if x.shape[1:] not in ((), (1,)):
-        raise ShapeError(f"{op}, x", expected="one id per row", got=f"shape {x.shape}")
+def check_ids(op, **descs):
+    """Raise unless all are sequences of integers, one id per row."""
+    check_integer(op, **descs)
+    for name, desc in descs.items():
+        check_lod_level(op, name, desc)
+        if desc.shape[1:] not in ((), (1,)):
+            raise ShapeError(f"{op}, {name}", expected="one id per row", got=f"shape {desc.shape}")
 
 
 def _holds(dtype, number):
@@ -45,6 +47,11 @@ def sequence_erase(x, tokens: tuple[int, ...]):
 
     Source: the operator `sequence_erase` of PaddlePaddle Fluid.
     """
+    return erased(x, tokens)
+
+
+def erased(x, tokens):
+    """Return the sequences of the last level without the ids that are listed."""
     *above, offsets = levels_of(x.structure)
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
     stays = ~np.isin(x.data.reshape(-1), listed)
@@ -54,7 +61,7 @@ def sequence_erase(x, tokens: tuple[int, ...]):
 
 @sequence_erase.infer
 def _infer_erase(x, tokens):
-    _check_ids("sequence_erase", x)
+    check_ids("sequence_erase", x=x)
     return x._replace(shape=(-1, *x.shape[1:]))
 
 
@@ -110,7 +117,7 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
 
 @sequence_enumerate.infer
 def _infer_enumerate(x, win_size, pad_value):
-    _check_ids("sequence_enumerate", x)
+    check_ids("sequence_enumerate", x=x)
     if not 1 <= win_size <= _MOST_IDS:
         raise OutOfRangeError("sequence_enumerate, win_size", expected=f"1 to {_MOST_IDS}", got=win_size)
     if not _holds(x.dtype, pad_value):

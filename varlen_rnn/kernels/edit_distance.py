@@ -1,0 +1,76 @@
+"""Edit distances of pairs of sequences: the least insertions, deletions and changes that make one of the other.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+
+Source: Wagner and Fischer (1974), "The string-to-string correction problem".
+"""
+
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.threads import count_shards, for_each_shard
+
+
+@body
+def distance_of(i, ids, offsets, labels, label_offsets, scratch):
+    """Return the distance of a pair.
+
+    The scratch holds the distances of the ids so far from every beginning of the labels; `corner` is what stood before
+    at the last beginning but one.
+    """
+    begin, first = offsets[i], label_offsets[i]
+    length, at = label_offsets[i + 1] - first, label_offsets[i] + i
+    for j in range(length + 1):
+        scratch[at + j] = j
+    for k in range(begin, offsets[i + 1]):
+        corner, scratch[at] = scratch[at], k - begin + 1
+        for j in range(length):
+            changed = corner if ids[k] == labels[first + j] else corner + 1
+            corner = scratch[at + j + 1]
+            scratch[at + j + 1] = min(changed, min(corner, scratch[at + j]) + 1)
+    return scratch[at + length]
+
+
+@cpu_kernel
+def edit_distance_cpu(shard, num_shards, ids, offsets, labels, label_offsets, scratch, distances):
+    """Compare every `num_shards`-th pair, from the shard's on.  No bounds are checked."""
+    for i in range(shard, distances.shape[0], num_shards):
+        distances[i] = distance_of(i, ids, offsets, labels, label_offsets, scratch)
+
+
+@cuda_kernel
+def edit_distance_cuda(ids, offsets, labels, label_offsets, scratch, distances):
+    """Twin of `edit_distance_cpu`; one thread per pair."""
+    i = cuda.grid(1)
+    if i < distances.shape[0]:
+        distances[i] = distance_of(i, ids, offsets, labels, label_offsets, scratch)
+
+
+def edit_distance(ids, offsets, labels, label_offsets, scratch, distances):
+    """Compute the edit distance of each sequence of ids from its sequence of labels.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    ids : (ids,) int64
+    offsets, label_offsets : (sequences + 1,) int64
+    labels : (labels,) int64
+    scratch : (labels + sequences,) int64; written
+    distances : (sequences,) int64; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> distances, text = np.empty(1, np.int64), np.array([*b"kitten", *b"sitting"])
+    >>> edit_distance(text[:6], np.array([0, 6]), text[6:], np.array([0, 7]), np.empty(8, np.int64), distances)
+    >>> distances
+    array([3])
+    """
+    arguments = ids, offsets, labels, label_offsets, scratch, distances
+    if on_device(distances):
+        launch(edit_distance_cuda, distances.size, *(beside(a, distances) for a in arguments))
+    else:
+        cells = 4 * int((offsets[1:] - offsets[:-1]) @ (label_offsets[1:] - label_offsets[:-1]))
+        for_each_shard(edit_distance_cpu, *arguments, num_shards=count_shards(cells, max(1, len(distances))))

@@ -1,0 +1,191 @@
+"""Prefix beam search: of the texts that the steps so far may read as, the most probable ones.
+
+A step reads as a class; equal classes in a row are one label, and blanks are none.  A prefix is kept with two
+probabilities: of its alignments that end with a blank, and of those that end with its last label.
+
+Prefixes are nodes of a tree: the parent of one is the prefix without its last label.  Nodes stay when a prefix is no
+longer kept, so that no prefix ever has two.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+
+Source: Hannun, Maas, Jurafsky and Ng (2014), "First-pass large vocabulary continuous speech recognition using
+bi-directional recurrent DNNs".
+"""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, launch, on_device
+from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.kernels.ctc import log_add
+from varlen_rnn.threads import count_shards, for_each_shard
+
+# Columns of a node; its first child is the one made last, and its place is among the kept prefixes, or -1.
+PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
+# Columns of a kept prefix: its node; the node after this step, of which prefix it continues, and by which label, or -1.
+NODE, NEXT, ORIGIN, ADDED = range(4)
+# Columns of its probabilities, in logarithms: of both ends, of both ends after this step with no label more, of all.
+BLANK, LAST, STAYS_BLANK, STAYS_LAST, TOTAL = range(5)
+
+
+@body
+def make_node(nodes, node, parent, label):
+    """Make a node, the first child of its parent; the root has the parent -1."""
+    nodes[node, PARENT], nodes[node, LABEL], nodes[node, DEPTH] = parent, label, 0
+    nodes[node, CHILD], nodes[node, SIBLING], nodes[node, PLACE] = -1, -1, -1
+    if parent >= 0:
+        nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
+        nodes[node, SIBLING] = nodes[parent, CHILD]
+        nodes[parent, CHILD] = node
+
+
+@body
+def child_of(nodes, node, label):
+    """Return the child of a node with a label, or -1."""
+    child = nodes[node, CHILD]
+    while child >= 0 and nodes[child, LABEL] != label:
+        child = nodes[child, SIBLING]
+    return child
+
+
+@body
+def continued(log_probs, row, label, last, chances, at):
+    """Return the logarithm of the probability of a prefix with one label more, of alignments of the one without."""
+    if label == last:
+        return chances[at, BLANK] + log_probs[row, label]
+    return log_add(chances[at, BLANK], chances[at, LAST]) + log_probs[row, label]
+
+
+@body
+def stay(log_probs, row, blank, nodes, kept, chances, at, count):
+    """Compute the probabilities of kept prefixes after a step: with no label more, or reached from a kept parent."""
+    for k in range(at, at + count):
+        nodes[kept[k, NODE], PLACE] = k
+    for k in range(at, at + count):
+        node = kept[k, NODE]
+        label, parent = nodes[node, LABEL], nodes[node, PARENT]
+        chances[k, STAYS_BLANK] = log_add(chances[k, BLANK], chances[k, LAST]) + log_probs[row, blank]
+        chances[k, STAYS_LAST] = chances[k, LAST]
+        if parent >= 0:
+            total = chances[k, LAST] + log_probs[row, label]
+            if nodes[parent, PLACE] >= 0:
+                last, origin = nodes[parent, LABEL], nodes[parent, PLACE]
+                total = log_add(total, continued(log_probs, row, label, last, chances, origin))
+            chances[k, STAYS_LAST] = total
+
+
+@body
+def is_kept(nodes, node, label):
+    """Return whether a prefix with one label more is kept already."""
+    child = child_of(nodes, node, label)
+    return child >= 0 and nodes[child, PLACE] >= 0
+
+
+@body
+def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
+    """Choose the most probable prefixes after a step, best first, of equal ones the first; return how many."""
+    chosen, nothing = 0, -log_probs.dtype.type(np.inf)
+    for origin in range(at, at + count):
+        node = kept[origin, NODE]
+        total, last = log_add(chances[origin, BLANK], chances[origin, LAST]), nodes[node, LABEL]
+        for label in range(-1, log_probs.shape[1]):
+            if label < 0:
+                score = log_add(chances[origin, STAYS_BLANK], chances[origin, STAYS_LAST])
+            else:
+                score = (chances[origin, BLANK] if label == last else total) + log_probs[row, label]
+            least = nothing if chosen < beam_size else chances[at + chosen - 1, TOTAL]
+            if label == blank or not score > least or (label >= 0 and is_kept(nodes, node, label)):
+                continue
+            k = at + (chosen if chosen < beam_size else chosen - 1)
+            while k > at and score > chances[k - 1, TOTAL]:
+                chances[k, TOTAL] = chances[k - 1, TOTAL]
+                kept[k, ORIGIN], kept[k, ADDED] = kept[k - 1, ORIGIN], kept[k - 1, ADDED]
+                k -= 1
+            chances[k, TOTAL], kept[k, ORIGIN], kept[k, ADDED] = score, origin, label
+            chosen = min(chosen + 1, beam_size)
+    return chosen
+
+
+@body
+def advance(nodes, num_nodes, kept, chances, at, count, chosen):
+    """Make the chosen prefixes the kept ones; return where the next node goes."""
+    for k in range(at, at + count):
+        nodes[kept[k, NODE], PLACE] = -1
+    for k in range(at, at + chosen):
+        origin, label = kept[k, ORIGIN], kept[k, ADDED]
+        node = kept[origin, NODE]
+        if label < 0:
+            kept[k, NEXT] = node
+            chances[k, BLANK], chances[k, LAST] = chances[origin, STAYS_BLANK], chances[origin, STAYS_LAST]
+            continue
+        child = child_of(nodes, node, label)
+        if child < 0:
+            child, num_nodes = num_nodes, num_nodes + 1
+            make_node(nodes, child, node, label)
+        kept[k, NEXT] = child
+        chances[k, BLANK], chances[k, LAST] = -np.inf, chances[k, TOTAL]
+    for k in range(at, at + chosen):
+        kept[k, NODE] = kept[k, NEXT]
+    return num_nodes
+
+
+@body
+def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
+    """Search the prefixes of a sequence; without steps, that is the empty one."""
+    at, root = i * beam_size, offsets[i] * beam_size + i
+    make_node(nodes, root, -1, -1)
+    kept[at, NODE], num_nodes, count = root, root + 1, 1
+    chances[at, BLANK], chances[at, LAST], chances[at, TOTAL] = 0, -np.inf, 0
+    for row in range(offsets[i], offsets[i + 1]):
+        stay(log_probs, row, blank, nodes, kept, chances, at, count)
+        chosen = select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size)
+        num_nodes = advance(nodes, num_nodes, kept, chances, at, count, chosen)
+        count = chosen
+    counts[i] = count
+
+
+@cpu_kernel
+def search_prefixes_cpu(shard, num_shards, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
+    """Search every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
+    for i in range(shard, counts.shape[0], num_shards):
+        search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
+
+
+@cuda_kernel
+def search_prefixes_cuda(log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
+    """Twin of `search_prefixes_cpu`; one thread per sequence."""
+    i = cuda.grid(1)
+    if i < counts.shape[0]:
+        search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
+
+
+def search_prefixes(log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
+    """Find the most probable texts of each sequence, as nodes of a tree.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    log_probs : (rows, classes) C-contiguous
+    offsets : (sequences + 1,) int64
+    blank, beam_size : int
+    nodes : (rows * beam_size + sequences, 6) int64; written: columns PARENT, LABEL, DEPTH and others
+    kept : (sequences * beam_size, 4) int64; written: column NODE, best first
+    chances : (sequences * beam_size, 5) of the data type of `log_probs`; written: column TOTAL
+    counts : (sequences,) int64; written: how many texts a sequence has, of its `beam_size` rows of the two above
+
+    Examples
+    --------
+    >>> log_probs, offsets = np.log([[0.4, 0.6], [0.4, 0.6]]), np.array([0, 2])
+    >>> nodes, kept, chances = np.empty((5, 6), np.int64), np.empty((2, 4), np.int64), np.empty((2, 5))
+    >>> search_prefixes(log_probs, offsets, 0, 2, nodes, kept, chances, np.empty(1, np.int64))
+    >>> nodes[kept[:, NODE], LABEL], np.exp(chances[:, TOTAL])  # "1", and nothing
+    (array([ 1, -1]), array([0.84, 0.16]))
+    """
+    arguments = log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
+    if on_device(counts):
+        given = (beside(a, counts) if isinstance(a, np.ndarray) else a for a in arguments)
+        launch(search_prefixes_cuda, counts.size, *given)
+    else:
+        shards = count_shards(4 * log_probs.size * beam_size, max(1, len(counts)))
+        for_each_shard(search_prefixes_cpu, *arguments, num_shards=shards)

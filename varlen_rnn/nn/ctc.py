@@ -1,0 +1,49 @@
+"""The loss of connectionist temporal classification, as a module that remembers its options."""
+
+from __future__ import annotations
+
+from varlen_rnn.errors import check_choice, check_flag, check_int
+from varlen_rnn.nn.functional import Reduction, ctc_loss
+from varlen_rnn.nn.module import Module
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows
+
+
+class CTCLoss(Module):
+    """Return the loss of targets whose alignment with the steps is unknown; see `functional.ctc_loss`.
+
+    Parameters
+    ----------
+    blank : int
+    reduction : {"mean", "sum", "none"}
+    zero_infinity : bool
+        Whether the loss of a target that is too long for its steps is 0 instead of infinity.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> log_probs = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
+    >>> targets = create_lod_tensor(np.array([1, 1]), [[1, 1]])
+    >>> np.exp(-np.asarray(CTCLoss(reduction="none")(log_probs, targets)))
+    array([0.75, 0.5 ])
+
+    Source: `torch.nn.CTCLoss`, whose lengths the LoD has.
+    """
+
+    def __init__(self, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False) -> None:
+        check_choice(reduction, "reduction", "mean", "sum", "none")
+        self.blank, self.reduction = check_int(blank, "blank", 0), reduction
+        self.zero_infinity = check_flag(zero_infinity, "zero_infinity")
+
+    def forward(self, log_probs: Rows, targets: Rows) -> Variable:
+        """Return the loss; one per sequence, unless `reduction` makes one of them."""
+        return ctc_loss(log_probs, targets, self.blank, self.reduction, self.zero_infinity)
+
+    def extra_repr(self) -> str:
+        """Return the options."""
+        return f"blank={self.blank}, reduction={self.reduction!r}, zero_infinity={self.zero_infinity}"

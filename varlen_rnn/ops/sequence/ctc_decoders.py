@@ -1,0 +1,151 @@
+"""What the steps of sequences read as, by connectionist temporal classification: the best path, or the best texts."""
+
+import numpy as np
+
+from varlen_rnn.device import as_operand
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.prefixes import DEPTH, LABEL, NODE, PARENT, TOTAL, search_prefixes
+from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_INT64 = np.dtype(np.int64)
+_WIDEST_BEAM = 2**16  # a description of a few bytes cannot ask for more memory
+
+
+def _check(op, log_probs, blank):
+    check_float(op, log_probs=log_probs)
+    check_lod_level(op, "log_probs", log_probs)
+    check_rank(op, "log_probs", log_probs, 2)
+    if log_probs.shape[1] != -1 and not 0 <= blank < log_probs.shape[1]:
+        raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
+
+
+@operator(cost=per_input_element)
+def ctc_greedy_decoder(log_probs, blank: int = 0):
+    """Return what the most probable class of each step reads as: equal ones in a row are one, and blanks are none.
+
+    Parameters
+    ----------
+    log_probs : Variable, shape `(rows, classes)`
+        Scores or probabilities of classes, with at least one level; the last level's sequences.
+    blank : int
+
+    Returns
+    -------
+    Variable of ids, int64, shape `(ids,)`, with the levels above.  A sequence may become empty; in Fluid, where all
+    are, it is -1.
+
+    Examples
+    --------
+    >>> path = LoDTensor(np.eye(3)[[1, 1, 0, 1, 2, 0]], [[0, 5, 6]])
+    >>> ids = ctc_greedy_decoder(path)
+    >>> np.asarray(ids), ids.lod()
+    (array([1, 1, 2]), [[0, 3, 3]])
+
+    Source: the function `ctc_greedy_decoder` of PaddlePaddle Fluid; Graves et al. (2006), "best path decoding".
+    """
+    *above, offsets = levels_of(log_probs.structure)
+    best = log_probs.data.argmax(axis=1)
+    begins = np.ones(len(best), bool)
+    begins[1:] = best[1:] != best[:-1]
+    begins[offsets[:-1][np.diff(offsets) > 0]] = True
+    read = begins & (best != blank)
+    before = np.concatenate([[0], np.cumsum(read)])  # how many are read before each row
+    return LoDTensor.wrap(best[read].astype(_INT64), LoD([*above, before[offsets]]))
+
+
+@ctc_greedy_decoder.infer
+def _infer_greedy(log_probs, blank):
+    _check("ctc_greedy_decoder", log_probs, blank)
+    return TensorSpec((-1,), _INT64, log_probs.lod_level)
+
+
+@ctc_greedy_decoder.examples
+def _examples_of_greedy(rng):
+    yield [rows(rng, 3)], {"blank": 2}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod)], {"blank": 0}
+
+
+@operator(outputs=("ids", "scores"), cost=per_input_element)
+def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
+    """Return the most probable texts that the steps of each sequence read as, best first.
+
+    The probability of a text is the sum over its alignments.  After each step the best prefixes are kept, so what is
+    returned is a lower bound; where the beam has room for all prefixes, it is exact.
+
+    Parameters
+    ----------
+    log_probs : Variable, shape `(rows, classes)`
+        Logarithms of probabilities, as of `log_softmax`, with at least one level; the last level's sequences.
+    beam_size : int
+        How many prefixes of a sequence are kept, at most, and texts returned.
+    blank : int
+
+    Returns
+    -------
+    ids : Variable, int64, shape `(ids,)`
+        With the levels above, then sequences of texts, and texts of ids.
+    scores : Variable, shape `(texts,)`
+        With the levels above, and sequences of texts: the logarithm of each one's probability.
+
+    Raises
+    ------
+    DTypeError, ShapeError, LoDError, OutOfRangeError
+
+    Notes
+    -----
+    A sequence without steps reads as the empty text.  Texts of probability 0, or NaN, are left out.  There is no
+    gradient; `functional.ctc_loss` of a text has one.
+
+    Examples
+    --------
+    >>> ids, scores = ctc_beam_search_decoder(LoDTensor(np.log([[0.4, 0.6], [0.4, 0.6]]), [[0, 2]]), beam_size=2)
+    >>> ids.value.to_sequences(), np.exp(np.asarray(scores))
+    ([[array([1]), array([], dtype=int64)]], array([0.84, 0.16]))
+
+    Source: Hannun, Maas, Jurafsky and Ng (2014), "First-pass large vocabulary continuous speech recognition using
+    bi-directional recurrent DNNs", without a language model.
+    """
+    *above, offsets = levels_of(log_probs.structure)
+    data, count = as_operand(log_probs.data), len(offsets) - 1
+    nodes, kept = np.empty((len(data) * beam_size + count, 6), np.int64), np.empty((count * beam_size, 4), np.int64)
+    chances, counts = np.empty((count * beam_size, 5), data.dtype), np.empty(count, np.int64)
+    search_prefixes(data, offsets, blank, beam_size, nodes, kept, chances, counts)
+    found = (np.arange(beam_size) < counts[:, None]).ravel()
+    ids, ends = _read(nodes, kept[found, NODE])
+    texts = np.concatenate([[0], np.cumsum(counts)])
+    scores = np.ascontiguousarray(chances[found, TOTAL])
+    return LoDTensor.wrap(ids, LoD([*above, texts, ends])), LoDTensor.wrap(scores, LoD([*above, texts]))
+
+
+def _read(nodes, at):
+    """Return the labels on the way to each node, one text after another, and where they begin and end."""
+    ends = np.concatenate([[0], np.cumsum(nodes[at, DEPTH])])
+    ids, place = np.empty(ends[-1], np.int64), ends[1:] - 1
+    while len(at):
+        inside = nodes[at, PARENT] >= 0
+        at, place = at[inside], place[inside]
+        ids[place] = nodes[at, LABEL]
+        at, place = nodes[at, PARENT], place - 1
+    return ids, ends
+
+
+@ctc_beam_search_decoder.infer
+def _infer(log_probs, beam_size, blank):
+    name = "ctc_beam_search_decoder"
+    _check(name, log_probs, blank)
+    if not 1 <= beam_size <= _WIDEST_BEAM:
+        raise OutOfRangeError(f"{name}, beam_size", expected=f"1 to {_WIDEST_BEAM}", got=beam_size)
+    levels = log_probs.lod_level
+    return TensorSpec((-1,), _INT64, levels + 1), TensorSpec((-1,), log_probs.dtype, levels)
+
+
+@ctc_beam_search_decoder.examples
+def _examples(rng):
+    for classes, lod in enumerate(TROUBLES, 2):
+        yield [rows(rng, classes, lod=lod)], {"beam_size": 3, "blank": 1}
