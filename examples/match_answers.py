@@ -120,21 +120,20 @@ def train(model, queries, answers, settings):
     """Train a model, under a progress bar: of the answers of a batch, each query's own is to score highest."""
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     size = min(settings.batch_size, len(queries))
-    steps = settings.epochs * (len(queries) // size)
-    with tqdm(total=steps, unit="batch", desc="training") as bar:
-        for step in range(steps):
-            if step % (len(queries) // size) == 0:
-                order = rng.permutation(len(queries))
-            first = step % (len(queries) // size) * size
-            chosen = order[first : first + size]
-            optimizer.lr = settings.lr * max(0.05, 1 - step / steps)
-            loss = F.cross_entropy(model(batch_of(queries, chosen), batch_of(answers, chosen)), np.arange(size))
-            loss.backward()
-            vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-            bar.update()
+    starts = range(0, len(queries) - size + 1, size)
+    with tqdm(total=settings.epochs * len(starts), unit="batch", desc="training") as bar:
+        for _ in range(settings.epochs):
+            order = rng.permutation(len(queries))
+            for first in starts:
+                chosen = order[first : first + size]
+                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / bar.total)
+                loss = F.cross_entropy(model(batch_of(queries, chosen), batch_of(answers, chosen)), np.arange(size))
+                loss.backward()
+                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
+                bar.update()
 
 
 def ranks_of(model, queries, answers):

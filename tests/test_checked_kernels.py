@@ -51,6 +51,7 @@ WRONG = {
     "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
     "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
+    "copy_runs": (X, indices(FAR), indices(0), indices(1), OUT),
     "scatter_add_rows_cpu": (OUT, indices(0, FAR), X),
     "segment_inputs_cpu": (X, indices(0, FAR), 1, OUT),
     "concat_outputs_cpu": (OUT, indices(0, FAR), 1, X),

@@ -92,6 +92,18 @@ def test_rows_are_gathered_and_added(device, dtype, features):
     check(device, rows.gather_rows, oracle.gather_rows, table[:0], ids[:1], values((1, features), dtype, 1))
 
 
+@by_any
+@by_features
+def test_runs_of_rows_are_copied(dtype, features):
+    runs = np.array([2, 0, 4, 1]), np.array([4, 0, 1, 0]), np.array([2, 0, 3, 1])
+    for table, these in ((values((7, features), dtype), runs), (values((0, features), dtype), [runs[1][1:2]] * 3)):
+        out = values((6, features), dtype, 1)
+        expected = out.copy()
+        oracle.copy_runs(table, *these, expected)
+        rows.copy_runs(table, *these, out)
+        assert np.array_equal(out, expected)
+
+
 def test_repeated_rows_add_in_the_order_of_appearance(device):
     out = device.put(np.zeros((1, 2), np.float32))
     rows.scatter_add_rows(

@@ -215,8 +215,8 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
         np.cumsum(offsets[indices + 1] - begins, out=joined[1:])
         # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
-        levels.append(joined)
-    return LoD(levels), indices
+        levels.append(read_only(joined))
+    return LoD._trusted(levels), indices
 
 
 def _getter(path: str, doc: str) -> Any:

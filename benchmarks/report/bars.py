@@ -136,8 +136,12 @@ def _sequence(lines):
 
 
 def _worst(lines, mode):
-    """Return the ratio of the median operator and of the worst; None of the latter's if a line has no figures."""
-    found = {f"{line['operator']}, {line['lengths']}": best(line) for line in lines if line["mode"] == mode}
+    """Return the ratio of the median operator and of the worst, or None of each without figures, or with doubtful ones."""
+    found = {
+        f"{line['operator']}, {line['lengths']}": None if disturbed(line) else best(line)
+        for line in lines
+        if line["mode"] == mode
+    }
     missing = [name for name, its in found.items() if its is None]
     if missing or not found:
         return dict.fromkeys(missing)

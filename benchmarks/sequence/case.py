@@ -89,7 +89,7 @@ class Case:
             "pad": ({"x": row}, (*self.padded, WIDTH)),
             "unpad": ({"x": (*self.padded, WIDTH)}, row),
             "ctc_loss": ({"x": (self.rows, CLASSES)}, sequence[:1]),
-            "linear_chain_crf": ({"x": (self.rows, TAGS), "transition": (TAGS + 2, TAGS)}, sequence[:1]),
+            "linear_chain_crf": ({"emission": (self.rows, TAGS), "transition": (TAGS + 2, TAGS)}, sequence[:1]),
             "attention": (dict.fromkeys(("query", "key", "value"), heads), heads),
         }
         per_sequence = self.operator.endswith("step") or self.operator.startswith("pool")

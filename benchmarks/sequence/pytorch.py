@@ -208,15 +208,15 @@ class Padded(Operator):
         x = F.log_softmax(x, -1).transpose(0, 1)
         return F.ctc_loss(x, self.labels, self.lengths, self.targets, reduction="none")
 
-    def linear_chain_crf(self, x, transition):
+    def linear_chain_crf(self, emission, transition):
         """Return minus the log-likelihood of each sequence: a loop over the steps of all."""
         start, end, follows = transition[0], transition[1], transition[2:]
-        alpha = start + x[:, 0]
+        alpha = start + emission[:, 0]
         for step in range(1, self.steps):
-            ahead = torch.logsumexp(alpha[:, :, None] + follows, 1) + x[:, step]
+            ahead = torch.logsumexp(alpha[:, :, None] + follows, 1) + emission[:, step]
             alpha = torch.where(self.inside[:, step, None], ahead, alpha)
         labels = self.held(self.inputs.labels)
-        score = x.gather(2, labels[..., None])[..., 0]
+        score = emission.gather(2, labels[..., None])[..., 0]
         score[:, 1:] += follows[labels[:, :-1], labels[:, 1:]]
         last = labels[torch.arange(len(labels)), self.lengths - 1]
         score = torch.where(self.inside, score, 0.0).sum(1) + start[labels[:, 0]] + end[last]

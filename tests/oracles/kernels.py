@@ -28,6 +28,11 @@ def gather_rows(table, ids, out):
         out[k] = table[row] if row >= 0 else 0
 
 
+def copy_runs(table, starts, places, lengths, out):
+    for start, place, length in zip(starts, places, lengths, strict=True):
+        out[place : place + length] = table[start : start + length]
+
+
 def scatter_add_rows(values, ids, out):
     for k, row in enumerate(ids):
         out[row] += values[k]

@@ -86,6 +86,32 @@ def gather_rows(table, ids, out):
 
 
 @cpu_kernel
+def copy_runs(table, starts, places, lengths, out):
+    """Compute `out[places[i] + r] = table[starts[i] + r]` of each r below `lengths[i]`, for runs of neighbouring rows.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    table, out : (rows, features) C-contiguous, on the host, of one data type; `out` is written where runs go
+    starts, places, lengths : (runs,) int64; what runs write does not overlap
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.zeros((3, 1))
+    >>> copy_runs(np.array([[1.0], [2.0], [3.0]]), np.array([1, 0]), np.array([0, 2]), np.array([2, 1]), out)
+    >>> out.ravel()
+    array([2., 3., 1.])
+    """
+    for i in range(lengths.shape[0]):
+        row, place = starts[i], places[i]
+        for r in range(lengths[i]):
+            for j in range(out.shape[1]):
+                out[place + r, j] = table[row + r, j]
+
+
+@cpu_kernel
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; what a row of `out` holds is the first summand of its sum.
 

@@ -8,7 +8,6 @@ from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.sequence.pad import places_of_rows, rows_at_places
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
@@ -66,7 +65,37 @@ def _examples(rng):
         yield [rng.standard_normal((4, 2)), np.array(index)], {}
 
 
-# Where rows go.
+# Where rows go: a padded batch has `steps` places for each sequence, whatever its length.
+
+
+def places_of_rows(offsets, steps, reverse=False):
+    """Return the row at each place of a padded batch, `(sequences, steps)`, -1 where there is none.
+
+    Examples
+    --------
+    >>> places_of_rows(np.array([0, 2, 2, 5]), 3)
+    array([[ 0,  1, -1],
+           [-1, -1, -1],
+           [ 2,  3,  4]])
+    """
+    lengths, step = np.diff(offsets)[:, None], np.arange(steps)
+    rows = offsets[:-1, None] + (lengths - 1 - step if reverse else step)
+    return np.where(step < lengths, rows, -1)
+
+
+def rows_at_places(places):
+    """Return the place of each row, counted through all of `places`.
+
+    Examples
+    --------
+    >>> rows_at_places(places_of_rows(np.array([0, 2, 2, 5]), 3))
+    array([0, 1, 6, 7, 8])
+    """
+    places = places.ravel()
+    taken = np.flatnonzero(places >= 0)
+    back = np.empty(len(taken), np.int64)
+    back[places[taken]] = taken
+    return back
 
 
 class Rectangle(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
@@ -122,7 +122,7 @@ def _row_of_sequence(x, y):
     if len(x.data) != len(times):
         expected = f"{len(times)} rows, as y has sequences"
         raise ShapeError("sequence_expand_as, x", expected=expected, got=f"shape {x.shape}")
-    return np.repeat(np.arange(len(times)), times)
+    return remember(y.structure, "row of sequence", np.repeat, np.arange(len(times)), times)
 
 
 @sequence_expand_as.infer

@@ -2,28 +2,25 @@
 
 import numpy as np
 
+from varlen_rnn.device import empty
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
+from varlen_rnn.kernels.rows import copy_runs
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.sequence.movement import check_moved
-from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.sequence.taken import runs_taken
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def _joined(inputs):
-    """Return the offsets of the result, and where the rows of all inputs, one input after another, stand in it."""
-    lengths = np.stack([np.diff(levels_of(x.structure)[-1]) for x in inputs], axis=1)  # (sequences, inputs)
-    ends = np.cumsum(lengths.ravel())
-    begins = (ends - lengths.ravel()).reshape(lengths.shape)
-    places = []
-    for number, x in enumerate(inputs):
-        own = levels_of(x.structure)[-1]
-        places.append(np.arange(own[-1]) + np.repeat(begins[:, number] - own[:-1], lengths[:, number]))
-    offsets = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
-    return offsets, places
+    """Return the offsets of the result, where the sequences of each input begin in it, and their lengths."""
+    lengths = np.stack([np.diff(levels_of(x.structure)[-1]) for x in inputs])  # (inputs, sequences)
+    of_result = lengths.sum(axis=0)
+    offsets = np.concatenate([[0], np.cumsum(of_result)])
+    return offsets, offsets[:-1] + np.cumsum(lengths, axis=0) - lengths, lengths
 
 
 @operator(name="sequence_concat", cost=nothing)
@@ -37,10 +34,12 @@ def _join(*x):
             raise LoDError(f"sequence_concat, x_{number}", expected=expected, got=len(levels[-1]) - 1)
         if any(not np.array_equal(*pair) for pair in zip(levels[:-1], first[:-1], strict=True)):
             raise LoDError(f"sequence_concat, x_{number}", expected="the upper levels of the first input", got="others")
-    offsets, places = _joined(x)
-    index = np.empty(offsets[-1], np.int64)
-    index[np.concatenate(places)] = np.arange(len(index))
-    return LoDTensor.wrap(rows_taken(np.concatenate([one.data for one in x]), index), LoD([*first[:-1], offsets]))
+    offsets, places, lengths = _joined(x)
+    inputs = [flat(one.data) for one in x]
+    out = empty((int(offsets[-1]), inputs[0].shape[1]), inputs[0])
+    for rows_of_one, *runs in zip(inputs, places, lengths, strict=True):
+        copy_runs(rows_of_one, np.cumsum(runs[1]) - runs[1], *runs, out)
+    return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), LoD([*first[:-1], offsets]))
 
 
 @_join.infer
@@ -75,10 +74,10 @@ def _examples(rng):
 @operator(name="sequence_split", outputs=("*out",), cost=nothing)
 def _split(joined, *like):
     """Return the rows of each input of `sequence_concat` from its result, or from its gradient."""
-    _, places = _joined(like)
-    if sum(map(len, places)) != len(joined.data):
+    offsets, *runs = _joined(like)
+    if offsets[-1] != len(joined.data):
         raise ShapeError("sequence_split, joined", expected="the rows of all sequences", got=f"shape {joined.shape}")
-    return tuple(x.like(rows_taken(joined.data, index)) for x, index in zip(like, places, strict=True))
+    return tuple(x.like(runs_taken(joined.data, *its)) for x, *its in zip(like, *runs, strict=True))
 
 
 @_split.infer

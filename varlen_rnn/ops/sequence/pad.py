@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
+from varlen_rnn.device import as_operand
 from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.kernels.rows import gather_rows
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.sequence.movement import check_moved
+from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -19,44 +19,10 @@ MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
 _INT64 = np.dtype(np.int64)
 _MOST_STEPS = 2**24  # a description of a few bytes cannot ask for more memory
 
-# Places: a padded batch has `steps` of them for each sequence, whatever its length.
 
-
-def places_of_rows(offsets, steps, reverse=False):
-    """Return the row at each place of a padded batch, `(sequences, steps)`, -1 where there is none.
-
-    Examples
-    --------
-    >>> places_of_rows(np.array([0, 2, 2, 5]), 3)
-    array([[ 0,  1, -1],
-           [-1, -1, -1],
-           [ 2,  3,  4]])
-    """
-    lengths, step = np.diff(offsets)[:, None], np.arange(steps)
-    rows = offsets[:-1, None] + (lengths - 1 - step if reverse else step)
-    return np.where(step < lengths, rows, -1)
-
-
-def rows_at_places(places):
-    """Return the place of each row, counted through all of `places`.
-
-    Examples
-    --------
-    >>> rows_at_places(places_of_rows(np.array([0, 2, 2, 5]), 3))
-    array([0, 1, 6, 7, 8])
-    """
-    places = places.ravel()
-    taken = np.flatnonzero(places >= 0)
-    back = np.empty(len(taken), np.int64)
-    back[places[taken]] = taken
-    return back
-
-
-def _taken(data, places, *shape):
-    """Return the rows that an index lists, (rows, features) -> shape; zeros where it is -1."""
-    out = empty((places.size, data.shape[1]), data)
-    gather_rows(data, places.ravel(), out)
-    return out.reshape(shape)
+def _places(lengths, steps):
+    """Return the first place of each sequence: a padded batch has `steps` of them for each, whatever its length."""
+    return np.arange(len(lengths)) * steps
 
 
 def _flat_places(data):
@@ -111,12 +77,9 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     *above, offsets = levels_of(x.structure)
     lengths = np.diff(offsets)
     steps = _steps("sequence_pad", lengths, maxlen)
-    places = places_of_rows(offsets, steps)
-    out = _taken(flat(x.data), places, len(lengths), steps, *x.shape[1:])
-    if pad_value != 0:
-        out[places < 0] = pad_value
+    out = runs_placed(x.data, _places(lengths, steps), lengths, len(lengths) * steps, pad_value)
     lod = LoD(above)
-    return LoDTensor.wrap(out, lod), LoDTensor.wrap(lengths, lod)
+    return LoDTensor.wrap(out.reshape(len(lengths), steps, *x.shape[1:]), lod), LoDTensor.wrap(lengths, lod)
 
 
 def _steps(op, lengths, maxlen):
@@ -151,8 +114,7 @@ def _pad_grad(x, d_out, pad_value, maxlen):
     lengths = np.diff(offsets)
     steps = _steps("sequence_pad_grad", lengths, maxlen)
     check_shape("sequence_pad_grad", "d_out", d_out, (len(lengths), steps, *x.shape[1:]))
-    back = rows_at_places(places_of_rows(offsets, steps))
-    return x.like(_taken(_flat_places(d_out.data), back, *x.shape))
+    return x.like(runs_taken(_flat_places(d_out.data), _places(lengths, steps), lengths).reshape(x.shape))
 
 
 @sequence_pad.examples
@@ -195,10 +157,10 @@ def sequence_unpad(x, length):
     Source: the operator `sequence_unpad` of PaddlePaddle Fluid, where scalar steps become rows of one element.
     """
     offsets = _offsets("sequence_unpad", x, length)
-    back = rows_at_places(places_of_rows(offsets, x.shape[1]))
-    out = _taken(_flat_places(x.data), back, len(back), *x.shape[2:])
+    lengths = np.diff(offsets)
+    out = runs_taken(_flat_places(x.data), _places(lengths, x.shape[1]), lengths)
     above = shared_lod("sequence_unpad", x, length, names=("x", "length"))
-    return LoDTensor.wrap(out, LoD([*levels_of(above), offsets]))
+    return LoDTensor.wrap(out.reshape(len(out), *x.shape[2:]), LoD([*levels_of(above), offsets]))
 
 
 def _offsets(op, x, length):
@@ -228,7 +190,9 @@ def _infer_unpad(x, length):
 def _unpad_grad(x, length, d_out):
     offsets = _offsets("sequence_unpad_grad", x, length)
     check_shape("sequence_unpad_grad", "d_out", d_out, (int(offsets[-1]), *x.shape[2:]))
-    return x.like(_taken(flat(d_out.data), places_of_rows(offsets, x.shape[1]), *x.shape))
+    lengths, steps = np.diff(offsets), x.shape[1]
+    out = runs_placed(d_out.data, _places(lengths, steps), lengths, len(lengths) * steps)
+    return x.like(out.reshape(x.shape))
 
 
 @sequence_unpad.examples

@@ -7,13 +7,13 @@ from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved
-from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 
 
 def _sliced(x, offset, length):
-    """Return the offsets of the result, and the row of `x` that each of its rows is."""
+    """Return the row of `x` that each sequence of the result begins with, and its length."""
     offsets, numbers = levels_of(x.structure)[-1], []
     for name, given in (("offset", offset), ("length", length)):
         if given.shape not in ((len(offsets) - 1,), (len(offsets) - 1, 1)):
@@ -26,8 +26,7 @@ def _sliced(x, offset, length):
         i = wrong[0]
         got = f"offset {begins[i]} and length {lengths[i]}"
         raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=f"rows 0 to {available[i]}", got=got)
-    joined = np.concatenate([[0], np.cumsum(lengths)])
-    return joined, np.arange(joined[-1]) + np.repeat(offsets[:-1] + begins - joined[:-1], lengths)
+    return offsets[:-1] + begins, lengths
 
 
 @operator(cost=nothing)
@@ -58,8 +57,9 @@ def sequence_slice(x, offset, length):
 
     Source: the operator `sequence_slice` of PaddlePaddle Fluid, which takes one level.
     """
-    joined, index = _sliced(x, offset, length)
-    return LoDTensor.wrap(rows_taken(x.data, index), LoD([*levels_of(x.structure)[:-1], joined]))
+    starts, lengths = _sliced(x, offset, length)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return LoDTensor.wrap(runs_taken(x.data, starts, lengths), LoD([*levels_of(x.structure)[:-1], offsets]))
 
 
 @sequence_slice.infer
@@ -72,10 +72,10 @@ def _infer(x, offset, length):
 
 @sequence_slice.backward("x")
 def _backward(x, offset, length, d_out):
-    _, index = _sliced(x, offset, length)
-    if not d_out.shape or len(d_out.data) != len(index):
-        raise ShapeError("sequence_slice_grad, d_out", expected=f"{len(index)} rows", got=f"shape {d_out.shape}")
-    return x.like(rows_taken_grad(d_out.data, index, len(x.data)))
+    starts, lengths = _sliced(x, offset, length)
+    if not d_out.shape or len(d_out.data) != lengths.sum():
+        raise ShapeError("sequence_slice_grad, d_out", expected=f"{lengths.sum()} rows", got=f"shape {d_out.shape}")
+    return x.like(runs_placed(d_out.data, starts, lengths, len(x.data)))
 
 
 @sequence_slice.examples

@@ -1,9 +1,9 @@
-"""Rows that an operator takes by an index from offsets, and the gradient of what they were taken from."""
+"""Rows that an operator takes by an index or in runs, and the gradient of what they were taken from."""
 
 import numpy as np
 
-from varlen_rnn.device import empty
-from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.device import as_operand, empty
+from varlen_rnn.kernels.rows import copy_runs, gather_rows, scatter_add_rows
 from varlen_rnn.ops.sequence.movement import flat
 
 
@@ -36,5 +36,37 @@ def rows_taken_grad(d_out, index, height):
         gather_rows(d_rows, origin, d_data)
     else:
         d_data[...] = 0
-        scatter_add_rows(d_rows[taken], index[taken], d_data)
+        if len(taken) < len(index):
+            d_rows, index = d_rows[taken], index[taken]
+        scatter_add_rows(d_rows, index, d_data)
     return d_data.reshape(height, *d_out.shape[1:])
+
+
+def runs_taken(data, starts, lengths):
+    """Return runs of neighbouring rows of `data`, one after another.
+
+    Examples
+    --------
+    >>> runs_taken(np.array([1.0, 2.0, 3.0]), np.array([1, 0]), np.array([2, 1]))
+    array([2., 3., 1.])
+    """
+    rows, ends = flat(data), np.cumsum(lengths)
+    out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
+    copy_runs(rows, as_operand(starts), ends - lengths, as_operand(lengths), out)
+    return out.reshape(len(out), *data.shape[1:])
+
+
+def runs_placed(data, places, lengths, height, elsewhere=0):
+    """Return `height` rows: those of `data`, cut into runs that begin at these places, and a number in all others.
+
+    Examples
+    --------
+    >>> runs_placed(np.array([2.0, 3.0, 1.0]), np.array([2, 0]), np.array([2, 1]), 4)
+    array([1., 0., 2., 3.])
+    """
+    rows = flat(data)
+    out = empty((height, rows.shape[1]), rows)
+    if height > len(rows):
+        out[...] = elsewhere
+    copy_runs(rows, np.cumsum(lengths) - lengths, as_operand(places), as_operand(lengths), out)
+    return out.reshape(height, *data.shape[1:])
