@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -199,6 +200,32 @@ def test_language_model_knows_what_was_before_its_chunk(tmp_path):
     assert carried < min(forgotten, by_frequency) - 0.1
     bad = run("language_model.py", "--data", lines_of(tmp_path / "few.jsonl", [{"text": "abc"}]))
     assert bad.stderr.startswith("Cannot use this file. ")
+
+
+def test_attention_classify_finds_the_word_that_tells(tmp_path):
+    """Its place differs, and so does the length of the text."""
+    words = [["sun" if k % 2 else "rain"] + ["it"] * (k % 3) for k in range(96)]
+    texts = (" ".join(["the", "a", "of"][k % 4 :] + words[k]) for k in range(96))
+    data = lines_of(tmp_path / "own.jsonl", ({"text": t, "label": "sun" in t} for t in texts))
+    done = run("attention_classify.py", "--data", data, "--batch-size", 8, "--epochs", 30, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, largest = (float(done.stdout.partition(name)[2].split()[0]) for name in ("accuracy", "largest class"))
+    assert found > max(0.9, largest)
+    assert (tmp_path / "attention.png").stat().st_size > 1000
+    bad = run("attention_classify.py", "--data", lines_of(tmp_path / "few.jsonl", [{"text": "a", "label": "b"}]))
+    assert bad.stderr.startswith("Cannot use this file. ")
+
+
+def test_attention_classify_shows_the_weights_that_it_used():
+    """The words, weighed by what is shown, make the logits; of a text without words, the bias does."""
+    vr.manual_seed(0)
+    model = runpy.run_path(str(ROOT / "examples" / "attention_classify.py"))["Classifier"](9, 3, size=8).eval()
+    ids = vr.create_lod_tensor(np.arange(7), [[2, 0, 5]])
+    words, weights, output = np.asarray(model.words(ids)), np.asarray(model.attention(ids)), model.output
+    for logits, part in zip(np.asarray(model(ids)), [slice(0, 2), slice(0, 0), slice(2, 7)], strict=True):
+        found = weights[part].T @ words[part]
+        expected = (found * np.asarray(output.weight)).sum(axis=1) + np.asarray(output.bias)
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("script", ["match_answers.py", "recommend.py"])
