@@ -1,7 +1,8 @@
 """A step of one's own against the built-in layer: `python -m benchmarks.dynamic` prints milliseconds per training step.
 
-The cases are a step with attention over a captured sequence, which runs operator by operator, and the equations of an
-LSTM in ordinary operators, beside `nn.LSTM`; medians, forward and backward, of batches of unequal lengths.
+The cases are a step with attention over a captured sequence, which runs operator by operator; the equations of an LSTM
+in ordinary operators, beside `nn.LSTM`; and a recurrence over sentences of words, beside the two levels as flat layers.
+Medians, forward and backward, of batches of unequal lengths.
 """
 
 import statistics
@@ -52,7 +53,24 @@ def built_in(rng):
     return lambda x, states: layer(x), []
 
 
-CASES = {"attention": attention, "lstm": lstm, "nn.LSTM": built_in}
+def nested(rng):
+    """Return a layer over sentences, each read by an LSTM and pooled, and its states."""
+    words, sentences = vr.nn.LSTM(HIDDEN, HIDDEN), vr.nn.LSTMCell(HIDDEN, HIDDEN)
+
+    def step(sentence, h, c):
+        h, c = sentences(vr.sequence_pool(words(sentence)[0], "mean"), (h, c))
+        return h, h, c
+
+    return vr.nn.DynamicRNN(step, level=0), [_zeros(), _zeros()]
+
+
+def flat(rng):
+    """Return the same as two layers, one after the other."""
+    words, sentences = vr.nn.LSTM(HIDDEN, HIDDEN), vr.nn.LSTM(HIDDEN, HIDDEN)
+    return lambda x, states: sentences(vr.sequence_pool(words(x)[0], "mean")), []
+
+
+CASES = {"attention": attention, "lstm": lstm, "nn.LSTM": built_in, "nested": nested, "two layers": flat}
 
 
 def _weight(rng, *shape):
@@ -69,7 +87,10 @@ def measure(case, steps):
     layer, states = CASES[case](rng)
     lengths = rng.integers(max(1, steps // 2), steps + 1, BATCH)
     lengths[0] = steps
-    rows = vr.create_lod_tensor(rng.standard_normal((lengths.sum(), HIDDEN)).astype(np.float32), [lengths.tolist()])
+    levels = [lengths.tolist()]
+    if case in ("nested", "two layers"):
+        levels.append(rng.integers(3, 30, lengths.sum()).tolist())
+    rows = vr.create_lod_tensor(rng.standard_normal((sum(levels[-1]), HIDDEN)).astype(np.float32), levels)
     x, taken = vr.Variable(rows, requires_grad=True), []
     for _ in range(2 + REPEATS):
         began = time.perf_counter()
