@@ -155,6 +155,8 @@ class Recurrent(Module):
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
         self._names = tuple(shapes)
+        # One list per layer: to put names together at each call takes as long as a small layer's product.
+        self._of_layers = [[n + suffix for suffix in self.suffixes(k) for n in self._names] for k in range(num_layers)]
 
     def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the parameters of a layer and direction."""
@@ -282,13 +284,17 @@ class Recurrent(Module):
             of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
-            weights = self._weights(layer, x, given)
-            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse}
-            if self.recompute and not of_all and attrs["keep"]:
+            weights = self._weights(layer, x, given) if self.cell.rows else self._plain_weights(layer)
+            cell, keep, reverse = self.cell.name, grad_enabled(), self._reverse
+            if self.recompute and not of_all and keep:
                 every = 0 if self.recompute is True else self.recompute
-                x, *outputs = apply("recomputed_recurrent", x, *of_layer, *weights, **attrs, every=every)
+                x, *outputs = apply(
+                    "recomputed_recurrent", x, *of_layer, *weights, cell=cell, keep=True, reverse=reverse, every=every
+                )
             else:
-                x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs, all_states=of_all)
+                x, *outputs = apply(
+                    "recurrent", x, *of_layer, *weights, cell=cell, keep=keep, reverse=reverse, all_states=of_all
+                )
             if self.merge != "concat":
                 x = self.merged(x)
             if of_all:
@@ -313,6 +319,10 @@ class Recurrent(Module):
     def _masks(self) -> list[tuple[float, bool]]:
         """Return the probability of each mask that a layer draws, and whether it is one per sequence."""
         return []
+
+    def _plain_weights(self, layer: int) -> list[Variable | None]:
+        """Return the weights of a layer of a cell without inputs of rows."""
+        return [getattr(self, name) for name in self._of_layers[layer]]
 
     def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
         """Return the weights of a layer, and its inputs of rows, direction by direction."""
