@@ -39,9 +39,7 @@ class SkipGram(vr.nn.Module):
 
     def forward(self, words, neighbours):
         """Return the scores of some neighbours, `(words, neighbours)`, of each word."""
-        count, others = neighbours.shape
-        rows = self.neighbours(neighbours.ravel()).reshape(count, others, -1)
-        return (rows * self.words(words).reshape(count, 1, -1)).sum(axis=-1)
+        return (self.neighbours(neighbours) * self.words(words[:, None])).sum(axis=-1)
 
 
 def library_texts():
