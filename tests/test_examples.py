@@ -228,6 +228,26 @@ def test_attention_classify_shows_the_weights_that_it_used():
         np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
+def test_word_vectors_of_words_that_stand_together_are_near(tmp_path):
+    """Words of either of two groups stand among those of their group."""
+    rng, groups = np.random.default_rng(0), [["sun", "moon", "star", "sky"], ["bread", "salt", "soup", "milk"]]
+    texts = ({"text": " ".join(rng.choice(groups[k % 2], 2 + k % 9))} for k in range(200))
+    data = lines_of(tmp_path / "own.jsonl", texts)
+    done = run("word_vectors.py", "--data", data, "--words", 64, "--epochs", 20, "sun", "salt", "stone")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.partition("told apart")[2].split()[0]) > 0.65
+    for word, group in zip(["sun", "salt"], groups, strict=True):
+        nearest = done.stdout.partition(f"\n{word} ")[2].split()[:6:2]
+        assert sorted([word, *nearest]) == sorted(group)
+    assert "stone        is not among the 8 words" in done.stdout
+    bad = run("word_vectors.py", "--data", lines_of(tmp_path / "few.jsonl", [{"text": "a b"}]))
+    assert bad.stderr.startswith("Cannot use this file. ")
+    alone = run(
+        "word_vectors.py", "--data", lines_of(tmp_path / "alone.jsonl", ({"text": "ab"[k % 2]} for k in range(40)))
+    )
+    assert alone.stderr.rstrip().endswith("No held-out text has two frequent words near each other")
+
+
 @pytest.mark.parametrize("script", ["match_answers.py", "recommend.py"])
 def test_a_line_without_the_fields_is_named(script, tmp_path):
     data = lines_of(tmp_path / "bad.jsonl", [{"query": "a", "answer": "b", "items": []}, {"query": 1}])
