@@ -136,7 +136,7 @@ def _sequence(lines):
 
 
 def _worst(lines, mode):
-    """Return the ratio of the median operator and of the worst, or None of each without figures that count."""
+    """Return the ratio of the median operator and of the worst, or None of each without figures, or with doubtful."""
     found = {
         f"{line['operator']}, {line['lengths']}": None if disturbed(line) else best(line)
         for line in lines

@@ -88,7 +88,7 @@ class Case:
             "concat": ({"x": row, "z": row}, out),
             "pad": ({"x": row}, (*self.padded, WIDTH)),
             "unpad": ({"x": (*self.padded, WIDTH)}, row),
-            "ctc_loss": ({"x": (self.rows, CLASSES)}, sequence[:1]),
+            "ctc_loss": ({"logits": (self.rows, CLASSES)}, sequence[:1]),
             "linear_chain_crf": ({"emission": (self.rows, TAGS), "transition": (TAGS + 2, TAGS)}, sequence[:1]),
             "attention": (dict.fromkeys(("query", "key", "value"), heads), heads),
         }

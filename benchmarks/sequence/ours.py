@@ -71,7 +71,7 @@ def _call_of(case, inputs):
         "slice": lambda x: vr.sequence_slice(x, inputs.offset, inputs.length),
         "pad": lambda x: vr.sequence_pad(x)[0],
         "unpad": lambda x: vr.sequence_unpad(x, inputs.lengths),
-        "ctc_loss": lambda x: F.ctc_loss(F.log_softmax(x), labels, reduction="none"),
+        "ctc_loss": lambda logits: F.ctc_loss(F.log_softmax(logits), labels, reduction="none"),
         "linear_chain_crf": lambda emission, transition: vr.linear_chain_crf(emission, labels, transition),
         "attention": F.scaled_dot_product_attention,
     }[case.operator]

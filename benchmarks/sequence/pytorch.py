@@ -203,10 +203,10 @@ class Padded(Operator):
 
     concat = reverse = slice = moved
 
-    def ctc_loss(self, x):
+    def ctc_loss(self, logits):
         """Return the loss of each sequence."""
-        x = F.log_softmax(x, -1).transpose(0, 1)
-        return F.ctc_loss(x, self.labels, self.lengths, self.targets, reduction="none")
+        log_probs = F.log_softmax(logits, -1).transpose(0, 1)
+        return F.ctc_loss(log_probs, self.labels, self.lengths, self.targets, reduction="none")
 
     def linear_chain_crf(self, emission, transition):
         """Return minus the log-likelihood of each sequence: a loop over the steps of all."""
