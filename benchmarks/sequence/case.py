@@ -121,7 +121,6 @@ class Inputs:
     labels : a target of a quarter of its steps for each sequence, or a tag for each row
     targets : their lengths
     offset, length : the rows that `slice` takes of each sequence
-    index : the row of the input, or of both inputs one behind the other, that each row of the result is
     """
 
     def __init__(self, case):
@@ -134,7 +133,15 @@ class Inputs:
         of_ctc = case.operator == "ctc_loss"
         self.labels = rng.integers(1, CLASSES, self.targets.sum()) if of_ctc else rng.integers(0, TAGS, case.rows)
         self.offset, self.length = self.lengths // 4, np.array(case.out_lengths)
-        self.index = _index(case.operator, self)
+        self.operator = case.operator
+
+    @property
+    def index(self):
+        """The row of the input, or of both one behind the other, that each row of the result is; None of no movement.
+
+        It is made at each call, as for each batch: the next one has other lengths.
+        """
+        return _index(self.operator, self)
 
 
 def spans(starts, lengths):

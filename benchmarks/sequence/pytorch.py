@@ -63,11 +63,10 @@ class Rows(Operator):
     engine = "torch rows"
 
     def prepare(self):
-        """Make indices and masks."""
+        """Make offsets and a mask."""
         offsets = np.concatenate([[0], np.cumsum(self.inputs.lengths)])
         self.offsets = torch.from_numpy(offsets)
         self.inside = torch.arange(self.steps) < self.lengths[:, None]
-        self.index = None if self.inputs.index is None else torch.from_numpy(self.inputs.index)
 
     def expand(self, x):
         """Return the two rows of each sequence, again and again."""
@@ -88,7 +87,7 @@ class Rows(Operator):
 
     def moved(self, x):
         """Return rows that an index names."""
-        return x.index_select(0, self.index)
+        return x.index_select(0, torch.from_numpy(self.inputs.index))
 
     first_step = last_step = reverse = slice = moved
 

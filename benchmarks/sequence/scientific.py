@@ -6,16 +6,16 @@ from benchmarks.sequence.case import FUTURE, WINDOW, Inputs
 
 
 class Operator:
-    """An operator on rows; whatever follows from the lengths is made once."""
+    """An operator on rows; indices of rows are made at each call, whatever else follows from the lengths once."""
 
     def __init__(self, case, threads):
         self.inputs = inputs = Inputs(case)
-        self.lengths, self.index = inputs.lengths, inputs.index
+        self.lengths = inputs.lengths
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.inside = np.arange(case.padded[1]) < self.lengths[:, None]
         if case.operator in ("conv", "row_conv"):
             self.windows = _windows(self.starts, self.lengths, *WINDOWS[case.operator])
-        self.call = getattr(self, case.operator.replace(" ", "_")) if self.index is None else self.moved
+        self.call = getattr(self, case.operator.replace(" ", "_")) if inputs.index is None else self.moved
 
     def inference(self):
         """Return the result."""
@@ -27,7 +27,7 @@ class Operator:
 
     def moved(self, x, *others):
         """Return rows that an index names."""
-        return np.take(np.concatenate([x, *others]) if others else x, self.index, axis=0)
+        return np.take(np.concatenate([x, *others]) if others else x, self.inputs.index, axis=0)
 
     def expand(self, x):
         """Return the two rows of each sequence, again and again."""
