@@ -59,8 +59,8 @@ numbers, of 32 classes for `ctc_loss` (its `log_softmax` is in the step, and eac
 with masks, or without them where all lengths are equal: `scaled_dot_product_attention` with a mask of keys, `gather`
 where rows move, a loop over steps for `linear_chain_crf`. *torch rows* is what PyTorch has for rows without padding:
 `repeat_interleave`, `segment_reduce`, `index_select`, `pad_sequence`; *torch jagged* is `torch.nested` with layout
-jagged, *NumPy* `reduceat`, `repeat`, `take`, forward only. Their masks and indices stand ready, also those of `slice`,
-which we make of its offsets in each step. A dash is what an engine does not have, or computes wrongly: PyTorch 2.13 has
+jagged, *NumPy* `reduceat`, `repeat`, `take`, forward only. Indices of rows that move are made in each step, for the
+next batch has other lengths; masks, and the indices of *torch padded*, stand ready. A dash is what an engine does not have, or computes wrongly: PyTorch 2.13 has
 no gradient of a jagged sum, and a wrong one of a jagged softmax over the rows.
 """,
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
