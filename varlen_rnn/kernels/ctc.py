@@ -38,50 +38,77 @@ def may_skip(targets, first, state, blank):
 
 
 @body
-def run_forward(log_probs, begin, end, targets, first, states, blank, alpha, at):
-    """Fill the forward variables (steps, states) of a sequence; return minus the logarithm of all alignments."""
-    nothing = -log_probs.dtype.type(np.inf)
-    if begin == end:
-        return log_probs.dtype.type(0) if states == 1 else -nothing
-    for s in range(states):
-        alpha[at + s] = log_probs[begin, label_of(targets, first, s, blank)] if s < 2 else nothing
-    for row in range(begin + 1, end):
-        before, now = at + (row - 1 - begin) * states, at + (row - begin) * states
-        for s in range(states):
-            total = alpha[before + s]
-            if s > 0:
-                total = log_add(total, alpha[before + s - 1])
-            if may_skip(targets, first, s, blank):
-                total = log_add(total, alpha[before + s - 2])
-            alpha[now + s] = total + log_probs[row, label_of(targets, first, s, blank)]
-    last = at + (end - begin) * states - 1
-    return -(alpha[last] if states == 1 else log_add(alpha[last], alpha[last - 1]))
+def log_add_of_three(a, b, c):
+    """Return log(e**a + e**b + e**c)."""
+    most = a if a > b else b
+    most = c if c > most else most
+    less = most if most > -np.inf else type(most)(0)
+    return less + log(exp(a - less) + exp(b - less) + exp(c - less))
 
 
 @body
-def run_backward(log_probs, begin, end, targets, first, states, blank, alpha, at, loss, scale, d):
+def fill_skips(targets, first, states, blank, memory, skips):
+    """Write what a step over a state costs: nothing, or infinitely much; loops over states have no choices then."""
+    kind = type(memory[skips])
+    for s in range(states):
+        memory[skips + s] = kind(0) if may_skip(targets, first, s, blank) else -kind(np.inf)
+    memory[skips + states] = memory[skips + states + 1] = -kind(np.inf)
+
+
+@body
+def run_forward(log_probs, begin, end, targets, first, states, blank, memory, at):
+    """Fill the forward variables of a sequence; return minus the logarithm of all alignments.
+
+    A row of `memory` for each step, two numbers longer than there are states: states that do not exist stand in front.
+    """
+    nothing, width = -log_probs.dtype.type(np.inf), states + 2
+    if begin == end:
+        return log_probs.dtype.type(0) if states == 1 else -nothing
+    skips = at + (end - begin) * width
+    fill_skips(targets, first, states, blank, memory, skips)
+    over = memory[skips : skips + width]
+    for s in range(-2, states):
+        memory[at + 2 + s] = log_probs[begin, label_of(targets, first, s, blank)] if 0 <= s < 2 else nothing
+    for row in range(begin + 1, end):
+        here = at + (row - begin) * width
+        before, now = memory[here - width : here], memory[here : here + width]
+        now[0], now[1] = nothing, nothing
+        for s in range(states):
+            now[s + 2] = log_add_of_three(before[s + 2], before[s + 1], before[s] + over[s])
+        for s in range(states):
+            now[s + 2] += log_probs[row, label_of(targets, first, s, blank)]
+    last = at + (end - begin) * width - 1
+    return -(memory[last] if states == 1 else log_add(memory[last], memory[last - 1]))
+
+
+@body
+def run_backward(log_probs, begin, end, targets, first, states, blank, memory, at, loss, scale, d):
     """Subtract from `d` the share of each class at each step, times `scale`; `loss` is what `run_forward` gave.
 
-    The backward variables of two steps, in turns, stand behind the forward ones.
+    Behind the forward variables and the skips stand the backward variables of a step, and with the step's own
+    probabilities, each with states that do not exist behind it, and the shares.
     """
-    nothing = -log_probs.dtype.type(np.inf)
-    after = at + (end - begin) * states
+    nothing, width = -log_probs.dtype.type(np.inf), states + 2
+    skips = at + (end - begin) * width
+    over, now = memory[skips : skips + width], memory[skips + width : skips + 2 * width]
+    later, shares = memory[skips + 2 * width : skips + 3 * width], memory[skips + 3 * width : skips + 4 * width]
+    for s in range(width):
+        later[s] = nothing
     for row in range(end - 1, begin - 1, -1):
-        now, later = after + (row % 2) * states, after + ((row + 1) % 2) * states
+        if row == end - 1:
+            for s in range(states):
+                now[s] = log_probs.dtype.type(0) if s >= states - 2 else nothing
+        else:
+            for s in range(states):
+                now[s] = log_add_of_three(later[s], later[s + 1], later[s + 2] + over[s + 2])
+        here = at + (row - begin) * width + 2
+        forward = memory[here : here + states]
         for s in range(states):
-            if row == end - 1:
-                total = log_probs.dtype.type(0) if s >= states - 2 else nothing
-            else:
-                total = alpha[later + s] + log_probs[row + 1, label_of(targets, first, s, blank)]
-                if s + 1 < states:
-                    step = alpha[later + s + 1] + log_probs[row + 1, label_of(targets, first, s + 1, blank)]
-                    total = log_add(total, step)
-                if s + 2 < states and may_skip(targets, first, s + 2, blank):
-                    step = alpha[later + s + 2] + log_probs[row + 1, label_of(targets, first, s + 2, blank)]
-                    total = log_add(total, step)
-            alpha[now + s] = total
-            share = exp(alpha[at + (row - begin) * states + s] + total + loss)
-            d[row, label_of(targets, first, s, blank)] -= share * scale
+            shares[s] = exp(forward[s] + now[s] + loss)
+        for s in range(states):
+            label = label_of(targets, first, s, blank)
+            d[row, label] -= shares[s] * scale
+            later[s] = now[s] + log_probs[row, label]
 
 
 @body
@@ -119,10 +146,10 @@ def places_of(offsets, target_offsets):
     Examples
     --------
     >>> places_of(np.array([0, 2, 5]), np.array([0, 1, 1]))
-    array([ 0, 12, 17])
+    array([ 0, 30, 51])
     """
-    states = 2 * np.diff(target_offsets) + 1
-    return np.concatenate([[0], np.cumsum((np.diff(offsets) + 2) * states)])
+    widths = 2 * np.diff(target_offsets) + 3
+    return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
