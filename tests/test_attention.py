@@ -17,6 +17,7 @@ LENGTHS = {
 }
 WINDOWS = {"all": (None, None), "causal": (None, 0), "narrow": (3, 2), "of the future": (-2, 5), "none": (0, -1)}
 SIZES = [(1, 5, 3), (2, 16, 33)]
+WEIGHT = np.array([1.0, -2.0, 0.5, 3.0])
 by_lengths = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 by_window = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 
@@ -163,6 +164,35 @@ def test_several_heads_are_those_of_pytorch(sizes):
         np.testing.assert_allclose(np.asarray(y)[ends[0][i] : ends[0][i + 1]], wanted[0].detach().numpy(), rtol=1e-9)
 
 
+def test_queries_without_a_lod_are_one_per_sequence():
+    """As the states of a recurrence, whose step attends to the words of a sentence."""
+    q, k, v = drawn(([1, 1, 1], [3, 0, 4]), (2, 5, 3))
+    wanted = F.scaled_dot_product_attention(q, k, v)
+    got = F.scaled_dot_product_attention(np.asarray(q), k, v)
+    assert got.lod() == []
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 4)), [[2, 1], [1, 3, 2]])
+
+    def step(sentence, h):
+        h = (
+            h * 0.5
+            + F.scaled_dot_product_attention(h, sentence, sentence)
+            + F.additive_attention(h, sentence, sentence, WEIGHT)
+        )
+        return h, h
+
+    y, _ = vr.nn.DynamicRNN(step, level=0)(x, [np.ones((2, 4))])
+    rows, h = np.asarray(x), np.ones((2, 4))
+    for sentence, document, (begin, end) in ((0, 0, (0, 1)), (1, 0, (1, 4)), (2, 1, (4, 6))):
+        words = rows[begin:end]
+        scores = words @ h[document] / 2, np.tanh(words + h[document]) @ WEIGHT
+        shares = [np.exp(score) / np.exp(score).sum() for score in scores]
+        h[document] = h[document] * 0.5 + sum(shares) @ words
+        np.testing.assert_allclose(np.asarray(y)[sentence], h[document], rtol=1e-12)
+    with pytest.raises(vr.LoDError, match="key: expected 2 sequences, as the queries, got 3"):
+        F.scaled_dot_product_attention(np.asarray(q)[:2], k, v)
+
+
 def test_self_attention_in_one_product_is_that_in_three():
     layer = vr.nn.MultiheadAttention(8, 2, dtype=np.float64)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 8)), [[2, 3]])
@@ -176,7 +206,7 @@ X = vr.create_lod_tensor(np.ones((5, 2, 4)), [[2, 3]])
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((np.ones((5, 4)), X, X), "query: expected at least one level"),
+        ((X, np.ones((5, 2, 4)), X), "key: expected at least one level"),
         ((X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[5]]), X), "key: expected 2 sequences, as the queries, got 1"),
         ((X, X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[3, 2]])), "value: expected the sequences of key"),
         ((X, vr.create_lod_tensor(np.ones((5, 2, 3)), [[2, 3]]), X), r"key: expected rows of \(2, 4\), as query"),

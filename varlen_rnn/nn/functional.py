@@ -57,6 +57,7 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : Variable, shape `(queries, heads, depth)`, or `(queries, depth)` of one head
+        Without a LoD, one for each sequence of `key`, as a state is.
     key : Variable, shape `(keys, heads, depth)`
         Of as many sequences as `query`, of any lengths; the last levels count.
     value : Variable, shape `(keys, heads, depth of values)`
@@ -116,6 +117,7 @@ def additive_attention(
     Parameters
     ----------
     query : Variable, shape `(queries, features)`
+        Without a LoD, one for each sequence of `key`, as a state is.
     key : Variable, shape `(keys, features)`
         Of as many sequences as `query`, of any lengths; the last levels count.
     value : Variable, shape `(keys, columns)`

@@ -39,8 +39,12 @@ def attend(query, key, value, scale: float | None = None, left: int | None = Non
 
 
 def _operands(query, key, value, op=_NAME):
-    """Return the rows of queries, keys and values, and the offsets of queries and keys."""
-    offsets, of_keys = levels_of(query.structure)[-1], levels_of(key.structure)[-1]
+    """Return the rows of queries, keys and values, and the offsets of queries and keys.
+
+    Queries without a LoD are one for each sequence.
+    """
+    of_keys = levels_of(key.structure)[-1]
+    offsets = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
     if len(offsets) != len(of_keys):
         expected = f"{len(offsets) - 1} sequences, as the queries"
         raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1)
@@ -60,7 +64,6 @@ def _constants(query, scale, left, right):
 @attend.infer
 def _infer(query, key, value, scale, left, right):
     check_float(_NAME, query=query, key=key, value=value)
-    check_lod_level(_NAME, "query", query)
     check_lod_level(_NAME, "key", key)
     ranks = [len(spec.shape) for spec in (query, key, value)]
     if ranks not in ([2] * 3, [3] * 3):
@@ -104,6 +107,7 @@ def _examples(rng):
     key, value = (LoDTensor(rng.standard_normal((9, *element)), keys) for element in ((2, 3), (2, 2)))
     yield [rows(rng, 2, 3), key, value], {"scale": None, "left": None, "right": None}
     yield [rows(rng, 2, 3), key, value], {"scale": 0.5, "left": None, "right": 0}
+    yield [rng.standard_normal((4, 2, 3)), key, value], {"scale": None, "left": None, "right": None}
     x = rows(rng, 4)
     yield [x, x, rows(rng, 3)], {"scale": None, "left": 1, "right": 1}
 
@@ -138,8 +142,7 @@ def _window(left, right):
 @attend_additively.infer
 def _infer_additive(query, key, value, weight, left, right):
     check_float(_ADDITIVE, query=query, key=key, value=value, weight=weight)
-    for name, given in (("query", query), ("key", key)):
-        check_lod_level(_ADDITIVE, name, given)
+    check_lod_level(_ADDITIVE, "key", key)
     for name, given in (("query", query), ("key", key), ("value", value)):
         check_rank(_ADDITIVE, name, given, 2)
     check_rank(_ADDITIVE, "weight", weight, 1)
@@ -169,5 +172,6 @@ def _examples_of_additive(rng):
     keys = LoD.from_lengths([[0, 3, 2, 4]])
     key, value = (LoDTensor(rng.standard_normal((9, width)), keys) for width in (3, 2))
     yield [rows(rng, 3), key, value, rng.standard_normal(3)], {"left": None, "right": None}
+    yield [rng.standard_normal((4, 3)), key, value, rng.standard_normal(3)], {"left": None, "right": None}
     x = rows(rng, 4)
     yield [x, x, rows(rng, 3), rng.standard_normal(4)], {"left": 1, "right": 0}
