@@ -154,9 +154,9 @@ class Recurrent(Module):
                 for name, shape in shapes.items():
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
-        self._names = tuple(shapes)
-        # One list per layer: to put names together at each call takes as long as a small layer's product.
-        self._of_layers = [[n + suffix for suffix in self.suffixes(k) for n in self._names] for k in range(num_layers)]
+        # To put names together at each call takes as long as a small layer's product.
+        endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
+        self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
 
     def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the parameters of a layer and direction."""
@@ -194,7 +194,7 @@ class Recurrent(Module):
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
-        return [getattr(self, name + suffix) for name in self._names]
+        return [getattr(self, name) for name in self._named[suffix]]
 
     def merged(self, y: Variable) -> Variable:
         """Return what becomes of the columns of all directions, side by side."""
@@ -284,7 +284,7 @@ class Recurrent(Module):
             of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
-            weights = self._weights(layer, x, given) if self.cell.rows else self._plain_weights(layer)
+            weights = self._weights(layer, x, given)
             cell, keep, reverse = self.cell.name, grad_enabled(), self._reverse
             if self.recompute and not of_all and keep:
                 every = 0 if self.recompute is True else self.recompute
@@ -320,17 +320,15 @@ class Recurrent(Module):
         """Return the probability of each mask that a layer draws, and whether it is one per sequence."""
         return []
 
-    def _plain_weights(self, layer: int) -> list[Variable | None]:
-        """Return the weights of a layer of a cell without inputs of rows."""
-        return [getattr(self, name) for name in self._of_layers[layer]]
-
     def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
         """Return the weights of a layer, and its inputs of rows, direction by direction."""
         found: list[Variable | None] = []
         for suffix in self.suffixes(layer):
             found += self.weights(suffix)
+            if not self.cell.rows:
+                continue
             found += given
-            for p, per_sequence in self._masks() if self.cell.rows else ():
+            for p, per_sequence in self._masks():
                 with no_grad():
                     mask = apply(
                         "row_mask", x, p=p, units=self.hidden_size, per_sequence=per_sequence, training=self.training
