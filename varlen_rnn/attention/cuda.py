@@ -19,7 +19,7 @@ def dot(a, row, b, other, column, count):
 
 @body
 def score(q, row, k, key, column, count, weight, scale):
-    """Return the score of a query and a key, times a scale: additive where features have a weight, else a dot product."""
+    """Return the scaled score of a query and a key: additive where features have a weight, else a dot product."""
     if weight.shape[0] == 0:
         return dot(q, row, k, key, column, count) * scale
     total = q.dtype.type(0)
