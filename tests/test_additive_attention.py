@@ -166,3 +166,14 @@ def test_on_every_device(device, window, dtype, tolerance):
                 sides.append((attend_additively(*exact, *ends, *window) * d).sum())
                 of[at] = before
             np.testing.assert_allclose(device.get(mine)[at], (sides[0] - sides[1]) / 2e-6, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.twins
+def test_the_scale_multiplies_scores_on_every_device(device):
+    given = drawn(LENGTHS["empty ones"])
+    *arrays, weight = [device.put(np.asarray(x)) for x in given]
+    ends = [np.asarray(x.lod()[0]) for x in given[:2]]
+    double = device.put(2 * np.asarray(given[3]))
+    found = attention.forward(*arrays, *ends, 1, 2.0, weight=weight)
+    for mine, wanted_one in zip(found, attention.forward(*arrays, *ends, 1, 1.0, weight=double), strict=True):
+        np.testing.assert_array_equal(device.get(mine), device.get(wanted_one))

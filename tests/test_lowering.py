@@ -388,3 +388,22 @@ def test_cells_that_cannot_be_parts_of_a_fused_step_say_why():
     layer = vr.nn.DynamicRNN(lambda x, h: (cell(x) + h,) * 2)
     layer(rows([2, 1], np.float64), [np.zeros((2, HIDDEN))])
     assert "each of its states must be one of the step's" in layer.explain()
+
+
+def joined_along_rows(x, h, product, end):
+    """Next to rows of another axis, the columns are not where those of rows are."""
+    both = [part.reshape(1, -1, HIDDEN) for part in (x @ product, h)]
+    h = F.tanh(F.concat(both, axis=1).reshape(-1, 2 * HIDDEN) @ end)
+    return h, h
+
+
+def test_what_a_step_reshapes_to_three_axes_is_joined_along_its_own(interpreted):
+    rng = np.random.default_rng(3)
+    weights = [vr.Variable(rng.standard_normal(shape)) for shape in ((FEATURES, HIDDEN), (2 * HIDDEN, HIDDEN))]
+    found = []
+    for _ in range(2):
+        layer = vr.nn.DynamicRNN(lambda x, h: joined_along_rows(x, h, *weights))
+        found.append(np.asarray(layer(rows([3, 2, 2], np.float64), [np.zeros((3, HIDDEN))])[0]))
+        assert len(found) == 2 or "another axis" in layer.explain()
+        interpreted()
+    np.testing.assert_array_equal(*found)

@@ -61,7 +61,8 @@ where rows move, a loop over steps for `linear_chain_crf`. *torch rows* is what 
 `repeat_interleave`, `segment_reduce`, `index_select`, `pad_sequence`; *torch jagged* is `torch.nested` with layout
 jagged, *NumPy* `reduceat`, `repeat`, `take`, forward only. Indices of rows that move are made in each step, for the
 next batch has other lengths; masks, and the indices of *torch padded*, stand ready. A dash is what an engine does not
-have, or computes wrongly: PyTorch 2.13 has no gradient of a jagged sum, and a wrong one of a jagged softmax over rows.
+have, or computes wrongly: PyTorch 2.13 has no gradient of a jagged sum, and a wrong one of a jagged softmax over the
+rows.
 """,
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
 in random order, sequences cut at 1,000 tokens.

@@ -1,6 +1,7 @@
 """PyTorch on sequences of unequal length: padded with masks, on rows alone, and in nested tensors of layout jagged.
 
-The batch stands ready in the form of each, with its masks and indices: none of them is part of a step.
+The batch stands ready in the form of each, with its masks and the indices of padded batches; those of rows that move
+are made in each step.
 """
 
 import numpy as np

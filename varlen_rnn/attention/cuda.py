@@ -19,13 +19,13 @@ def dot(a, row, b, other, column, count):
 
 @body
 def score(q, row, k, key, column, count, weight, scale):
-    """Return the score of a query and a key: additive where features have a weight, else a dot product."""
+    """Return the scaled score of a query and a key: additive where features have a weight, else a dot product."""
     if weight.shape[0] == 0:
         return dot(q, row, k, key, column, count) * scale
     total = q.dtype.type(0)
     for j in range(count):
         total += weight[j] * tanh(q[row, column + j] + k[key, column + j])
-    return total
+    return total * scale
 
 
 @body

@@ -208,6 +208,7 @@ class _Lowering:
         """Return a trace of the step, and the numbers of its next states, the output first."""
         self.trace, self.names, self.vectors = Trace(), names, []
         self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
+        self.of_layers = set[int]()  # (1, rows, units), as layers take states: other operators read other axes
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
@@ -224,11 +225,14 @@ class _Lowering:
 
     def _interpret_one(self, number, op, attrs, inputs, outputs):
         where = f"operator {number}, {op.type}"
+        if op.type not in ("recurrent", "reshape") and not self.of_layers.isdisjoint(inputs):
+            raise Refused(f"{where}: reads the state of a layer, which has another axis: reshape it to rows")
         if op.type == "split" and attrs["axis"] in (1, -1):
             self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
             return
         if op.type == "recurrent":
             self.values.update(zip(outputs[1:], self._cell(where, attrs, inputs), strict=False))
+            self.of_layers.update(outputs[1:])
             return
         if op.type == "matmul":
             value = self._product(where, attrs["transposed"], *inputs)
@@ -240,6 +244,7 @@ class _Lowering:
             value = self._blocks(where, inputs[0])
         elif op.type == "reshape":
             value = self._reshaped(where, attrs["shape"], inputs[0])
+            self.of_layers.update(outputs if len(attrs["shape"]) == 3 else ())
         elif op.type == "fill_constant" and attrs["shape"] == ():
             value = [float(attrs["value"])]
         elif op.type == "assign":
@@ -356,6 +361,8 @@ class _Lowering:
             if any(block is _INPUT for block in value):
                 raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
             return value
+        if place not in self.numbers:
+            raise Refused(f"{where}: of a layer of one step, only its states can be read")
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:

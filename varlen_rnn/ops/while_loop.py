@@ -23,9 +23,9 @@ _NAME = "while_loop"
 def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Sequence[Rows]) -> list[Variable]:
     """Run `body` on some variables as long as `cond` holds for them; return the last ones.
 
-    At once, it is the loop of Python, and gradients pass through it.  In a program, `cond` and `body` are called once,
-    with variables that have no values, and the operators that they apply are run again and again; such a loop has no
-    gradient: it decodes, or searches.
+    At once, it is the loop of Python, and gradients pass through it.  In a program, or in a step of `nn.DynamicRNN`,
+    `cond` and `body` are called once, with variables that have no values, and the operators that they apply are run
+    again and again; such a loop has no gradient: it decodes, or searches.
 
     Parameters
     ----------
