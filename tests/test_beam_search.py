@@ -158,6 +158,7 @@ WRONG = {
     "level": (lambda: vr.beam_search(IDS, HAD, None, X, 2, 0, level=1), vr.LoDError, "a LoD with level 1"),
     "beam": (lambda: vr.beam_search(IDS, HAD, None, X, 0, 0), vr.OutOfRangeError, "beam_size: expected at least 1"),
     "rows": (lambda: vr.beam_search(IDS[:2], HAD, None, X, 2, 0), vr.ShapeError, "pre_ids"),
+    "end": (lambda: vr.beam_search(IDS, HAD, None, X, 2, 2**63), vr.OutOfRangeError, "end_id: expected a number"),
     "ids": (lambda: vr.beam_search(IDS, HAD, IDS, X, 2, 0), vr.ShapeError, "beam_search, ids"),
     "types": (lambda: vr.beam_search(HAD, HAD, None, X, 2, 0), vr.DTypeError, "pre_ids: expected integers"),
     "no steps": (lambda: vr.beam_search_decode([], [], 2, 0), vr.ShapeError, "at least one step"),

@@ -217,3 +217,11 @@ IDS, STEPS = ids_of([2, 3], 0), steps_of([2, 3])
 def test_errors_say_what_is_wrong(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_ids_that_int64_has_not_are_told():
+    """As int64, 2**64 - 1 would be -1."""
+    lod = [[0, 1]]
+    given = vr.LoDTensor(np.array([2**64 - 1], np.uint64), lod), vr.LoDTensor(np.array([-1]), lod)
+    with pytest.raises(vr.OutOfRangeError, match="edit_distance, input: expected ids that int64 has"):
+        vr.edit_distance(*given)

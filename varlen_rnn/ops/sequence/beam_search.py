@@ -62,7 +62,7 @@ def beam_search(
     Notes
     -----
     They stand in the order of the hypotheses that they continue, then the best first.  Of equal scores, those of an
-    earlier hypothesis, and of an earlier candidate, are better; in Fluid, those of a later one.
+    earlier hypothesis, and of an earlier candidate, are better; in Fluid, those of a later one.  NaN is worse than all.
 
     Examples
     --------
@@ -135,12 +135,18 @@ def _infer(pre_ids, pre_scores, scores, ids, beam_size, end_id, level, is_accumu
         raise ShapeError(f"{name}, scores", expected="at least one candidate", got=f"shape {scores.shape}")
     if beam_size < 1:
         raise OutOfRangeError(f"{name}, beam_size", expected="at least 1", got=beam_size)
+    _check_end(name, end_id)
     for what, given in (("pre_ids", pre_ids), ("pre_scores", pre_scores)):
         if given.shape[1:] not in ((), (1,)) or not given.shape or not _may_be(given.shape[0], scores.shape[0]):
             raise ShapeError(f"{name}, {what}", expected=f"({scores.shape[0]},)", got=given.shape)
     if ids is not None and not (len(ids.shape) == 2 and all(map(_may_be, ids.shape, scores.shape))):
         raise ShapeError(f"{name}, ids", expected=f"shape {scores.shape}, as scores", got=ids.shape)
     return [TensorSpec((-1,), _INT64, 2), TensorSpec((-1,), scores.dtype, 2), TensorSpec((-1,), _INT64)]
+
+
+def _check_end(op, end_id):
+    if not -(2**63) <= end_id < 2**63:
+        raise OutOfRangeError(f"{op}, end_id", expected="a number that int64 has", got=end_id)
 
 
 def _may_be(size, other):
@@ -270,6 +276,7 @@ class _Texts:
 @_decode.infer
 def _infer_decode(*steps, beam_size, end_id):
     name = "beam_search_decode"
+    _check_end(name, end_id)
     if not steps or len(steps) % 2:
         raise ShapeError(name, expected="as many steps of ids as of scores", got=f"{len(steps)} inputs")
     ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]

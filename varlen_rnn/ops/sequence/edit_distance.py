@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError
+from varlen_rnn.errors import LoDError, OutOfRangeError
 from varlen_rnn.kernels.edit_distance import edit_distance as fill_distances
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import per_input_element
@@ -55,7 +55,7 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
     if len(offsets) != len(ends):
         expected = f"{len(offsets) - 1} sequences, as input"
         raise LoDError("edit_distance, label", expected=expected, got=len(ends) - 1)
-    ids, labels = (x.data.reshape(-1).astype(np.int64) for x in (input, label))
+    ids, labels = (_as_int64(name, x.data.reshape(-1)) for name, x in (("input", input), ("label", label)))
     distances, lengths = np.empty(len(offsets) - 1, np.int64), np.diff(ends)
     if normalized and (lengths == 0).any():
         got, hint = f"none in sequence {lengths.argmin()}", "normalized=False returns numbers of edits"
@@ -63,6 +63,12 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
     fill_distances(ids, offsets, labels, ends, np.empty(len(labels) + len(distances), np.int64), distances)
     result = (distances / lengths if normalized else distances).astype(np.float32)
     return LoDTensor.wrap(result, LoD(above) if above else NO_LOD), LoDTensor.wrap(np.array(len(distances)))
+
+
+def _as_int64(name, ids):
+    if ids.dtype == np.uint64 and ids.size and ids.max() >= 2**63:
+        raise OutOfRangeError(f"edit_distance, {name}", expected="ids that int64 has", got=ids.max())
+    return ids.astype(np.int64)
 
 
 @edit_distance.infer
