@@ -54,6 +54,16 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["again"].shape == ()
 
 
+def test_the_page_on_sequences():
+    names = names_after(ROOT / "docs" / "sequences.md")
+    assert names["documents"].shape == (2, 8)
+    assert names["layer"].explain().endswith("on all steps at once: recurrent, sequence_pool")
+    assert names["source_after"].lod() == [[0, 4, 6]]
+    assert names["y"].shape == (5, 32)
+    assert names["doubled"].lod() == [[0, 128, 192]]
+    assert int(names["turns"]) == 6
+
+
 def test_the_page_on_layers():
     names = names_after(ROOT / "docs" / "layers.md")
     assert names["both"](names["x"])[0].shape == (5, 16)
