@@ -1,5 +1,6 @@
 """How the parts of a loop become part of it before anything is compiled."""
 
+import functools
 from collections import Counter
 
 from numba.core import compiler, compiler_machinery, ir, ir_utils, untyped_passes
@@ -22,10 +23,18 @@ class InlineParts(untyped_passes.InlineInlinables):
             return False
         function = called.value.py_func
         written = compiler.run_frontend(function)
+        for part in written.blocks.values():  # made for this call alone: Numba need not copy them, names and all
+            part.__deepcopy__ = functools.partial(_itself, part)
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
+        for _, part in blocks:
+            vars(part).pop("__deepcopy__", None)
         _forget_parameters(dict(blocks[1:]))  # the first one is what comes after the call
         work_list.extend(blocks)
         return True
+
+
+def _itself(block, memo):
+    return block
 
 
 def _forget_parameters(blocks):
