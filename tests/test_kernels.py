@@ -104,6 +104,34 @@ def test_runs_of_rows_are_copied(dtype, features):
         assert np.array_equal(out, expected)
 
 
+def test_rows_between_runs_are_filled():
+    for places, lengths in (((0, 3), (2, 1)), ((1, 1, 4), (0, 2, 1)), ((), ()), ((0,), (6,)), ((6,), (0,))):
+        out, expected = values((6, 2), np.float32, 0), values((6, 2), np.float32, 0)
+        oracle.fill_between_runs(places, lengths, 0.5, expected)
+        rows.fill_between_runs(np.array(places, np.int64), np.array(lengths, np.int64), np.float32(0.5), out)
+        assert np.array_equal(out, expected)
+
+
+def test_what_a_sequence_has_not_is_found():
+    fit = [((0, 0, 0), (2, 0, 3)), ((2, 0, 3), (0, 0, 0))]
+    beyond = [((0, 1, 0), (0, 0, 0)), ((0, 0, 2), (2, 0, 2)), ((0, 0, 2**62), (0, 0, 2**62))]
+    negative = [((-1, 0, 0), (1, 0, 0)), ((0, 0, 0), (0, 0, -1))]
+    for begins, lengths in fit + beyond + negative:
+        offsets, given = np.array([0, 2, 2, 5]), (np.array(begins), np.array(lengths))
+        assert rows.first_beyond(offsets, *given) == oracle.first_beyond(offsets, begins, lengths)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_copies_of_sequences_are_summed(dtype):
+    for lengths, times in (((2, 0, 3), (3, 5, 0)), ((1, 1), (100, 1)), ((), ()), ((0,), (3,)), ((2,), (200,))):
+        offsets, times = np.cumsum([0, *lengths]), np.array(times, np.int64)
+        x = values((int(np.dot(np.diff(offsets), times)), 3), dtype, 0)
+        out, expected = np.empty((offsets[-1], 3), dtype), np.empty((offsets[-1], 3), dtype)
+        oracle.sum_copies(x, offsets, times, expected)
+        pool.sum_copies(x, offsets, times, out)
+        np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.float32 else 1e-12)
+
+
 def test_repeated_rows_add_in_the_order_of_appearance(device):
     out = device.put(np.zeros((1, 2), np.float32))
     rows.scatter_add_rows(

@@ -114,8 +114,14 @@ class LoD(Frozen):
         return cls([offsets_of(level, number) for number, level in enumerate(as_levels(lengths))])
 
     @classmethod
-    def _trusted(cls, levels: Iterable[np.ndarray]) -> LoD:
-        """Return a LoD of levels that are known to be valid: int64, read-only."""
+    def trusted(cls, levels: Iterable[np.ndarray]) -> LoD:
+        """Return a LoD of levels that are known to be valid, int64 and read-only: nothing is checked.
+
+        Examples
+        --------
+        >>> LoD.trusted([read_only(np.array([0, 2]))]).num_rows
+        2
+        """
         lod = cls.__new__(cls)
         lod._set(tuple(levels))
         return lod
@@ -165,7 +171,7 @@ class LoD(Frozen):
             part = offsets[first : last + 1]
             levels.append(read_only(part - part[0]))
             first, last = int(part[0]), int(part[-1])
-        return LoD._trusted(levels), first, last
+        return LoD.trusted(levels), first, last
 
     def __len__(self) -> int:
         return self.num_levels
@@ -183,7 +189,7 @@ class LoD(Frozen):
         return f"LoD({self.offsets()})"
 
 
-NO_LOD = LoD._trusted(())
+NO_LOD = LoD.trusted(())
 
 
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
@@ -191,6 +197,17 @@ def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -
     found = lod._cache.get(key)
     # One call of C: of two threads that made it at once, both get what the first one put there.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found
+
+
+def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T]) -> T:
+    """Return what `make()` returned for `key` and this very `other`, often a second LoD; of several, the last stays.
+
+    What is made for two LoDs together would fill the memory of the one that lives longer, were all of it kept.
+    """
+    found = lod._cache.get(key)
+    if found is None or found[0] is not other:
+        found = lod._cache[key] = other, make()
+    return found[1]
 
 
 def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
@@ -216,7 +233,7 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
         # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
         levels.append(read_only(joined))
-    return LoD._trusted(levels), indices
+    return LoD.trusted(levels), indices
 
 
 def _getter(path: str, doc: str) -> Any:

@@ -33,6 +33,26 @@ def copy_runs(table, starts, places, lengths, out):
         out[place : place + length] = table[start : start + length]
 
 
+def first_beyond(offsets, begins, lengths):
+    ends = [begin + length for begin, length in zip(begins, lengths, strict=True)]
+    inside = [0 <= b <= e <= n for b, e, n in zip(begins, ends, np.diff(offsets), strict=True)]
+    return inside.index(False) if False in inside else -1
+
+
+def fill_between_runs(places, lengths, value, out):
+    outside = set(range(len(out))).difference(*(range(p, p + n) for p, n in zip(places, lengths, strict=True)))
+    out[sorted(outside)] = value
+
+
+def sum_copies(x, offsets, times, out):
+    place = 0
+    for i, n in enumerate(times):
+        length = offsets[i + 1] - offsets[i]
+        copies = x[place : place + n * length].reshape(n, length, x.shape[1])
+        out[offsets[i] : offsets[i + 1]] = copies.sum(axis=0)
+        place += n * length
+
+
 def scatter_add_rows(values, ids, out):
     for k, row in enumerate(ids):
         out[row] += values[k]

@@ -66,6 +66,36 @@ def pool_sum_cpu(x, offsets, scale, out):
             out[i, j] *= scale[i]
 
 
+@cpu_kernel
+def sum_copies(x, offsets, times, out):
+    """Compute the sums over copies of sequences: the gradient of sequence i, which `x` holds `times[i]` times.
+
+    The order and the precision of the sums are those of `kernels.sums`.  No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, on the host
+        Copies of a sequence stand behind each other.
+    offsets : (num_sequences + 1,) int64, in rows of `out`
+    times : (num_sequences,) int64
+    out : (offsets[-1], features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((3, 1))
+    >>> sum_copies(np.arange(6.0).reshape(6, 1), np.array([0, 2, 3]), np.array([2, 2]), out)
+    >>> out.ravel()
+    array([2., 4., 9.])
+    """
+    place = 0
+    for i in range(times.shape[0]):
+        begin, length = offsets[i], offsets[i + 1] - offsets[i]
+        copies = x[place : place + length * times[i]].reshape(times[i], length * x.shape[1])
+        sum_sequence(copies, 0, times[i], out[begin : begin + length].reshape(1, length * x.shape[1]), 0)
+        place += length * times[i]
+
+
 @cuda_kernel
 def pool_sum_cuda(x, offsets, scale, out):
     """Twin of `pool_sum_cpu`."""

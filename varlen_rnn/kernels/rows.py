@@ -112,6 +112,58 @@ def copy_runs(table, starts, places, lengths, out):
 
 
 @cpu_kernel
+def first_beyond(offsets, begins, lengths):
+    """Return the first sequence that has not rows `begins[i]` to `begins[i] + lengths[i]`; -1 if all have.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    offsets : (num_sequences + 1,) int64
+    begins, lengths : (num_sequences,) int64, any numbers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> first_beyond(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 4]))
+    1
+    """
+    for i in range(begins.shape[0]):
+        available = offsets[i + 1] - offsets[i]
+        if begins[i] < 0 or lengths[i] < 0 or begins[i] > available or lengths[i] > available - begins[i]:
+            return i
+    return -1
+
+
+@cpu_kernel
+def fill_between_runs(places, lengths, value, out):
+    """Set the rows of `out` that are in no run: neither run has its rows `places[i]` to `places[i] + lengths[i]`.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    places, lengths : (runs,) int64, ascending and apart
+    value : the data type of `out`
+    out : (rows, features) C-contiguous, on the host; written between runs
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.ones((4, 1)); fill_between_runs(np.array([0, 2]), np.array([1, 1]), 0.0, out); out.ravel()
+    array([1., 0., 1., 0.])
+    """
+    row = 0
+    for i in range(places.shape[0] + 1):
+        end = places[i] if i < places.shape[0] else out.shape[0]
+        for r in range(row, end):
+            for j in range(out.shape[1]):
+                out[r, j] = value
+        if i < places.shape[0]:
+            row = end + lengths[i]
+
+
+@cpu_kernel
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; what a row of `out` holds is the first summand of its sum.
 

@@ -2,26 +2,52 @@
 
 import numpy as np
 
+from varlen_rnn.device import empty
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, take_sequences
+from varlen_rnn.kernels.pool import sum_copies
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved
-from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.ops.sequence.movement import check_moved, flat
+from varlen_rnn.ops.sequence.taken import rows_taken
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 
 
-def _expanded(x, y, ref_level):
-    """Return the LoD of the result, and the row of `x` that each of its rows is."""
-    times = np.diff(levels_of(y.structure)[ref_level])
+def _times(x, y, ref_level):
+    """Return how often each sequence, or row, of `x` stands in the result."""
+    offsets = levels_of(y.structure)[ref_level]
+    times = offsets[1:] - offsets[:-1]
     entries = x.num_elements(0) if x.num_levels else len(x.data)
     if entries != len(times):
         what = "sequences" if x.num_levels else "rows"
         expected = f"{len(times)} {what}, as level {ref_level} of y has sequences"
         raise LoDError("sequence_expand, x", expected=expected, got=entries)
+    return times
+
+
+def _expanded(x, y, ref_level):
+    """Return the LoD of the result, and the row of `x` that each of its rows is."""
+    times = _times(x, y, ref_level)
+    return remember_last(y.structure, ("expanded", ref_level), x.structure, lambda: _copies(x.structure, times))
+
+
+def _copies(lod, times):
+    """Return the LoD of sequences, or rows, that stand so many times behind each other, and the row that each is."""
     indices = np.repeat(np.arange(len(times)), times)
-    return take_sequences(x.structure, indices) if x.num_levels else (NO_LOD, indices)
+    return take_sequences(lod, indices) if lod.num_levels else (NO_LOD, indices)
+
+
+def _sum_of_copies(like, lod, d_out, times, name):
+    """Return the gradient of rows, of whose sequences, or rows where they have no LoD, `d_out` has copies."""
+    offsets = lod.rows_of_level(0) if lod.num_levels else np.arange(len(times) + 1)
+    count = int(np.dot(np.diff(offsets), times))
+    if not d_out.shape or len(d_out.data) != count:
+        raise ShapeError(f"{name}, d_out", expected=f"{count} rows", got=f"shape {d_out.shape}")
+    d_rows = flat(d_out.data)
+    d_x = empty((len(like.data), d_rows.shape[1]), d_rows)
+    sum_copies(d_rows, offsets, times, d_x)
+    return like.like(d_x.reshape(like.shape))
 
 
 @operator(cost=nothing)
@@ -71,14 +97,7 @@ def _infer(x, y, ref_level):
 
 @sequence_expand.backward("x")
 def _backward(x, y, d_out, ref_level):
-    _, index = _expanded(x, y, ref_level)
-    return x.like(rows_taken_grad(_of_rows(d_out, len(index), "sequence_expand_grad"), index, len(x.data)))
-
-
-def _of_rows(d_out, count, name):
-    if not d_out.shape or len(d_out.data) != count:
-        raise ShapeError(f"{name}, d_out", expected=f"{count} rows", got=f"shape {d_out.shape}")
-    return d_out.data
+    return _sum_of_copies(x, x.structure, d_out, _times(x, y, ref_level), "sequence_expand_grad")
 
 
 @sequence_expand.examples
@@ -114,15 +133,22 @@ def sequence_expand_as(x, y):
 
     Source: the operator `sequence_expand_as` of PaddlePaddle Fluid, which takes `y` of one level.
     """
-    return LoDTensor.wrap(rows_taken(x.data, _row_of_sequence(x, y)), y.structure)
+    index = remember(y.structure, "row of sequence", _row_of_sequence, _lengths(x, y))
+    return LoDTensor.wrap(rows_taken(x.data, index), y.structure)
 
 
-def _row_of_sequence(x, y):
-    times = np.diff(levels_of(y.structure)[-1])
+def _lengths(x, y):
+    """Return how often each row of `x` stands in the result."""
+    offsets = levels_of(y.structure)[-1]
+    times = offsets[1:] - offsets[:-1]
     if len(x.data) != len(times):
         expected = f"{len(times)} rows, as y has sequences"
         raise ShapeError("sequence_expand_as, x", expected=expected, got=f"shape {x.shape}")
-    return remember(y.structure, "row of sequence", np.repeat, np.arange(len(times)), times)
+    return times
+
+
+def _row_of_sequence(times):
+    return np.repeat(np.arange(len(times)), times)
 
 
 @sequence_expand_as.infer
@@ -137,8 +163,7 @@ def _infer_as(x, y):
 
 @sequence_expand_as.backward("x")
 def _backward_as(x, y, d_out):
-    index = _row_of_sequence(x, y)
-    return x.like(rows_taken_grad(_of_rows(d_out, len(index), "sequence_expand_as_grad"), index, len(x.data)))
+    return _sum_of_copies(x, NO_LOD, d_out, _lengths(x, y), "sequence_expand_as_grad")
 
 
 @sequence_expand_as.examples

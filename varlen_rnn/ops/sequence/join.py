@@ -6,6 +6,7 @@ from varlen_rnn.device import empty
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 from varlen_rnn.kernels.rows import copy_runs
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.lod_input import read_only
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved, flat
@@ -17,10 +18,9 @@ from varlen_rnn.tape.variable import Variable, apply_list
 
 def _joined(inputs):
     """Return the offsets of the result, where the sequences of each input begin in it, and their lengths."""
-    lengths = np.stack([np.diff(levels_of(x.structure)[-1]) for x in inputs])  # (inputs, sequences)
-    of_result = lengths.sum(axis=0)
-    offsets = np.concatenate([[0], np.cumsum(of_result)])
-    return offsets, offsets[:-1] + np.cumsum(lengths, axis=0) - lengths, lengths
+    levels = np.array([levels_of(x.structure)[-1] for x in inputs])  # (inputs, sequences + 1)
+    lengths, offsets = levels[:, 1:] - levels[:, :-1], levels.sum(axis=0)
+    return offsets, offsets[:-1] + lengths.cumsum(axis=0) - lengths, lengths
 
 
 @operator(name="sequence_concat", cost=nothing)
@@ -38,8 +38,9 @@ def _join(*x):
     inputs = [flat(one.data) for one in x]
     out = empty((int(offsets[-1]), inputs[0].shape[1]), inputs[0])
     for rows_of_one, *runs in zip(inputs, places, lengths, strict=True):
-        copy_runs(rows_of_one, np.cumsum(runs[1]) - runs[1], *runs, out)
-    return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), LoD([*first[:-1], offsets]))
+        copy_runs(rows_of_one, runs[1].cumsum() - runs[1], *runs, out)
+    lod = LoD.trusted([*first[:-1], read_only(offsets)])
+    return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), lod)
 
 
 @_join.infer

@@ -9,6 +9,7 @@ import numpy as np
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
+from varlen_rnn.kernels.rows import gather_rows
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
@@ -56,14 +57,13 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
         index = np.empty(out.shape, np.int64)
         pool.pool_max(rows, offsets, out, index)
     elif pool_type in ("first", "last"):
-        index = _ends(offsets, pool_type, rows.shape[1])
-        pool.pick_rows(rows, index, out)
+        gather_rows(rows, _ends(x, pool_type, level), out)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
     if pad_value != 0:
         out[offsets[:-1] == offsets[1:]] = pad_value
     above = levels_of(x.structure)[: level % x.num_levels]
-    lod = LoD(above) if above else NO_LOD
+    lod = LoD.trusted(above) if above else NO_LOD
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
 
 
@@ -85,11 +85,25 @@ def _scale_of(x, pool_type, level):
     return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype)
 
 
-def _ends(offsets, pool_type, width):
-    """Return the row of the first or last step of each sequence, -1 of an empty one; once per feature."""
+def _ends(x, pool_type, level):
+    """Return the row of the first or last step of each sequence, -1 of an empty one; kept with the LoD."""
+    return remember(x.structure, ("ends", pool_type, level), _ends_of, _offsets(x, level), pool_type)
+
+
+def _ends_of(offsets, pool_type):
     begin, end = offsets[:-1], offsets[1:]
-    rows = np.where(begin == end, -1, begin if pool_type == "first" else end - 1)
-    return np.repeat(rows[:, None], width, axis=1)
+    return np.where(begin == end, -1, begin if pool_type == "first" else end - 1)
+
+
+def _pooled_to(x, pool_type, level):
+    """Return the sequence whose first or last step each row is, -1 of all others; kept with the LoD."""
+    return remember(x.structure, ("pooled to", pool_type, level), _places_of, _ends(x, pool_type, level), len(x.data))
+
+
+def _places_of(ends, num_rows):
+    places, sequences = np.full(num_rows, -1), np.flatnonzero(ends >= 0)
+    places[ends[sequences]] = sequences
+    return places
 
 
 @sequence_pool.infer
@@ -110,7 +124,9 @@ def _pool_grad(x, index, d_out, pool_type, pad_value, level):
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
-    if pool_type in ("max", "first", "last"):
+    if pool_type in ("first", "last"):
+        gather_rows(d_rows, _pooled_to(x, pool_type, level), d_x)
+    elif pool_type == "max":
         _check_picked(index.data, d_rows, len(d_x))
         pool.pick_rows_grad(d_rows, as_operand(index.data), d_x)
     else:

@@ -3,7 +3,9 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.rows import first_beyond
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.lod_input import read_only
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved
@@ -20,12 +22,11 @@ def _sliced(x, offset, length):
             expected = f"a number for each of {len(offsets) - 1} sequences"
             raise ShapeError(f"sequence_slice, {name}", expected=expected, got=f"shape {given.shape}")
         numbers.append(given.data.reshape(-1).astype(np.int64))
-    (begins, lengths), available = numbers, np.diff(offsets)
-    wrong = np.flatnonzero((begins < 0) | (lengths < 0) | (begins > available) | (lengths > available - begins))
-    if len(wrong):
-        i = wrong[0]
+    begins, lengths = numbers
+    if (i := first_beyond(offsets, begins, lengths)) >= 0:
+        expected = f"rows 0 to {offsets[i + 1] - offsets[i]}"
         got = f"offset {begins[i]} and length {lengths[i]}"
-        raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=f"rows 0 to {available[i]}", got=got)
+        raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=expected, got=got)
     return offsets[:-1] + begins, lengths
 
 
@@ -58,8 +59,10 @@ def sequence_slice(x, offset, length):
     Source: the operator `sequence_slice` of PaddlePaddle Fluid, which takes one level.
     """
     starts, lengths = _sliced(x, offset, length)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return LoDTensor.wrap(runs_taken(x.data, starts, lengths), LoD([*levels_of(x.structure)[:-1], offsets]))
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=offsets[1:])
+    lod = LoD.trusted([*levels_of(x.structure)[:-1], read_only(offsets)])
+    return LoDTensor.wrap(runs_taken(x.data, starts, lengths), lod)
 
 
 @sequence_slice.infer

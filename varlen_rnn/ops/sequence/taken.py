@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.device import as_operand, empty
-from varlen_rnn.kernels.rows import copy_runs, gather_rows, scatter_add_rows
+from varlen_rnn.kernels.rows import copy_runs, fill_between_runs, gather_rows, scatter_add_rows
 from varlen_rnn.ops.sequence.movement import flat
 
 
@@ -50,23 +50,26 @@ def runs_taken(data, starts, lengths):
     >>> runs_taken(np.array([1.0, 2.0, 3.0]), np.array([1, 0]), np.array([2, 1]))
     array([2., 3., 1.])
     """
-    rows, ends = flat(data), np.cumsum(lengths)
+    rows, ends, lengths = flat(data), lengths.cumsum(), as_operand(lengths)
     out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
-    copy_runs(rows, as_operand(starts), ends - lengths, as_operand(lengths), out)
+    copy_runs(rows, as_operand(starts), ends - lengths, lengths, out)
     return out.reshape(len(out), *data.shape[1:])
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
     """Return `height` rows: those of `data`, cut into runs that begin at these places, and a number in all others.
 
+    Places ascend.
+
     Examples
     --------
-    >>> runs_placed(np.array([2.0, 3.0, 1.0]), np.array([2, 0]), np.array([2, 1]), 4)
+    >>> runs_placed(np.array([1.0, 2.0, 3.0]), np.array([0, 2]), np.array([1, 2]), 4)
     array([1., 0., 2., 3.])
     """
     rows = flat(data)
     out = empty((height, rows.shape[1]), rows)
+    places, lengths = as_operand(places), as_operand(lengths)
     if height > len(rows):
-        out[...] = elsewhere
-    copy_runs(rows, np.cumsum(lengths) - lengths, as_operand(places), as_operand(lengths), out)
+        fill_between_runs(places, lengths, np.array(elsewhere).astype(out.dtype)[()], out)
+    copy_runs(rows, lengths.cumsum() - lengths, places, lengths, out)
     return out.reshape(height, *data.shape[1:])
