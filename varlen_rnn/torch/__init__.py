@@ -1,0 +1,7 @@
+"""Inside PyTorch: recurrent layers that are `torch.nn.Module`s, and any function of ours under torch's autograd."""
+
+from varlen_rnn.torch.function import Module, function
+from varlen_rnn.torch.layers import GRU, LSTM, RNN
+from varlen_rnn.torch.swap import replace, restore
+
+__all__ = ["GRU", "LSTM", "RNN", "Module", "function", "replace", "restore"]

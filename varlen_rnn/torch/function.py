@@ -1,0 +1,227 @@
+"""Any function or module of ours under torch's autograd: tensors outside, Variables inside, one memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from varlen_rnn import nn
+from varlen_rnn.errors import DTypeError
+from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable, propagate
+from varlen_rnn.torch.layouts import jagged, parts_of_jagged
+from varlen_rnn.torch.recurrence import once
+
+_passing = threading.Lock()  # held while gradients pass: those of parameters arrive in attributes of theirs
+
+
+def function(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors that runs one of ours on their memory, and that torch differentiates once.
+
+    Parameters
+    ----------
+    call : callable
+        It gets a Variable for each tensor, wherever that stands in lists, tuples and dicts of its arguments; one with a
+        LoD for a jagged nested tensor.  It returns a Variable, or lists, tuples and dicts of them.
+
+    Returns
+    -------
+    callable
+        It returns a tensor for each Variable, a jagged nested one where that has a LoD.  The gradient of a table of
+        which rows were looked up is a sparse tensor.
+
+    Raises
+    ------
+    ProgramError
+        A second pass back through one call, as `retain_graph=True` allows it: call the function again.
+
+    Examples
+    --------
+    >>> import varlen_rnn as vr
+    >>> pool = function(vr.sequence_pool)
+    >>> words = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(5, 3)], layout=torch.jagged)
+    >>> pool(words, "sum")
+    tensor([[2., 2., 2.],
+            [5., 5., 5.]])
+    """
+    if not callable(call):
+        raise DTypeError("function, call", expected="a function", got=type(call).__name__)
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return _run(call, [], [], arguments, named)
+
+    return run
+
+
+class Module(torch.nn.Module):
+    """A module of ours, of any cell, as one of torch: its parameters are torch's, under their names.
+
+    Parameters
+    ----------
+    module : nn.Module
+        What becomes of its parameters is torch's business from here on: optimizers, state dicts, data types.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import CELLS
+    >>> layer = Module(nn.Recurrent(CELLS["gru"], 3, 4))
+    >>> words = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(5, 3)], layout=torch.jagged)
+    >>> output, h_n = layer(words)
+    >>> h_n.shape, [name for name, _ in layer.named_parameters()][:2]
+    (torch.Size([1, 2, 4]), ['weight_ih_l0', 'weight_hh_l0'])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise DTypeError("Module, module", expected="a varlen_rnn.nn.Module", got=type(module).__name__)
+        self._module = module
+        for name, variable in module.named_parameters():
+            inside: torch.nn.Module = self
+            *path, last = name.split(".")
+            for part in path:
+                if part not in inside._modules:
+                    inside.add_module(part, torch.nn.Module())
+                inside = inside.get_submodule(part)
+            inside.register_parameter(last, torch.nn.Parameter(torch.from_numpy(variable.data)))
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Return what the module returns, for tensors as `function` takes them."""
+        return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
+
+    def train(self, mode: bool = True) -> Module:
+        """Set training mode, or evaluation mode, of both."""
+        self._module.train(mode)
+        return super().train(mode)
+
+
+class _Place:
+    """Where the tensor of a Variable stands in a call, its LoD, and that of a jagged tensor."""
+
+    def __init__(self, number: int, lod: LoD, offsets: Tensor | None) -> None:
+        self.number, self.lod, self.offsets = number, lod, offsets
+
+
+def _run(
+    call: Callable[..., Any], parameters: list[Variable], tensors: list[Tensor], arguments: Any, named: Any
+) -> Any:
+    """Return what a function returns; its parameters have the values of `tensors`."""
+    tensors, places = list(tensors), []
+
+    def place_of(tensor: Tensor) -> _Place:
+        lod, offsets = NO_LOD, None
+        if tensor.is_nested:
+            tensor, lod, offsets = parts_of_jagged(tensor)
+        places.append(_Place(len(tensors), lod, offsets))
+        tensors.append(tensor)
+        return places[-1]
+
+    given = _mapped((arguments, named), Tensor, place_of)
+    structure: list[Any] = []  # of what is returned, which `forward` of a torch function cannot return itself
+
+    def forward(needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
+        for variable, tensor, need in zip(parameters, tensors, needs, strict=False):  # arguments follow
+            variable.value, variable.requires_grad = LoDTensor.wrap(_array(tensor)), need
+        leaves = {place: _leaf(tensors[place.number], place.lod, needs[place.number]) for place in places}
+        inside_arguments, inside_named = _mapped(given, _Place, leaves.__getitem__)
+        found, outputs = call(*inside_arguments, **inside_named), []
+
+        def out(variable: Variable) -> _Place:
+            outputs.append(variable)
+            lod = variable.value.structure
+            return _Place(len(outputs) - 1, lod, _offsets(lod, places))
+
+        structure.append(_mapped(found, Variable, out))
+        return [*parameters, *leaves.values()], outputs
+
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        results = _Call.apply(forward, *tensors)
+    else:
+        with no_grad():
+            outputs = forward([False] * len(tensors))[1]
+        results = [_result(output, tensors) for output in outputs]
+    return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
+
+
+class _Call(torch.autograd.Function):
+    """A call of a function of ours, and the pass back over what it recorded."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.leaves, ctx.outputs = run(ctx.needs_input_grad[1:])
+        results = [_result(output, tensors) for output in ctx.outputs]
+        ctx.mark_non_differentiable(*(r for r, v in zip(results, ctx.outputs, strict=True) if not v.requires_grad))
+        ctx.save_for_backward(*tensors)  # so that torch notices changes of them
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        tensors = ctx.saved_tensors  # raises of what changed, and of what was freed
+        arrived = [
+            None if d is None else Variable(LoDTensor.wrap(_array(d), output.value.structure))
+            for d, output in zip(gradients, ctx.outputs, strict=True)
+        ]
+        with _passing:
+            for leaf in ctx.leaves:
+                leaf.grad = None
+            propagate(ctx.outputs, arrived)
+            found = [leaf.grad for leaf in ctx.leaves]
+            for leaf in ctx.leaves:
+                leaf.grad = None
+        return None, *once([*gradients, *tensors], list(map(_tensor, found)))
+
+
+def _leaf(tensor: Tensor, lod: LoD, needs_grad: bool) -> Variable:
+    return Variable(LoDTensor.wrap(_array(tensor), lod), requires_grad=needs_grad)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the memory of a tensor as an array."""
+    if tensor.device.type != "cpu":
+        raise DTypeError("tensor", expected="one of the CPU", got=f"one of {tensor.device}", hint="tensor.cpu()")
+    return tensor.detach().contiguous().numpy()
+
+
+def _tensor(gradient: Any) -> Tensor | None:
+    if isinstance(gradient, SelectedRows):
+        rows = torch.from_numpy(np.asarray(gradient.rows))
+        return torch.sparse_coo_tensor(rows[None], torch.from_numpy(gradient.value), gradient.shape)
+    return None if gradient is None else torch.from_numpy(np.asarray(gradient))
+
+
+def _result(output: Variable, tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor of a result: a copy where a function returns memory that it got."""
+    array = np.asarray(output.value.data)
+    shared = any(t.numel() and np.may_share_memory(array, t.detach().numpy()) for t in tensors)
+    return torch.from_numpy(array.copy() if shared or not array.flags.writeable else array)
+
+
+def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
+    """Return the offsets of a LoD; the very ones of an argument that has it, for torch compares shapes by them."""
+    if not lod.num_levels:
+        return None
+    if lod.num_levels > 1:
+        hint = "with_lod gives a result its last level alone"
+        raise DTypeError("function, result", expected="at most one level", got=lod.num_levels, hint=hint)
+    same = next((place.offsets for place in places if place.lod is lod), None)
+    return torch.from_numpy(lod.levels[0].copy()) if same is None else same
+
+
+def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Return lists, tuples and dicts in which each value of a kind is another one."""
+    if isinstance(structure, kind):
+        return change(structure)
+    if isinstance(structure, dict):
+        return {name: _mapped(value, kind, change) for name, value in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        parts = [_mapped(value, kind, change) for value in structure]
+        return structure._make(parts) if hasattr(structure, "_make") else type(structure)(parts)
+    return structure

@@ -1,0 +1,189 @@
+"""RNN, LSTM and GRU of torch, whose steps run over the rows of all sequences, without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence
+
+from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
+from varlen_rnn.torch.recurrence import Step, layer
+
+_CELLS = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}  # by torch's modes
+_FLOATS = (torch.float32, torch.float64)
+_Base = torch.nn.RNNBase if TYPE_CHECKING else object
+
+
+class _Unpadded(_Base):
+    """What a layer of torch becomes: its `forward`, over rows.  All else is torch's own."""
+
+    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, offsets: Any = None) -> tuple[Any, Any]:
+        """Return the outputs in the layout of the input, and the last states.
+
+        Parameters
+        ----------
+        input : PackedSequence or Tensor
+            As torch's layers take it: a PackedSequence, sequences of equal lengths, or one alone.  Besides: a jagged
+            nested tensor, a padded batch with `lengths`, and rows of all sequences with `offsets`.
+        hx : Tensor, or two of an LSTM, optional
+            Initial states, as torch's layers take them; zeros by default.
+        lengths : integers, shape (sequences,), optional
+            Of a padded batch: what stands beyond is not read, and the outputs there are zeros.
+        offsets : integers, shape (sequences + 1,), optional
+            Where each sequence begins and ends in `input`, then of shape `(rows, input_size)`.
+
+        Returns
+        -------
+        output : as `input`
+        last : as `hx`; of a sequence without rows, its initial states
+        """
+        self._update_flat_weights()
+        if not isinstance(input, (Tensor, PackedSequence)):
+            raise DTypeError(self._name("input"), expected="a Tensor or a PackedSequence", got=type(input).__name__)
+        if torch.is_autocast_enabled("cpu"):  # what runs in fewer bits gets back to those of the parameters
+            input = input.to(self._flat_weights[0].dtype)
+        rows = input.data if isinstance(input, PackedSequence) else input
+        self._refuse_gpu(rows)
+        is_torchs = lengths is None and offsets is None and not rows.is_nested
+        if is_torchs and not self._runs(rows):
+            return super().forward(input, hx)  # of another data type or device, or only described
+        if not is_torchs:
+            self._check_kinds(rows)
+        batch = self._batch(input, lengths, offsets)
+        states = [] if hx is None else list(hx) if isinstance(hx, (tuple, list)) else [hx]
+        try:
+            self._check(batch, states)
+        except ShapeError:
+            if is_torchs:
+                super().forward(input, hx)  # it says what is wrong in the words that its users know
+            raise
+        output, last = self._over(batch, [batch.sort(state) for state in states])
+        last = [batch.unsort(state) for state in last]
+        return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _name(self, argument: str) -> str:
+        return f"{type(self).__name__}, {argument}"
+
+    def _refuse_gpu(self, rows: Tensor) -> None:
+        if rows.is_cuda or self._flat_weights[0].is_cuda:
+            hint = "model.cpu(); or varlen_rnn.torch.restore(model), for torch's own layers run there"
+            raise DTypeError(
+                self._name("input"), expected="tensors and parameters of the CPU", got="some of a GPU", hint=hint
+            )
+
+    def _check_kinds(self, rows: Tensor) -> None:
+        for name, tensor in (("input", rows), ("parameters", self._flat_weights[0])):
+            if tensor.dtype not in _FLOATS or tensor.device.type != "cpu":
+                expected, got = "float32 or float64 of the CPU", f"{tensor.dtype} of {tensor.device.type!r}"
+                raise DTypeError(self._name(name), expected=expected, got=got)
+
+    def _runs(self, rows: Tensor) -> bool:
+        """Return whether the kernels take such rows and weights: numbers in memory, float32 or float64."""
+        known = type(rows) in (Tensor, Parameter) and rows.device.type == "cpu" and not torch.jit.is_tracing()
+        return known and self._flat_weights[0].dtype in _FLOATS and rows.dim() in (2, 3)
+
+    def _batch(self, input: Any, lengths: Any, offsets: Any) -> Batch:
+        if lengths is not None and offsets is not None:
+            raise ShapeError(self._name("lengths"), expected="None beside offsets", got="both")
+        if isinstance(input, PackedSequence) or input.is_nested:
+            if lengths is not None or offsets is not None:
+                hint = f"a {type(input).__name__} has its own"
+                raise ShapeError(self._name("lengths, offsets"), expected="None", got="numbers", hint=hint)
+            return of_packed(input) if isinstance(input, PackedSequence) else of_jagged(input)
+        if offsets is not None:
+            return of_rows(input, offsets)
+        if lengths is not None:
+            return of_padded(input, self.batch_first, lengths)
+        return of_one(input) if input.dim() == 2 else of_equal(input, self.batch_first)
+
+    def _check(self, batch: Batch, states: Sequence[Any]) -> None:
+        """Raise unless rows and initial states fit the layer; a state that is None is zeros."""
+        rows, weight = batch.rows, self._flat_weights[0]
+        if rows.dtype != weight.dtype or rows.shape[1:] != (self.input_size,):
+            expected, got = f"(rows, {self.input_size}) {weight.dtype}", f"{tuple(rows.shape)} {rows.dtype}"
+            raise ShapeError(self._name("input"), expected=expected, got=got)
+        if states and len(states) != self._num_states:
+            raise ShapeError(self._name("hx"), expected="(h_0, c_0)", got=f"{len(states)} states")
+        for number, state in enumerate(states):
+            units = self.hidden_size if number or not self.proj_size else self.proj_size
+            expected = (self.num_layers * self._num_directions, *batch.state_axes, units)
+            if not isinstance(state, Tensor) or tuple(state.shape) != expected or state.dtype != weight.dtype:
+                got = f"{tuple(state.shape)} {state.dtype}" if isinstance(state, Tensor) else type(state).__name__
+                raise ShapeError(self._name(f"hx[{number}]"), expected=f"{expected} {weight.dtype}", got=got)
+
+    @property
+    def _num_states(self) -> int:
+        return 2 if self.mode == "LSTM" else 1
+
+    @property
+    def _num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _over(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the outputs of rows, and the last states, in the order of the rows."""
+        rows, count = batch.rows, self._num_directions
+        step = Step(_CELLS[self.mode], self._num_states, tuple(range(count)))
+        ends = []
+        for number in range(self.num_layers):
+            if number and self.dropout:
+                rows = dropout(rows, self.dropout, self.training)
+            of_layer = [state[number * count : (number + 1) * count] for state in states] or [None] * step.num_states
+            rows, *last = layer(step, batch.lod, rows, *of_layer, *self._weights(number))
+            ends.append(last)
+        return rows, [
+            of_state[0] if self.num_layers == 1 else torch.cat(of_state) for of_state in zip(*ends, strict=True)
+        ]
+
+    def _weights(self, number: int) -> list[Tensor | None]:
+        """Return the weights of a layer, direction by direction, as the kernels take them."""
+        own = 2 + 2 * self.bias + (self.proj_size > 0)
+        found: list[Tensor | None] = []
+        for way in range(number * self._num_directions, (number + 1) * self._num_directions):
+            weight_ih, weight_hh, *others = self._flat_weights[way * own : (way + 1) * own]
+            found += [weight_ih, weight_hh, *([] if self.bias else [None, None]), *others]
+        return found
+
+
+class RNN(_Unpadded, torch.nn.RNN):
+    """`torch.nn.RNN` on our kernels: its arguments, parameters and state dict, without padding.
+
+    Examples
+    --------
+    >>> rnn = RNN(3, 4, nonlinearity="relu")
+    >>> output, h_n = rnn(torch.zeros(5, 3), offsets=[0, 2, 2, 5])
+    >>> output.shape, h_n.shape
+    (torch.Size([5, 4]), torch.Size([1, 3, 4]))
+    """
+
+
+class LSTM(_Unpadded, torch.nn.LSTM):
+    """`torch.nn.LSTM` on our kernels: its arguments, parameters and state dict, without padding.
+
+    Examples
+    --------
+    >>> lstm = LSTM(3, 4, bidirectional=True, batch_first=True)
+    >>> output, (h_n, c_n) = lstm(torch.zeros(3, 9, 3), lengths=[9, 0, 4])
+    >>> output.shape, h_n.shape
+    (torch.Size([3, 9, 8]), torch.Size([2, 3, 4]))
+    >>> words = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(5, 3)], layout=torch.jagged)
+    >>> [len(of_one) for of_one in lstm(words)[0].unbind()]
+    [2, 5]
+    """
+
+
+class GRU(_Unpadded, torch.nn.GRU):
+    """`torch.nn.GRU` on our kernels: its arguments, parameters and state dict, without padding.
+
+    Examples
+    --------
+    >>> from torch.nn.utils.rnn import pack_sequence
+    >>> output, h_n = GRU(3, 4)(pack_sequence([torch.zeros(2, 3), torch.zeros(5, 3)], enforce_sorted=False))
+    >>> output.data.shape, h_n.shape
+    (torch.Size([7, 4]), torch.Size([1, 2, 4]))
+    """

@@ -1,0 +1,123 @@
+"""One recurrent layer under torch's autograd: tensors and our kernels share their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.run import run
+
+
+class Step(NamedTuple):
+    """What of a layer is no tensor: the name of its cell, how many states that has, and which directions run back."""
+
+    cell: str
+    num_states: int
+    reverse: tuple[int, ...]
+
+
+def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
+    """Return the outputs of rows and the last states; torch differentiates them where it is to.
+
+    Parameters
+    ----------
+    step : Step
+    lod : LoD
+        Of the rows.
+    *operands : Tensor, or None where one is missing
+        As the operator `recurrent` takes them: rows, initial states, and the weights of each direction.
+    """
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in operands):
+        return list(_Recurrence.apply(step, lod, *operands))
+    return _tensors(_forward(step, lod, operands, keep=False)[: 1 + step.num_states])
+
+
+class _Recurrence(torch.autograd.Function):
+    """A layer whose gradient overwrites what it kept: a second pass, of `retain_graph`, computes that again."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
+        outputs = _forward(step, lod, operands, keep=True)
+        tensors = _tensors(outputs[: 1 + step.num_states])
+        ctx.step, ctx.lod, ctx.kept = step, lod, outputs[1 + step.num_states :]
+        ctx.save_for_backward(tensors[0], *operands)
+        ctx.set_materialize_grads(False)
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        y, *operands = ctx.saved_tensors
+        kept, ctx.kept = ctx.kept, None
+        if kept is None:
+            kept = _forward(ctx.step, ctx.lod, operands, keep=True)[1 + ctx.step.num_states :]
+        needs = ctx.needs_input_grad[2:]
+        values = [
+            *_values(ctx.lod, operands),
+            LoDTensor.wrap(y.detach().numpy(), ctx.lod),
+            *kept,
+            *_values(ctx.lod, gradients),
+        ]
+        found = run(find("recurrent_grad"), values, {
+            "cell": ctx.step.cell, "reverse": ctx.step.reverse, "all_states": False, "num_forward": len(operands),
+            "need_x": needs[0], "need_weights": any(needs[1 + ctx.step.num_states :]),
+        })  # fmt: skip
+        wanted = [value.data if need else None for value, need in zip(found, needs, strict=True)]
+        return None, None, *once([*gradients, *operands], list(map(_own, wanted, [None, *wanted])))
+
+
+def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return gradients, which raise where torch is to differentiate them by what they were computed from."""
+    if not torch.is_grad_enabled():
+        return list(gradients)
+    by = [source for source in sources if source is not None and source.requires_grad]
+    present = [gradient for gradient in gradients if gradient is not None]
+    marked = iter(_Once.apply(len(by), *by, *present))
+    return [gradient if gradient is None else next(marked) for gradient in gradients]
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that are no function of anything for torch, but know of what they should be one."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        hint = "torch's own layers have one: varlen_rnn.torch.restore(model)"
+        raise ProgramError("gradient of a gradient", expected="a first one", got="a second one", hint=hint)
+
+
+def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
+    """Return a gradient as a tensor: of two biases whose gradients share memory, torch would add to both at once."""
+    if array is None:
+        return None
+    shares = before is not None and np.may_share_memory(array, before)
+    return torch.from_numpy(array.copy() if shares else array)
+
+
+def _forward(step: Step, lod: LoD, operands: Sequence[Tensor | None], keep: bool) -> list[Any]:
+    """Return what the operator `recurrent` does: outputs, last states, the plan, and what is kept."""
+    values = _values(lod, operands)
+    return run(
+        find("recurrent"), values, {"cell": step.cell, "keep": keep, "reverse": step.reverse, "all_states": False}
+    )
+
+
+def _values(lod: LoD, tensors: Sequence[Tensor | None]) -> list[LoDTensor | None]:
+    """Return values that share the memory of tensors; the first has the LoD."""
+    first, *others = [None if tensor is None else tensor.detach().contiguous().numpy() for tensor in tensors]
+    wrapped = [None if array is None else LoDTensor.wrap(array) for array in others]
+    return [None if first is None else LoDTensor.wrap(first, lod), *wrapped]
+
+
+def _tensors(values: Sequence[LoDTensor]) -> list[Tensor]:
+    """Return tensors that share the memory of values."""
+    return [torch.from_numpy(value.data) for value in values]

@@ -1,0 +1,53 @@
+"""The recurrent layers of a model, in place: torch's become ours, and ours torch's; parameters stay what they are."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from varlen_rnn.errors import DTypeError
+from varlen_rnn.torch.layers import GRU, LSTM, RNN
+
+M = TypeVar("M", bound=torch.nn.Module)
+_OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
+_TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
+
+
+def replace(model: M) -> M:
+    """Have every RNN, LSTM and GRU of a model run on our kernels; return the model.
+
+    Its layers stay the very objects that they are, with their parameters, hooks and names: an optimizer that has them
+    keeps them.  Subclasses of torch's layers, which may have a `forward` of their own, stay as they are.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.LSTM(3, 4))
+    >>> replace(model)[0].__class__.__module__
+    'varlen_rnn.torch.layers'
+    """
+    return _with_classes(model, _OURS, "replace")
+
+
+def restore(model: M) -> M:
+    """Have every layer of ours in a model be torch's again; return the model.
+
+    Examples
+    --------
+    >>> restore(replace(torch.nn.LSTM(3, 4))).__class__ is torch.nn.LSTM
+    True
+    """
+    return _with_classes(model, _TORCHS, "restore")
+
+
+def _with_classes(model: M, classes: dict[type, type], name: str) -> M:
+    if not isinstance(model, torch.nn.Module):
+        raise DTypeError(f"{name}, model", expected="a torch.nn.Module", got=type(model).__name__)
+    for module in model.modules():
+        if type(module) in classes:
+            module.__class__ = classes[type(module)]
+    return model
