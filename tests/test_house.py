@@ -27,7 +27,7 @@ FLOORS = [
     ["recurrence", "attention"],
     ["ops"],
     ["nn", "optim"],
-    ["data", "baselines"],
+    ["data", "baselines", "torch"],
     ["__init__"],
     ["cli"],
     ["__main__"],

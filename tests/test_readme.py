@@ -54,6 +54,14 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["again"].shape == ()
 
 
+def test_the_page_on_torch():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    names = names_after(ROOT / "docs" / "torch.md")
+    assert names["rows"].shape == (5, 128)
+    assert names["sums"].shape == (3, 64)
+    assert names["cell"].p_i_l0.grad.shape == (64,)
+
+
 def test_the_page_on_sequences():
     names = names_after(ROOT / "docs" / "sequences.md")
     assert names["documents"].shape == (2, 8)

@@ -321,6 +321,25 @@ def test_tracing_runs_torchs_own():
     torch.testing.assert_close(traced(longer)[0], layer(longer)[0])
 
 
+def test_inside_a_compiled_model():
+    class Model(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.before, self.layer, self.behind = torch.nn.Linear(3, 3), layer, torch.nn.Linear(4, 2)
+
+        def forward(self, x, **named):
+            return torch.sigmoid(self.behind(self.layer(torch.relu(self.before(x)), **named)[0]))
+
+    model, x = Model(vt.LSTM(3, 4, batch_first=True)), torch.randn(2, 5, 3)
+    compiled = torch.compile(model, backend="eager")
+    for named in ({}, {"lengths": torch.tensor([5, 2])}):
+        found = []
+        for call in (model, compiled):
+            output = call(x, **named)
+            found.append([output, *torch.autograd.grad(output.sum(), list(model.parameters()))])
+        assert all(map(torch.equal, *found))
+
+
 class Rows(torch.utils.data.Dataset):
     """A data set whose items a layer computes, in the workers of a DataLoader."""
 

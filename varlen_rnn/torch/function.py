@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from torch import Tensor
 from varlen_rnn import nn
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.random import generator
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, propagate
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
@@ -37,11 +40,6 @@ def function(call: Callable[..., Any]) -> Callable[..., Any]:
         It returns a tensor for each Variable, a jagged nested one where that has a LoD.  The gradient of a table of
         which rows were looked up is a sparse tensor.
 
-    Raises
-    ------
-    ProgramError
-        A second pass back through one call, as `retain_graph=True` allows it: call the function again.
-
     Examples
     --------
     >>> import varlen_rnn as vr
@@ -54,6 +52,7 @@ def function(call: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(call):
         raise DTypeError("function, call", expected="a function", got=type(call).__name__)
 
+    @eager
     def run(*arguments: Any, **named: Any) -> Any:
         return _run(call, [], [], arguments, named)
 
@@ -92,6 +91,7 @@ class Module(torch.nn.Module):
                 inside = inside.get_submodule(part)
             inside.register_parameter(last, torch.nn.Parameter(torch.from_numpy(variable.data)))
 
+    @eager
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Return what the module returns, for tensors as `function` takes them."""
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
@@ -110,7 +110,7 @@ class _Place:
 
 
 def _run(
-    call: Callable[..., Any], parameters: list[Variable], tensors: list[Tensor], arguments: Any, named: Any
+    call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
     """Return what a function returns; its parameters have the values of `tensors`."""
     tensors, places = list(tensors), []
@@ -126,7 +126,7 @@ def _run(
     given = _mapped((arguments, named), Tensor, place_of)
     structure: list[Any] = []  # of what is returned, which `forward` of a torch function cannot return itself
 
-    def forward(needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
+    def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         for variable, tensor, need in zip(parameters, tensors, needs, strict=False):  # arguments follow
             variable.value, variable.requires_grad = LoDTensor.wrap(_array(tensor)), need
         leaves = {place: _leaf(tensors[place.number], place.lod, needs[place.number]) for place in places}
@@ -138,14 +138,14 @@ def _run(
             lod = variable.value.structure
             return _Place(len(outputs) - 1, lod, _offsets(lod, places))
 
-        structure.append(_mapped(found, Variable, out))
+        structure[:] = [_mapped(found, Variable, out)]
         return [*parameters, *leaves.values()], outputs
 
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         results = _Call.apply(forward, *tensors)
     else:
         with no_grad():
-            outputs = forward([False] * len(tensors))[1]
+            outputs = forward(tensors, [False] * len(tensors))[1]
         results = [_result(output, tensors) for output in outputs]
     return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
 
@@ -155,9 +155,11 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.leaves, ctx.outputs = run(ctx.needs_input_grad[1:])
-        results = [_result(output, tensors) for output in ctx.outputs]
-        ctx.mark_non_differentiable(*(r for r, v in zip(results, ctx.outputs, strict=True) if not v.requires_grad))
+        ctx.run, ctx.state = run, generator().bit_generator.state
+        ctx.recorded = run(tensors, ctx.needs_input_grad[1:])
+        outputs = ctx.recorded[1]
+        results = [_result(output, tensors) for output in outputs]
+        ctx.mark_non_differentiable(*(r for r, v in zip(results, outputs, strict=True) if not v.requires_grad))
         ctx.save_for_backward(*tensors)  # so that torch notices changes of them
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -165,18 +167,34 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors  # raises of what changed, and of what was freed
+        recorded, ctx.recorded = ctx.recorded, None
+        if recorded is None:  # of a second pass, as `retain_graph` allows it: a record is passed once
+            with _as_then(ctx.state):
+                recorded = ctx.run(tensors, ctx.needs_input_grad[1:])
+        leaves, outputs = recorded
         arrived = [
             None if d is None else Variable(LoDTensor.wrap(_array(d), output.value.structure))
-            for d, output in zip(gradients, ctx.outputs, strict=True)
+            for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
-            for leaf in ctx.leaves:
+            for leaf in leaves:
                 leaf.grad = None
-            propagate(ctx.outputs, arrived)
-            found = [leaf.grad for leaf in ctx.leaves]
-            for leaf in ctx.leaves:
+            propagate(outputs, arrived)
+            found = [leaf.grad for leaf in leaves]
+            for leaf in leaves:
                 leaf.grad = None
         return None, *once([*gradients, *tensors], list(map(_tensor, found)))
+
+
+@contextlib.contextmanager
+def _as_then(state: Any) -> Iterator[None]:
+    """Draw masks of dropout as a forward pass did, and go on behind as if none had been drawn."""
+    bits = generator().bit_generator
+    now, bits.state = bits.state, state
+    try:
+        yield
+    finally:
+        bits.state = now
 
 
 def _leaf(tensor: Tensor, lod: LoD, needs_grad: bool) -> Variable:
@@ -192,8 +210,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def _tensor(gradient: Any) -> Tensor | None:
     if isinstance(gradient, SelectedRows):
-        rows = torch.from_numpy(np.asarray(gradient.rows))
-        return torch.sparse_coo_tensor(rows[None], torch.from_numpy(gradient.value), gradient.shape)
+        rows, values = torch.from_numpy(np.array(gradient.rows)), torch.from_numpy(gradient.value)
+        return torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
     return None if gradient is None else torch.from_numpy(np.asarray(gradient))
 
 

@@ -12,17 +12,19 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
 
 _CELLS = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}  # by torch's modes
 _FLOATS = (torch.float32, torch.float64)
-_Base = torch.nn.RNNBase if TYPE_CHECKING else object
+_Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin: torch's layer comes behind it
 
 
 class _Unpadded(_Base):
     """What a layer of torch becomes: its `forward`, over rows.  All else is torch's own."""
 
+    @eager
     def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, offsets: Any = None) -> tuple[Any, Any]:
         """Return the outputs in the layout of the input, and the last states.
 
@@ -129,11 +131,12 @@ class _Unpadded(_Base):
         """Return the outputs of rows, and the last states, in the order of the rows."""
         rows, count = batch.rows, self._num_directions
         step = Step(_CELLS[self.mode], self._num_states, tuple(range(count)))
-        ends = []
+        ends: list[list[Tensor]] = []
         for number in range(self.num_layers):
             if number and self.dropout:
                 rows = dropout(rows, self.dropout, self.training)
-            of_layer = [state[number * count : (number + 1) * count] for state in states] or [None] * step.num_states
+            of_layer: list[Tensor | None] = [state[number * count : (number + 1) * count] for state in states]
+            of_layer = of_layer or [None] * step.num_states
             rows, *last = layer(step, batch.lod, rows, *of_layer, *self._weights(number))
             ends.append(last)
         return rows, [

@@ -60,7 +60,7 @@ def of_jagged(nested: Tensor) -> Batch:
     return Batch(rows, lod, lambda rows: jagged(rows, offsets))
 
 
-def parts_of_jagged(nested: Tensor) -> tuple[Tensor, LoD, Tensor]:
+def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
     """Return the rows of a jagged nested tensor, their LoD, and its offsets, by which torch compares shapes."""
     if nested.layout != torch.jagged:
         hint = "torch.nested.nested_tensor(..., layout=torch.jagged)"
@@ -84,7 +84,7 @@ def of_packed(packed: PackedSequence) -> Batch:
     lod = LoD.from_lengths([alive.sum(axis=0)])
     batch = _taken(packed.data, places.T[alive.T], lod, lambda rows: packed._replace(data=rows))
     order, back = packed.sorted_indices, packed.unsorted_indices
-    if order is None:
+    if order is None or back is None:
         return batch
     return batch._replace(
         sort=lambda state: state.index_select(1, order), unsort=lambda state: state.index_select(1, back)

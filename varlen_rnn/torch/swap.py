@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 
@@ -44,7 +45,7 @@ def restore(model: M) -> M:
     return _with_classes(model, _TORCHS, "restore")
 
 
-def _with_classes(model: M, classes: dict[type, type], name: str) -> M:
+def _with_classes(model: M, classes: Mapping[Any, type], name: str) -> M:
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(f"{name}, model", expected="a torch.nn.Module", got=type(model).__name__)
     for module in model.modules():

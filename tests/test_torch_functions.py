@@ -1,0 +1,164 @@
+"""Functions and modules of ours under torch's autograd."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
+
+torch = pytest.importorskip("torch")
+
+import varlen_rnn.torch as vt  # noqa: E402
+
+RNG = torch.Generator().manual_seed(0)
+
+
+def jagged(lengths, *sizes, grad=True):
+    rows = torch.randn(sum(lengths), *sizes, dtype=torch.float64, generator=RNG, requires_grad=grad)
+    return rows, torch.nested.nested_tensor_from_jagged(rows, torch.tensor(np.cumsum([0, *lengths])))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: vr.sequence_pool(x, "sqrt"),
+        lambda x: vr.sequence_softmax(x),
+        lambda x: [vr.sequence_pool(x, "max"), {"all": x * 2.0, "reversed": vr.sequence_reverse(x)}],
+        lambda x: F.scaled_dot_product_attention(x.reshape(-1, 1, 3), x.reshape(-1, 1, 3), x.reshape(-1, 1, 3)),
+    ],
+)
+def test_gradcheck(call):
+    offsets = torch.tensor([0, 2, 2, 5])
+    rows = torch.randn(5, 3, dtype=torch.float64, generator=RNG, requires_grad=True)
+
+    def flat(result):
+        parts = result if isinstance(result, list) else [result]
+        parts = [p for part in parts for p in (part.values() if isinstance(part, dict) else [part])]
+        return tuple(part.values() if part.is_nested else part for part in parts)
+
+    def tested(rows):
+        return flat(vt.function(call)(torch.nested.nested_tensor_from_jagged(rows, offsets)))
+
+    assert torch.autograd.gradcheck(tested, (rows,))
+
+
+def test_structure_and_offsets():
+    _, x = jagged([2, 0, 3], 4)
+    ids = torch.tensor([1, 0])
+    found = vt.function(lambda x, ids, scale: {"same": x * scale, "ids": ids, "pair": (vr.sequence_pool(x, "sum"), 5)})(
+        x, ids, scale=2.0
+    )
+    assert found["same"].offsets() is x.offsets()
+    assert (found["same"] + x).shape == x.shape
+    assert torch.equal(found["ids"], ids)
+    assert found["ids"].data_ptr() != ids.data_ptr()
+    assert found["pair"][1] == 5
+    assert found["pair"][0].requires_grad
+    assert not found["ids"].requires_grad
+
+
+def test_without_gradients():
+    rows, x = jagged([2, 3], 4)
+    with torch.no_grad():
+        assert not vt.function(vr.sequence_reverse)(x).requires_grad
+    assert not vt.function(vr.sequence_reverse)(x.detach()).requires_grad
+    vt.function(lambda x, y: x * y)(rows, rows.detach()).sum().backward()
+    assert torch.allclose(rows.grad, rows)
+
+
+def test_sparse_gradients_of_a_table():
+    table = torch.randn(10, 3, dtype=torch.float64, requires_grad=True)
+    ids = torch.tensor([1, 7, 1])
+    lookup = vt.function(lambda table, ids: F.embedding(ids, table, sparse=True))
+    lookup(table, ids).sum().backward()
+    assert table.grad.is_sparse
+    assert table.grad.to_dense()[:, 0].tolist() == [0, 2, 0, 0, 0, 0, 0, 1, 0, 0]
+
+
+def test_second_passes():
+    rows, x = jagged([2, 3], 4)
+    loss = vt.function(lambda x: F.dropout(vr.sequence_cumsum(x), 0.5))(x).values().sum()
+    (first,) = torch.autograd.grad(loss, rows, retain_graph=True)
+    following = vr.random.generator().bit_generator.state
+    (second,) = torch.autograd.grad(loss, rows)
+    assert torch.equal(first, second)
+    assert vr.random.generator().bit_generator.state == following
+    rows = torch.ones(3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(vt.function(F.tanh)(rows).sum(), rows, create_graph=True)
+    with pytest.raises(vr.errors.ProgramError, match="gradient of a gradient"):
+        gradient.sum().backward()
+
+
+def test_errors():
+    with pytest.raises(vr.errors.DTypeError, match="expected a function"):
+        vt.function(3)
+    with pytest.raises(vr.errors.DTypeError, match=r"varlen_rnn.nn.Module, got Linear"):
+        vt.Module(torch.nn.Linear(2, 2))
+    _, x = jagged([2, 3], 4)
+    with pytest.raises(vr.errors.DTypeError, match="at most one level"):
+        vt.function(lambda x: x.with_lod([[0, 2], [0, 2, 5]]))(x)
+    with pytest.raises(vr.errors.DTypeError, match="one of the CPU, got one of meta"):
+        vt.function(F.tanh)(torch.ones(3, device="meta"))
+
+
+class Model(vr.nn.Module):
+    """A model of ours, of a cell of a user's and layers in lists."""
+
+    def __init__(self, cell):
+        self.table = vr.nn.Embedding(10, 4, dtype=np.float64)
+        self.layers = [vr.nn.Recurrent(cell, 4, 5, dtype=np.float64)]
+        self.behind = vr.nn.Linear(5, 2, dtype=np.float64)
+        self.dropout = vr.nn.Dropout(0.5)
+
+    def forward(self, ids):
+        y, _ = self.layers[0](self.table(ids))
+        return self.behind(self.dropout(vr.sequence_pool(y, "mean")))
+
+
+@pytest.fixture
+def model():
+    vr.manual_seed(0)
+    return Model(vr.cells.CELLS["gru"])
+
+
+def test_a_module_of_ours_trains_in_torch(model):
+    ours, layer = copy.deepcopy(model), vt.Module(model)
+    assert [name for name, _ in layer.named_parameters()] == [name for name, _ in ours.named_parameters()]
+    layer.eval()
+    ours.eval()
+    ids = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3, 4, 9])], layout=torch.jagged)
+    optimizer, of_ours = torch.optim.SGD(layer.parameters(), lr=0.1), vr.optim.SGD(ours.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (layer(ids) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        of_ours.zero_grad()
+        expected = (ours(vr.create_lod_tensor(np.array([1, 2, 3, 4, 9]), [[2, 3]])) ** 2).sum()
+        expected.backward()
+        of_ours.step()
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    for name, parameter in ours.named_parameters():
+        np.testing.assert_allclose(layer.get_parameter(name).detach().numpy(), parameter.data, rtol=1e-12)
+    layer.train()
+    assert model.dropout.training
+
+
+def test_copies_of_a_module_are_apart(model):
+    layer = vt.Module(model)
+    other = copy.deepcopy(layer).eval()
+    layer.eval()
+    ids = torch.nested.nested_tensor([torch.tensor([1, 2])], layout=torch.jagged)
+    wanted = layer(ids)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    assert torch.equal(other(ids), wanted)
+    assert not layer(ids).any()
+    other.load_state_dict(layer.state_dict())
+    assert not other(ids).any()
+    loss = wanted.sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        loss.backward()
