@@ -31,6 +31,10 @@ ENGINES = {
     "torch padded": Engine("pytorch", "Padded", ("torch",)),
     "onnxruntime": Engine("ort", "Session", ("onnx", "onnxruntime")),
 }
+IN_TORCH = {  # layers too: ours, inside PyTorch
+    f"in torch, {layout}": Engine("in_torch", layout.capitalize(), ("numba", "varlen_rnn", "torch"))
+    for layout in ("rows", "jagged", "packed", "padded")
+}
 OF_CELLS = {
     OURS: Engine("ours", "Layer", ("numba", "varlen_rnn")),
     BUILT_IN: Engine("ours", "BuiltIn", ("numba", "varlen_rnn")),
@@ -45,7 +49,7 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-ALL = ENGINES | OF_CELLS | OF_SEQUENCES
+ALL = ENGINES | IN_TORCH | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
@@ -61,12 +65,12 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
+        A key of `ENGINES` or `IN_TORCH`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 

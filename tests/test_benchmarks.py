@@ -35,7 +35,7 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
-from benchmarks.engines import BUILT_IN, ENGINES, LOOPS, MODES, OURS, TWIN, build, installed
+from benchmarks.engines import BUILT_IN, ENGINES, IN_TORCH, LOOPS, MODES, OURS, TWIN, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
@@ -68,6 +68,15 @@ def test_engines_of_a_layer_agree(cell):
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
         assert parity.disagreement(outputs[mode]) is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_engines_inside_torch_agree(cell):
+    pytest.importorskip("torch")
+    peers = {name: build("layers", name, CASE | {"cell": cell}, 1) for name in (OURS, *IN_TORCH)}
+    for mode in MODES:
+        assert parity.disagreement({name: its.arrays(getattr(its, mode)()) for name, its in peers.items()}) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, FORMS, MODES, OURS, PEERS, PYTORCH
+from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency, ratio
 from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
@@ -102,6 +102,7 @@ def all_bars(lines):
         *times,
         *(_cells(lines["cells"], promise) for promise in SHARES),
         *_sequence(lines["sequence"]),
+        *_in_torch(lines["torch"]),
         memory,
         *(_overhead(lines["overhead"], way) for way in WAYS),
     ]
@@ -133,6 +134,26 @@ def _sequence(lines):
         }
         bars.append(Bar(f"attention, {words}: over PyTorch padded", floor, aim, values))
     return bars
+
+
+def _in_torch(lines):
+    """Return the bars of layers inside PyTorch, in training on unequal lengths: beside our own, and beside packed."""
+    ragged = [line for line in lines if line["lengths"] != "equal" and line["mode"] == "training"]
+    cost, speed = {}, {}
+    for line in ragged:
+        its = dict.fromkeys(IN_TORCH) if disturbed(line) else {engine: ratio(line, engine) for engine in IN_TORCH}
+        packed = None if disturbed(line) else ratio(line, "torch packed")
+        case = f"{line['cell']} {size_of(line)} {line['lengths']}"
+        for engine, value in its.items():
+            layout = engine.split()[-1]
+            if layout in ("rows", "jagged"):
+                cost[f"{layout}, {case}"] = value
+            speed[f"{layout}, {case}"] = value and packed and packed / value
+    worst = [min(speed, key=lambda name: speed[name] or 0)] if speed else []
+    return [
+        Bar("inside PyTorch, training, ragged: time over our own layer's", 1.1, 1, cost),
+        Bar("inside PyTorch, training, ragged: over PyTorch packed, the least", 8, 10, {k: speed[k] for k in worst}),
+    ]
 
 
 def _worst(lines, mode):

@@ -12,6 +12,7 @@ from benchmarks.suites import (
     sequence,
     small,
     startup,
+    torch,
 )
 from benchmarks.suites.suite import Suite
 
@@ -20,6 +21,7 @@ SUITES = {
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
     "cells": Suite(cells.points, cells.run, cells.COLUMNS, cells.cells, cells.PATIENCE),
     "sequence": Suite(sequence.points, sequence.run, sequence.COLUMNS, sequence.cells, sequence.PATIENCE),
+    "torch": Suite(torch.points, layers.run, torch.COLUMNS, torch.cells),
     "end_to_end": Suite(end_to_end.points, end_to_end.run, end_to_end.COLUMNS, end_to_end.cells),
     "small": Suite(small.points, layers.run, layers.COLUMNS, layers.cells),
     "overhead": Suite(overhead.points, overhead.run, overhead.COLUMNS, overhead.cells),

@@ -1,0 +1,77 @@
+"""The layers of `varlen_rnn.torch`, under PyTorch's autograd, in the layouts that its users have."""
+
+import numpy as np
+import torch
+
+import varlen_rnn as vr
+import varlen_rnn.torch as vt
+from benchmarks.layers import pytorch
+from benchmarks.layers.case import Inputs
+
+
+class Rows:
+    """A layer on rows with offsets.  As a caller of PyTorch's does, it makes the plan of a batch at every step."""
+
+    def __init__(self, case, threads):
+        vr.set_num_threads(threads)
+        torch.set_num_threads(threads)
+        inputs = Inputs(case)
+        self.layer = getattr(vt, case.cell)(case.input_size, case.hidden_size)
+        self.layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.weights.items()})
+        self.x, self.d_y = torch.from_numpy(inputs.x).requires_grad_(), torch.from_numpy(inputs.d_y)
+        self.offsets = torch.from_numpy(np.cumsum([0, *case.lengths]))
+        self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}
+
+    def run(self):
+        """Return the outputs of rows."""
+        return self.layer(self.x, offsets=self.offsets)[0]
+
+    def inference(self):
+        """Return the outputs."""
+        with torch.inference_mode():
+            return {"y": self.run()}
+
+    def training(self):
+        """Return the outputs and the gradients of rows and weights."""
+        y = self.run()
+        gradients = torch.autograd.grad(y, list(self.leaves.values()), self.d_y)
+        return {"y": y, **dict(zip(self.leaves, gradients, strict=True))}
+
+    def arrays(self, results):
+        """Return results as arrays."""
+        return {name: value.detach().numpy() for name, value in results.items()}
+
+
+class Jagged(Rows):
+    """A layer on a jagged nested tensor, which is made at every step."""
+
+    def run(self):
+        """Return the outputs of rows."""
+        return self.layer(torch.nested.nested_tensor_from_jagged(self.x, self.offsets))[0].values()
+
+    def inference(self):
+        """Return the outputs; nested tensors of inference mode refuse views."""
+        with torch.no_grad():
+            return {"y": self.run()}
+
+
+class Packed(pytorch.Packed):
+    """PyTorch's own layer on a packed batch, replaced."""
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold the layer that takes the place of another."""
+        vr.set_num_threads(threads)
+        super().hold(case, inputs, vt.replace(layer), threads)
+
+
+class Padded(pytorch.Padded):
+    """PyTorch's own layer on a padded batch, replaced, with the lengths beside it."""
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold the layer that takes the place of another."""
+        vr.set_num_threads(threads)
+        super().hold(case, inputs, vt.replace(layer), threads)
+
+    def run(self):
+        """Return the outputs, in the rectangle."""
+        return self.layer(self.x, lengths=self.lengths)[0]
