@@ -144,10 +144,9 @@ def _in_torch(lines):
         its = dict.fromkeys(IN_TORCH) if disturbed(line) else {engine: ratio(line, engine) for engine in IN_TORCH}
         packed = None if disturbed(line) else ratio(line, "torch packed")
         case = f"{line['cell']} {size_of(line)} {line['lengths']}"
-        for engine, value in its.items():
-            layout = engine.split()[-1]
-            if layout in ("rows", "jagged"):
-                cost[f"{layout}, {case}"] = value
+        for engine in ("in torch, rows", "in torch, jagged"):
+            value, layout = its[engine], engine.split()[-1]
+            cost[f"{layout}, {case}"] = value
             speed[f"{layout}, {case}"] = value and packed and packed / value
     worst = [min(speed, key=lambda name: speed[name] or 0)] if speed else []
     return [
