@@ -64,7 +64,7 @@ next batch has other lengths; masks, and the indices of *torch padded*, stand re
 have, or computes wrongly: PyTorch 2.13 has no gradient of a jagged sum, and a wrong one of a jagged softmax over the
 rows.
 """,
-    "torch": """A layer of `varlen_rnn.torch` under PyTorch's autograd: *rows* with offsets, *jagged* nested tensors that are
+    "torch": """A layer of `varlen_rnn.torch` under PyTorch's autograd: *rows* with offsets, *jagged* nested tensors
 made of them in each step, *packed* and *padded* as PyTorch's own beside it, the same layer after
 `varlen_rnn.torch.replace`; all times over our own layer's, whose plan is kept from step to step, as it is nowhere else
 here. What *packed* takes longer than *padded* is `pack_padded_sequence` and `pad_packed_sequence` themselves.
