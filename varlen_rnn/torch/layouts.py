@@ -145,5 +145,5 @@ class _Taken(torch.autograd.Function):
         return torch.from_numpy(rows_taken(rows.detach().numpy(), places))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _Taken.apply(gradient, ctx.back, ctx.places), None, None
