@@ -35,6 +35,11 @@ IN_TORCH = {  # layers too: ours, inside PyTorch
     f"in torch, {layout}": Engine("in_torch", layout.capitalize(), ("numba", "varlen_rnn", "torch"))
     for layout in ("rows", "jagged", "packed", "padded")
 }
+OF_SERVING = {  # layers for inference
+    "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
+    "prepared": Engine("serving", "Prepared", ("numba", "varlen_rnn")),
+    "torch cell": Engine("pytorch", "Cell", ("torch",)),
+}
 OF_CELLS = {
     OURS: Engine("ours", "Layer", ("numba", "varlen_rnn")),
     BUILT_IN: Engine("ours", "BuiltIn", ("numba", "varlen_rnn")),
@@ -49,7 +54,7 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-ALL = ENGINES | IN_TORCH | OF_CELLS | OF_SEQUENCES
+ALL = ENGINES | IN_TORCH | OF_SERVING | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
@@ -65,12 +70,12 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES` or `IN_TORCH`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
+        A key of `ENGINES`, `IN_TORCH` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH | OF_SERVING)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 

@@ -47,7 +47,7 @@ from tests.benchmark_lines import line_of
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "suites.cells suites.overhead suites.sequence sequence.case"
+DOCTESTS += "suites.cells suites.overhead suites.sequence suites.serving sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -77,6 +77,14 @@ def test_engines_inside_torch_agree(cell):
     peers = {name: build("layers", name, CASE | {"cell": cell}, 1) for name in (OURS, *IN_TORCH)}
     for mode in MODES:
         assert parity.disagreement({name: its.arrays(getattr(its, mode)()) for name, its in peers.items()}) is None
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_engines_of_serving_agree(cell):
+    for lengths, names in (((1,), ("stream", "torch cell", OURS)), ((4, 1, 7), ("prepared", "onnxruntime", OURS))):
+        case = CASE | {"cell": cell, "lengths": lengths}
+        peers = {name: build("layers", name, case, 1) for name in installed(names)}
+        assert parity.disagreement({name: its.arrays(its.inference()) for name, its in peers.items()}) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,9 +27,8 @@ def test_the_readme():
     names = names_after(ROOT / "README.md")
     assert names["h_n"].shape == (2, 3, 16)
     assert names["lstm"].parameters()[0].grad is None  # after zero_grad
-    whole, last = names["gru"](vr.create_lod_tensor(names["arriving"], [[4]]))
-    assert np.array_equal(names["output"][0], whole[-1])
-    assert np.array_equal(names["state"], last)
+    whole, _ = names["gru"](vr.create_lod_tensor(names["arriving"], [[4]]))
+    assert np.array_equal(names["outputs"], whole)
 
 
 def test_state_dicts_travel_both_ways():
@@ -52,6 +51,14 @@ def test_the_page_on_programs(tmp_path, monkeypatch):
     assert names["model"].feed_names == ["ids"]
     assert names["scores"].shape == (2, 2)
     assert names["again"].shape == ()
+
+
+def test_the_page_on_serving():
+    names = names_after(ROOT / "docs" / "serving.md")
+    assert names["outputs"].shape == (2, 16)
+    assert names["output"].shape == (1, 16)
+    assert names["y"].shape == (5, 16)
+    assert names["scores"].shape == (2, 2)
 
 
 def test_the_page_on_torch():

@@ -7,7 +7,7 @@ step: the cheapest form for PyTorch.  Packing and unpacking are, for every step 
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from benchmarks.layers.case import Inputs
+from benchmarks.layers.case import STATES, Inputs
 from benchmarks.rectangle import Rectangle
 
 
@@ -58,3 +58,26 @@ class Packed(Padded):
         """Return the outputs, in the rectangle."""
         packed, _ = self.layer(pack_padded_sequence(self.x, self.lengths))
         return pad_packed_sequence(packed)[0]
+
+
+class Cell:
+    """One step of a cell on one row, from zeros; inference only."""
+
+    def __init__(self, case, threads):
+        torch.set_num_threads(threads)
+        inputs = Inputs(case)
+        self.cell = getattr(torch.nn, f"{case.cell}Cell")(case.input_size, case.hidden_size)
+        weights = {name.removesuffix("_l0"): torch.from_numpy(array) for name, array in inputs.weights.items()}
+        self.cell.load_state_dict(weights)
+        zeros = [torch.zeros(1, case.hidden_size) for _ in range(STATES[case.cell])]
+        self.x, self.states = torch.from_numpy(inputs.x), tuple(zeros) if len(zeros) > 1 else zeros[0]
+
+    def inference(self):
+        """Return the output."""
+        with torch.inference_mode():
+            last = self.cell(self.x, self.states)
+        return {"y": last[0] if isinstance(last, tuple) else last}
+
+    def arrays(self, results):
+        """Return results as arrays."""
+        return {"y": results["y"].numpy()}

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
 from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OURS, PEERS, PYTORCH
-from benchmarks.results import best_ratio, disturbed, efficiency, ratio
+from benchmarks.results import best_ratio, disturbed, efficiency, ratio, seconds
 from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
 from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
 from benchmarks.suites.sequence import best
+from benchmarks.suites.serving import over, served
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
@@ -103,6 +104,7 @@ def all_bars(lines):
         *(_cells(lines["cells"], promise) for promise in SHARES),
         *_sequence(lines["sequence"]),
         *_in_torch(lines["torch"]),
+        *_serving(lines["serving"]),
         memory,
         *(_overhead(lines["overhead"], way) for way in WAYS),
     ]
@@ -134,6 +136,22 @@ def _sequence(lines):
         }
         bars.append(Bar(f"attention, {words}: over PyTorch padded", floor, aim, values))
     return bars
+
+
+def _serving(lines):
+    """Return the bars of inference with packed weights: the time of a step, and against onnxruntime."""
+    step, whole = {}, {}
+    for line in lines:
+        case, quiet = f"{line['cell']} {size_of(line)}", not disturbed(line)
+        if served(line) == "stream":
+            spent = seconds(line, "stream")
+            step[case] = spent * 1e6 if quiet and spent else None
+        else:
+            whole[f"{case} {line['lengths']}"] = over(line, "onnxruntime") if quiet else None
+    return [
+        Bar("a step of one sequence: microseconds", 15, 10, step),
+        Bar("prepared layers, inference: over onnxruntime", 1, 1.2, whole),
+    ]
 
 
 def _in_torch(lines):

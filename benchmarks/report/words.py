@@ -69,6 +69,10 @@ made of them in each step, *packed* and *padded* as PyTorch's own beside it, the
 `varlen_rnn.torch.replace`; all times over our own layer's, whose plan is kept from step to step, as it is nowhere else
 here. What *packed* takes longer than *padded* is `pack_padded_sequence` and `pad_packed_sequence` themselves.
 """,
+    "serving": """Microseconds of a call with weights packed once, and the time of others over that: *stream* is
+one row of one sequence, from zeros, to which it is reset in the same call; *prepared* is a layer on rows with offsets,
+of which it makes a plan in each call. *torch cell* is `LSTMCell`, `GRUCell` or `RNNCell`.
+""",
     "end_to_end": """Embedding of 64, LSTM of 128, mean over each sequence, linear, cross entropy, Adam; batches of 32
 in random order, sequences cut at 1,000 tokens.
 """,
@@ -97,6 +101,7 @@ TITLES = {
     "cells": "Any cell",
     "sequence": "Operators on sequences",
     "torch": "Inside PyTorch",
+    "serving": "One row at a time, and little work",
     "end_to_end": "Whole models",
     "small": "Small work",
     "overhead": "Operators",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeEr
 from varlen_rnn.lod_input import as_rows
 from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.tape.gradient import was_updated
-from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.modes import no_grad, recorder
 from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
@@ -153,6 +154,33 @@ class Module:
     def eval(self) -> Self:
         """Set evaluation mode here and below; return the module."""
         return self.train(False)
+
+    def prepare(self) -> Callable[..., Any]:
+        """Return a function that runs the module as it is now, for inference: in evaluation mode, without a tape.
+
+        The weights of its recurrent layers are packed once.  What becomes of the module later does not reach the
+        function, and any number of threads may call it at the same time.
+
+        Examples
+        --------
+        >>> from varlen_rnn.nn import Linear
+        >>> run = Linear(3, 2).prepare()
+        >>> run(np.ones((1, 3), np.float32)).requires_grad
+        False
+        """
+        frozen = copy.deepcopy(self).eval()
+        frozen._freeze()
+
+        def run(*inputs: Any, **named: Any) -> Any:
+            with no_grad():
+                return frozen(*inputs, **named)
+
+        return run
+
+    def _freeze(self) -> None:
+        """Get ready for calls without gradients, between which no parameter changes."""
+        for _, child in self.children():
+            child._freeze()
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' arrays by name, as `load_state_dict` and PyTorch take them."""

@@ -13,6 +13,7 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice
 from varlen_rnn.nn.functional import Per, check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.serving import Prepared, Stream
 from varlen_rnn.ops.layer_inputs import weight_shapes
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.spec import sizes_fit
@@ -194,7 +195,42 @@ class Recurrent(Module):
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
+        return self.present_weights(suffix)
+
+    def present_weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights as they are, whatever becomes of them in training."""
         return [getattr(self, name) for name in self._named[suffix]]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The data type of rows and weights."""
+        return self._dtype
+
+    def _freeze(self) -> None:
+        if not self.cell.rows:  # masks are those of a batch
+            self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
+
+    def prepare(self) -> Prepared:
+        """Return the layer for inference, as it is now: its weights packed once, and no tape; it takes arrays too.
+
+        Examples
+        --------
+        >>> run = GRU(3, 4).prepare()
+        >>> run(np.ones((5, 3), np.float32), offsets=[0, 2, 5])[0].shape
+        (5, 4)
+        """
+        return Prepared(self)
+
+    def stream(self, num_sequences: int = 1) -> Stream:
+        """Return the layer for sequences that arrive row by row, as it is now: packed weights, and states in place.
+
+        Examples
+        --------
+        >>> stream = GRU(3, 4).stream()
+        >>> stream(np.ones(3, np.float32)).shape
+        (4,)
+        """
+        return Stream(self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
         """Return what becomes of the columns of all directions, side by side."""

@@ -23,7 +23,7 @@ _LONG = 16  # cache lines of a row of slots that are worth one more
 _SHAPES = 256  # of layers, whose tables are remembered
 
 
-class _Prepared(NamedTuple):
+class Prepared(NamedTuple):
     """What a loop takes for a cell and a shape, plain tuples for kernels: Code, Sizes, the table; and its Loop.
 
     A row of whole panels has `row` numbers.
@@ -39,7 +39,7 @@ class _Prepared(NamedTuple):
 
 
 @functools.lru_cache(maxsize=_SHAPES)
-def _prepared(cell, dtype, shape, backward):
+def prepared(cell, dtype, shape, backward=False):
     """Return what the forward or the backward loop takes; compiles its equations."""
     equations, table_of, loops = forward_equations, forward_table, forward_loop
     if backward:
@@ -56,7 +56,7 @@ def _prepared(cell, dtype, shape, backward):
     norm = address_of_norm_grad if backward else address_of_norm
     more = [address_of_copy(dtype) if sizes.rows else 0, norm(dtype) if sizes.norms else 0]
     more += [address_of_sum(dtype) if sizes.vectors else 0] * backward
-    return _Prepared((*code_of(dtype), *more), tuple(sizes), table, loop, unit_blocks, row, row == shape.hidden)
+    return Prepared((*code_of(dtype), *more), tuple(sizes), table, loop, unit_blocks, row, row == shape.hidden)
 
 
 def kept_of_rows(x, columns):
@@ -78,24 +78,29 @@ def _past_caches(kept, whole_panels):
 
 
 @functools.cache
-def _none(dtype):
+def none_of(dtype):
     """Return what stands for a weight that a layer has not."""
     return np.empty((0, 0), dtype)
 
 
-def _plain(task, row):
-    """Return a task as the plain tuple that kernels take, its vectors as long as a `row` of whole panels."""
-    *weights, weight_hr, vectors, rows = task.weights
-    none = _none(task.y.dtype)
+def plain_weights(direction, row):
+    """Return the weights of a direction as the plain tuple that kernels take, vectors as long as a `row` of panels."""
+    *weights, weight_hr, vectors, _ = direction
+    none = none_of(weights[0].dtype)
     if vectors is not None:
         vectors = np.pad(vectors, ((0, 0), (0, row - vectors.shape[1])))
-    weights = *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
-    return task.x, weights, *task[2:-2], none if rows is None else rows, task.bound
+    return *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
+
+
+def _plain(task, row):
+    """Return a task as the plain tuple that kernels take."""
+    rows = none_of(task.y.dtype) if task.weights.rows is None else task.weights.rows
+    return task.x, plain_weights(task.weights, row), *task[2:-2], rows, task.bound
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):
     """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
-    it, weights = _prepared(cell, task.y.dtype, shape, False), task.weights
+    it, weights = prepared(cell, task.y.dtype, shape, False), task.weights
     products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
     run(
         it.loop, plan, reverse, products, it.unit_blocks, task.y,
@@ -109,8 +114,8 @@ def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d
 
     Column k of those of products has row `weight_rows[k]` of its phase's part of `weight_hh`.
     """
-    it = _prepared(cell, task.y.dtype, shape, True)
-    d_others = _none(task.y.dtype) if d_others is None else d_others
+    it = prepared(cell, task.y.dtype, shape, True)
+    d_others = none_of(task.y.dtype) if d_others is None else d_others
     run(
         it.loop, plan, reverse, len(task.y) * task.weights.weight_hh.size, it.unit_blocks, task.y,
         it.code, it.sizes, it.table, _plain(task, it.row), weight_rows, d_y, d_others, d_last, d_initial, d_vectors,

@@ -19,9 +19,9 @@ from varlen_rnn.plan import ranks_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
 from varlen_rnn.recurrence.equations import BLOCK_ROWS, MOST_ROWS
-from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKING
+from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKED, PACKING
 
-_ENDLESS = 2**62
+ENDLESS = 2**62
 _TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
 _TURNS = 64  # of a thread in a call at most, and groups for each thread
 
@@ -54,7 +54,7 @@ class Loop(NamedTuple):
     may_meet: bool = True
 
 
-def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
+def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=None):
     """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
     Parameters
@@ -71,13 +71,15 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
         An array of as many rows, of the data type of the memory that the loop gets.
     *arguments
         Of the kernel, after the batch.
+    panels : (rows, width), optional
+        The weights, packed before.
     """
     batch, bounds = ranks_of(plan), (0, plan.num_sequences)
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)
-        num_shards, turn = num_groups * parts, _ENDLESS
+        num_shards, turn = num_groups * parts, ENDLESS
         block_rows = MOST_ROWS if products > parts * L2_ELEMENTS * len(like) else BLOCK_ROWS
         if num_groups > 1 and parts > 1:
             batch, bounds = _deal(batch, num_groups)
@@ -87,18 +89,22 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments):
             turn = max(_TURN_ROWS, len(like) // (_TURNS * num_shards))
         num_groups, longest = len(bounds) - 1, max(map(sub, bounds[1:], bounds))
         rows, offsets = loop.memory_of(-(-unit_blocks // parts), longest)
-        before = loop.panel_rows + plan.num_sequences * loop.carry_rows
-        numbers = empty((before + num_shards * rows, loop.width), like)
+        first = loop.panel_rows if panels is None else 0
+        numbers = empty((first + plan.num_sequences * loop.carry_rows + num_shards * rows, loop.width), like)
         integers = np.zeros((num_groups + PACKING) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
         _write_groups(integers, batch, bounds)
+        if panels is None:
+            panels, numbers = numbers[:first], numbers[first:]
+        else:
+            integers[num_groups * COUNTER : (num_groups + PACKING) * COUNTER] = PACKED
         threads.for_each_shard(
             loop.kernel,
-            (num_groups, parts, turn, block_rows, loop.panel_rows, loop.carry_rows, numbers, integers),
+            (num_groups, parts, turn, block_rows, loop.carry_rows, panels, numbers, integers),
             (*batch, reverse),
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
-            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, _ENDLESS) if parts > 1 else None,
+            give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, ENDLESS) if parts > 1 else None,
         )
 
 

@@ -19,6 +19,7 @@ from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
 
 PACKING = 8  # lines of `integers`, after those of the groups: two for each phase, of at most four
+PACKED = 2**40  # more than any weight has blocks
 FIRST, END, LEFT = 1, 2, 3  # places in the line of a group, after its counter
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 
@@ -35,19 +36,21 @@ class Batch(NamedTuple):
 class Work(NamedTuple):
     """The groups, the members of a team, the rows of a turn and of a block of the forward loop, and memory.
 
-    `numbers` has rows of a panel's width: the panels of weights, then what each sequence carries from step to step,
-    then the scratch of each shard.  `integers` has a line for each group: the counter of its barrier, or the steps that
-    it has behind it; and its first and end among the sequences, and its rows left.  Then there are two lines for the
-    packing of each phase, how many unit blocks are taken and how many are packed, and the offsets of each shard,
-    followed by an empty line: what a thread writes at each step shares no line with what another reads.
+    `panels` are those of weights.  `numbers` has rows of a panel's width, too: what each sequence carries from step to
+    step, then the scratch of each shard.
+
+    `integers` has a line for each group: the counter of its barrier, or the steps that it has behind it; and its first
+    and end among the sequences, and its rows left.  Then there are two lines for the packing of each phase, how many
+    unit blocks are taken and how many are packed, `PACKED` or more where all were before; and the offsets of each
+    shard, followed by an empty line: what a thread writes at each step shares no line with what another reads.
     """
 
     groups: int
     parts: int
     turn: int
     block_rows: int
-    panel_rows: int
     carry_rows: int
+    panels: np.ndarray
     numbers: np.ndarray
     integers: np.ndarray
 
@@ -88,12 +91,12 @@ def share_of(shard, num_shards, work, batch):
     """Return the share of a shard."""
     numbers, integers, count = pointer(work.numbers, 0), pointer(work.integers, 0), len(batch.starts)
     width, lines = width_of(numbers), (work.groups + PACKING) * COUNTER
-    before = work.panel_rows + count * work.carry_rows
+    before = count * work.carry_rows
     rows, own = (work.numbers.shape[0] - before) // num_shards, (work.integers.shape[0] - lines) // num_shards
     return Share(
         shard, work.groups, work.parts, work.turn, work.block_rows,
         pointer(batch.starts, 0), pointer(batch.seq_lens, 0), pointer(batch.order, 0), batch.reverse,
-        integers, numbers, offset(numbers, work.panel_rows * width), work.carry_rows * width,
+        integers, pointer(work.panels, 0), numbers, work.carry_rows * width,
         offset(numbers, (before + shard * rows) * width), offset(integers, lines + shard * own), own - COUNTER,
     )  # fmt: skip
 
@@ -115,7 +118,7 @@ def blocks_to_pack(share, unit_blocks, phase):
     packed = offset(taken, COUNTER)
     if share.groups == 1:
         first, end = units_of(share, unit_blocks)
-        return Blocks(first, end, False, taken, packed)
+        return Blocks(end if packed[0] >= PACKED else first, end, False, taken, packed)
     return Blocks(0, unit_blocks, True, taken, packed)
 
 

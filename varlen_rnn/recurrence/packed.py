@@ -1,0 +1,150 @@
+"""The weights of a direction packed once, for inference: on few sequences, where even a schedule takes too long, too.
+
+The loop is that of `layer.forward`, and so are the results, to the bit.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.device import empty
+from varlen_rnn.jit import engine_kernel
+from varlen_rnn.products.sync import COUNTER
+from varlen_rnn.recurrence.cpu import none_of, plain_weights, prepared
+from varlen_rnn.recurrence.equations import BLOCK_ROWS
+from varlen_rnn.recurrence.phases import shape_of
+from varlen_rnn.recurrence.schedule import ENDLESS, run
+from varlen_rnn.recurrence.sharing import PACKED, PACKING
+from varlen_rnn.threads import count_shards
+
+FEW = 64  # sequences whose plan a kernel makes by comparing each with those before it
+
+
+@engine_kernel
+def _write_plan(offsets, num_rows, starts, seq_lens, order):
+    """Write the plan of sequences that begin and end at offsets, longest first; return whether these are offsets.
+
+    Sequences of equal lengths stay in their order.  `starts`, `seq_lens` and `order` have room for all.
+    """
+    count = offsets.shape[0] - 1
+    if count < 0 or offsets[0] != 0 or offsets[count] != num_rows:
+        return False
+    for i in range(count):
+        length, place = offsets[i + 1] - offsets[i], i
+        if length < 0:
+            return False
+        while place > 0 and seq_lens[place - 1] < length:
+            starts[place], seq_lens[place], order[place] = starts[place - 1], seq_lens[place - 1], order[place - 1]
+            place -= 1
+        starts[place], seq_lens[place], order[place] = offsets[i], length, i
+    return True
+
+
+class FewSequences:
+    """The plan of up to `capacity` sequences, which is written again and again.
+
+    Attributes
+    ----------
+    starts, seq_lens, order : (capacity,) int64
+    views : tuple of the same, which nobody can write to, as those of a plan: kernels are compiled for such
+    """
+
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.starts, self.seq_lens, self.order = columns = [np.zeros(capacity, np.int64) for _ in range(3)]
+        self.views = tuple(column.view() for column in columns)
+        for view in self.views:
+            view.flags.writeable = False
+
+    def write(self, offsets, num_rows):
+        """Write the plan of sequences that begin and end at offsets, int64; return whether these are offsets."""
+        return _write_plan(offsets, num_rows, self.starts, self.seq_lens, self.order)
+
+
+class Memory(NamedTuple):
+    """What one call at a time of `Packed.run_few` works in."""
+
+    batch: tuple
+    work: tuple
+    integers: np.ndarray
+
+
+class Packed:
+    """A direction of a layer with packed weights, which later changes of the weights do not reach.
+
+    Parameters
+    ----------
+    cell : Cell
+        Without inputs of rows.
+    direction : Direction
+    features : int
+        Of a row.
+    reverse : bool
+        Whether each sequence runs from its last row to its first.
+    """
+
+    def __init__(self, cell, direction, features, reverse):
+        dtype = direction.weight_hh.dtype
+        self.cell, self.reverse, self.dtype = cell, reverse, dtype
+        self.shape = shape_of(np.empty((0, features), dtype), direction)
+        self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
+        self._it, self._none = prepared(cell, dtype, self.shape), none_of(dtype)
+        self._panels = empty((self._it.loop.panel_rows, self._it.loop.width), self._none)
+        self._weights = plain_weights(direction, self._it.row)
+        nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)
+        self.run_few(self._memory(FewSequences(1), 0), 0, self._none, nothing, False, nothing, self._none, 0)
+        *_, vectors = self._weights  # all else is in the panels
+        self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
+
+    def memory(self, few):
+        """Return memory for calls with the plan of some sequences."""
+        return self._memory(few, PACKED)
+
+    def _memory(self, few, packed):
+        loop = self._it.loop
+        rows, offsets = loop.memory_of(self._it.unit_blocks, few.capacity)
+        numbers = empty((few.capacity * loop.carry_rows + rows, loop.width), self._none)
+        integers = np.zeros((1 + PACKING) * COUNTER + offsets + COUNTER, np.int64)
+        integers[COUNTER : (1 + PACKING) * COUNTER] = packed
+        work = 1, 1, ENDLESS, BLOCK_ROWS, loop.carry_rows, self._panels, numbers, integers
+        return Memory((*few.views, self.reverse), work, integers)
+
+    def is_little(self, num_rows, num_sequences):
+        """Return whether so much work is that of one thread."""
+        return count_shards(num_rows * self.products, num_sequences * self._it.unit_blocks) == 1
+
+    def run_few(self, memory, count, x, initial, begins, last, y, column):
+        """Run the sequences of a plan on this thread.
+
+        Parameters
+        ----------
+        memory : Memory
+            Of this `Packed`, and of no other call meanwhile.
+        count : int
+            Sequences of the plan that the memory was made for.
+        x : (rows, features) C-contiguous
+        initial, last : (states, sequences, hidden) C-contiguous
+            They may be one array: a state is read before it is written.
+        begins : bool
+            Whether the initial states are given; they are zeros otherwise.
+        y : (rows, columns) C-contiguous
+            Outputs; those of this direction begin at `column`.
+        """
+        integers, it = memory.integers, self._it
+        integers[:4] = 0, 0, count, 0  # of the one group: the steps behind it, its first sequence, its end, rows left
+        task = self._task(x, initial, begins, y, column)
+        it.loop.kernel(0, 1, memory.work, memory.batch, it.code, it.sizes, it.table, task, last, False, False)
+
+    def run(self, plan, x, initial, begins, last, y, column):
+        """Run the sequences of a SortedSeqs, on as many threads as pay; all else as of `run_few`."""
+        it, products = self._it, len(x) * self.products
+        run(
+            it.loop, plan, self.reverse, products, it.unit_blocks, y,
+            it.code, it.sizes, it.table, self._task(x, initial, begins, y, column), last, False, False,
+            panels=self._panels,
+        )  # fmt: skip
+
+    def _task(self, x, initial, begins, y, column):
+        """Return a `Task` as the plain tuple that kernels take."""
+        none = self._none
+        return x, self._weights, initial, begins, self.shape.outputs, y, column, none, none, self.cell.proj_clip
