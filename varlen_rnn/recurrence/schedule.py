@@ -32,7 +32,7 @@ _FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same of weights that L2 does n
 _ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # of a step of one or two rows, beyond those rows
 _BARRIER_COST = 100_000  # in multiply-adds
 _THREAD_LAG = 1.1  # by how much the slowest of some threads lags, where others do not take over
-_MEMBER_LAG = 1.3 if WIDE else 1.1  # the same of the members of a team, who also fetch what the others computed
+_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same of the members of a team, who also fetch what the others computed
 _MIN_GAIN = 0.97  # cut further only if the estimate falls below this share of the coarser cut's
 
 _ALONE = contextlib.nullcontext(True)  # in place of a team
