@@ -26,7 +26,7 @@ FLOORS = [
     ["products", "cells", "program"],
     ["recurrence", "attention"],
     ["ops"],
-    ["nn", "optim"],
+    ["nn", "optim", "interop"],
     ["data", "baselines", "torch"],
     ["__init__"],
     ["cli"],

@@ -61,6 +61,11 @@ def test_the_page_on_serving():
     assert names["scores"].shape == (2, 2)
 
 
+def test_the_page_on_other_libraries():
+    names = names_after(ROOT / "docs" / "interop.md")
+    assert np.array_equal(names["again"].data, names["rows"].data)
+
+
 def test_the_page_on_torch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     names = names_after(ROOT / "docs" / "torch.md")

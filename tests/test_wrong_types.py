@@ -48,6 +48,14 @@ def rows():
     return vr.create_lod_tensor(X, [[2, 0, 3]])
 
 
+def column():
+    return vr.to_arrow(rows())
+
+
+def awkward_rows():
+    return vr.to_awkward(rows())
+
+
 def plan():
     return vr.sort_by_seq_len(rows())
 
@@ -233,6 +241,10 @@ CALLS = {
         vr.edit_distance, lambda: rows().like(np.arange(5)), lambda: rows().like(np.arange(5)), lambda: False,
         lambda: (1, 2),
     ),
+    "from_arrow": (vr.from_arrow, column),
+    "to_arrow": (vr.to_arrow, rows),
+    "from_awkward": (vr.from_awkward, awkward_rows),
+    "to_awkward": (vr.to_awkward, rows),
     "lod_append": (vr.lod_append, lambda: X, lambda: np.array([0, 2, 5])),
     "reorder_by_rank": (vr.reorder_by_rank, rows, lambda: vr.sort_by_seq_len(rows())),
     "sequence_pad": (vr.sequence_pad, rows, lambda: 0.0, lambda: 3),

@@ -15,6 +15,7 @@ from varlen_rnn.errors import (
     ProgramError,
     ShapeError,
 )
+from varlen_rnn.interop import from_arrow, from_awkward, to_arrow, to_awkward
 from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
@@ -99,6 +100,8 @@ __all__ = [
     "ctc_greedy_decoder",
     "data",
     "edit_distance",
+    "from_arrow",
+    "from_awkward",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",
@@ -144,6 +147,8 @@ __all__ = [
     "set_num_threads",
     "sort_by_seq_len",
     "split_by_mask",
+    "to_arrow",
+    "to_awkward",
     "values_from_bytes",
     "values_to_bytes",
     "while_loop",

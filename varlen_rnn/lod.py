@@ -455,6 +455,13 @@ class LoDTensor:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.data, dtype, copy=copy)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """Hand the memory of the rows to another library, as NumPy does."""
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
     def __repr__(self) -> str:
         # Rank 0 is a loss: one number, no rows.
         if self.data.ndim == 0:

@@ -89,7 +89,10 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
         check_unmasked(data, name)
     try:
         array = np.asarray(data)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        if array.dtype.kind == "O" and hasattr(data, "__dlpack__"):  # and none of NumPy's own ways
+            array = np.from_dlpack(data)
+    # A tensor of PyTorch that requires a gradient raises a RuntimeError, memory of a GPU a BufferError.
+    except (ValueError, TypeError, OverflowError, RecursionError, RuntimeError, BufferError) as error:
         lists = isinstance(data, (list, tuple))
         hint = "use LoDTensor.from_sequences for lists of unequal length" if lists else f"NumPy says: {error}"
         raise ShapeError(name, expected="rows of one shape", got=type(data).__name__, hint=hint) from error

@@ -308,6 +308,21 @@ class Variable:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype, copy=copy)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """Hand the memory of the value to another library, which sees no gradient.
+
+        Raises
+        ------
+        BufferError
+            A Variable that requires a gradient, as PyTorch raises it.
+        """
+        if self.requires_grad:
+            raise BufferError("this Variable requires a gradient, which another library would lose: use detach()")
+        return self.value.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.value.data.__dlpack_device__()
+
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")

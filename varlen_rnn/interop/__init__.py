@@ -1,0 +1,6 @@
+"""Ragged arrays of other libraries, without a copy of their rows where memory allows it."""
+
+from varlen_rnn.interop.arrow import from_arrow, to_arrow
+from varlen_rnn.interop.awkward import from_awkward, to_awkward
+
+__all__ = ["from_arrow", "from_awkward", "to_arrow", "to_awkward"]

@@ -1,0 +1,92 @@
+"""Arrays of the library awkward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError
+from varlen_rnn.interop.foreign import Levels, library, tensor_of
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.typing import Rows
+
+
+def from_awkward(array: Any) -> LoDTensor:
+    """Return the LoDTensor of an `awkward.Array` of lists of numbers, on its memory where that is contiguous.
+
+    Parameters
+    ----------
+    array : awkward.Array
+        Each list is a level; lists of one size inside all others (`to_regular`) are the numbers of a row.
+
+    Raises
+    ------
+    LoDError, DTypeError
+        Lists or numbers that are missing, records, other types.
+
+    Examples
+    --------
+    >>> import awkward
+    >>> from_awkward(awkward.Array([[1.0, 2.0], [], [3.0]])).lod()
+    [[0, 2, 2, 3]]
+    """
+    ak, levels = library("awkward", "awkward"), Levels()
+    if not isinstance(array, ak.Array):
+        raise DTypeError("from_awkward, array", expected="an awkward.Array", got=type(array).__name__)
+    layout = ak.to_layout(array)
+    while (found := _list_of(ak, layout)) is not None:
+        offsets, content = found
+        first, end = levels.add(offsets)
+        layout = content[first:end]
+    if not levels.offsets:
+        raise LoDError("from_awkward, array", expected="lists of numbers", got=str(array.type))
+    shape = [layout.length]
+    while layout.is_regular:
+        shape.append(layout.size)
+        layout = layout.content[: shape[0] * int(np.prod(shape[1:]))]
+    if not layout.is_numpy:
+        hint = "to_regular makes rows of lists of one size; fill_none says what is meant by what is missing"
+        raise DTypeError("from_awkward, array", expected="lists of numbers", got=str(array.type), hint=hint)
+    return levels.over(np.asarray(layout.data).reshape(*shape, *layout.data.shape[1:]))
+
+
+def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
+    """Return the offsets of a level and what they are offsets in; None of what are rows."""
+    if layout.is_indexed and not layout.is_option:
+        layout = layout.project()
+    if isinstance(layout, ak.contents.ListArray):
+        layout = layout.to_ListOffsetArray64(False)
+    if isinstance(layout, ak.contents.ListOffsetArray) and layout.parameter("__array__") is None:  # else a text
+        return np.asarray(layout.offsets.data), layout.content
+    if layout.is_regular and _has_lists(layout.content):
+        return np.arange(layout.length + 1) * layout.size, layout.content
+    return None
+
+
+def _has_lists(layout: Any) -> bool:
+    """Return whether there are lists of unequal sizes in lists of one size."""
+    while layout.is_regular:
+        layout = layout.content
+    return layout.is_list
+
+
+def to_awkward(x: Rows) -> Any:
+    """Return rows with a LoD as an `awkward.Array`, on their memory.
+
+    Parameters
+    ----------
+    x : LoDTensor or Variable
+        Rows of at least one level.
+
+    Examples
+    --------
+    >>> to_awkward(LoDTensor(np.array([[1, 2], [3, 4], [5, 6]]), [[0, 1, 3]])).to_list()
+    [[[1, 2]], [[3, 4], [5, 6]]]
+    """
+    ak = library("awkward", "awkward")
+    tensor = tensor_of(x, "to_awkward, x")
+    layout = ak.contents.NumpyArray(tensor.data)
+    for offsets in reversed(tensor.structure.levels):
+        layout = ak.contents.ListOffsetArray(ak.index.Index64(offsets), layout)
+    return ak.Array(layout)

@@ -1,0 +1,53 @@
+"""What the ways to other libraries share."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, ProgramError, ShapeError
+from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.tape.variable import Variable
+
+
+def library(name: str, extra: str) -> ModuleType:
+    """Return a library, imported where it is asked for; raise what to install where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ProgramError(
+            name, expected="a package that is installed", got="none", hint=f"pip install {extra}"
+        ) from error
+
+
+def tensor_of(value: Any, what: str) -> LoDTensor:
+    """Return the LoDTensor of a value that has at least one level, or raise."""
+    tensor = value.value if isinstance(value, Variable) else value
+    if not isinstance(tensor, LoDTensor):
+        raise DTypeError(what, expected="a LoDTensor or a Variable", got=type(value).__name__)
+    if not tensor.num_levels:
+        raise LoDError(what, expected="at least one level", got="a tensor without LoD")
+    if 0 in tensor.shape[1:]:
+        raise ShapeError(what, expected="rows of some numbers", got=f"shape {tensor.shape}")
+    return tensor
+
+
+class Levels:
+    """The offsets of a ragged array, level by level from coarse to fine."""
+
+    def __init__(self) -> None:
+        self.offsets: list[np.ndarray] = []
+
+    def add(self, offsets: np.ndarray) -> tuple[int, int]:
+        """Take the offsets of the next level, which need not begin at 0; return which entries below it covers."""
+        offsets = np.asarray(offsets, np.int64)
+        first, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+        self.offsets.append(offsets - first if len(offsets) else np.zeros(1, np.int64))
+        return first, end
+
+    def over(self, rows: np.ndarray) -> LoDTensor:
+        """Return the tensor of rows."""
+        return LoDTensor(rows, LoD(self.offsets))
