@@ -27,7 +27,7 @@ FLOORS = [
     ["recurrence", "attention"],
     ["ops"],
     ["nn", "optim", "interop"],
-    ["data", "baselines", "torch"],
+    ["data", "baselines", "onnx", "torch"],
     ["__init__"],
     ["cli"],
     ["__main__"],

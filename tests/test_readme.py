@@ -66,6 +66,15 @@ def test_the_page_on_other_libraries():
     assert np.array_equal(names["again"].data, names["rows"].data)
 
 
+def test_the_page_on_onnx():
+    from varlen_rnn.onnx.operators import SAID
+
+    page = ROOT / "docs" / "onnx.md"
+    assert names_after(page)["found"].shape == (2, 2)
+    table = page.read_text().partition("## What can be said\n\n")[2].partition("\n\n")[0]
+    assert table.replace("\n", " ") == ", ".join(f"`{name}`" for name in sorted(SAID))
+
+
 def test_the_page_on_torch():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     names = names_after(ROOT / "docs" / "torch.md")

@@ -1,0 +1,5 @@
+"""ONNX: programs of inference as models that others run, and their recurrent models as programs."""
+
+from varlen_rnn.onnx.export import export
+
+__all__ = ["export"]

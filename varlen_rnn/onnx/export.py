@@ -1,0 +1,191 @@
+"""A program of inference as a model of ONNX."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.onnx.graph import Graph, Sequences, Value
+from varlen_rnn.onnx.operators import SAID, Unsaid
+from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.program import Program
+from varlen_rnn.tape.kinds import DTYPES
+from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.run import run
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.whole_file import write_file
+
+OPSET, IR_VERSION = 17, 8
+_LENGTHS = "_lengths"  # of the names of inputs
+
+
+def library() -> Any:
+    """Return the package onnx, or raise what to install."""
+    try:
+        return importlib.import_module("onnx")
+    except ImportError as error:
+        hint = 'pip install "varlen_rnn[onnx]"'
+        raise ProgramError("onnx", expected="a package that is installed", got="none", hint=hint) from error
+
+
+def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> None:
+    """Write the part of a program that computes some variables as a model of ONNX, for inference.
+
+    What is fed with a LoD becomes two inputs: a padded batch `(sequences, steps, ...)` of its name, and its lengths,
+    int64, of the name that ends with `_lengths`.  What is fetched with a LoD is a padded batch, zeros beyond the
+    lengths.  All else is as in the program.
+
+    Parameters
+    ----------
+    program : Program
+        Recorded, or loaded; `Program.prune` takes out what only training needs.
+    path : str or path
+        Of the file, which appears whole or not at all.
+    fetches : list of Variables or str
+        The outputs of the model, under their names.
+
+    Raises
+    ------
+    ProgramError
+        Operators that ONNX cannot say, all of them; more than one level of sequences; models of 2 GiB.
+
+    Examples
+    --------
+    >>> import tempfile, varlen_rnn as vr
+    >>> lstm = vr.nn.LSTM(3, 4)
+    >>> with vr.program_guard() as program:
+    ...     x = vr.data("x", [-1, 3], "float32", lod_level=1)
+    ...     pooled = vr.sequence_pool(lstm(x)[0], "max")
+    >>> export(program, tempfile.mkdtemp() + "/model.onnx", [pooled])
+    """
+    onnx = library()
+    if not isinstance(program, Program):
+        raise ProgramError("onnx.export, program", expected="a Program", got=type(program).__name__)
+    path = check_path(path, "onnx.export, path")
+    pruned = program.prune(fetches)
+    writer = _Writer(onnx, pruned)
+    writer.write()
+    model = writer.model()
+    onnx.checker.check_model(model)
+    write_file(path, model.SerializeToString())
+
+
+class _Writer:
+    """Writes the operators of a program one after another."""
+
+    def __init__(self, onnx: Any, program: Program) -> None:
+        self.onnx, self.program, self.graph = onnx, program, Graph(onnx)
+        (block, *others) = program.desc.blocks
+        if others:
+            raise ProgramError("onnx.export", expected="a program of one block", got=len(others) + 1)
+        self.ops, self.vars = block.ops, {var.name: var for var in block.vars}
+        self.values: dict[str, Value] = {}
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.refused: list[str] = []
+        for name, tensor in program.persistables.items():
+            if isinstance(tensor, LoDTensor):
+                self._constant(name, tensor.data)
+
+    def _constant(self, name: str, data: np.ndarray) -> None:
+        self.values[name] = Value(self.graph.constant(data), data.ndim, data.dtype, None, data)
+
+    def write(self) -> None:
+        """Write all operators, or raise those that cannot be said."""
+        for described in self.ops:
+            if described.type == "feed":
+                self._feed(described.output_names()[0])
+            elif described.type == "fetch":
+                self._fetch(described.input_names()[0])
+            elif all(name in self.values for name in described.input_names() if name):
+                self._operator(described)
+            elif not self.refused:
+                raise ProgramError("onnx.export", expected="operators in their order", got=described.type)
+        if self.refused:
+            hint = "docs/onnx.md lists what can be said"
+            raise ProgramError("onnx.export", expected="operators of ONNX", got=", ".join(self.refused), hint=hint)
+
+    def _operator(self, described: Any) -> None:
+        op = find(described.type)
+        attrs = decode(op, described.attrs, lambda index: None)
+        inputs = [self.values[name] if name else None for name in described.input_names()]
+        arrays = [None if value is None else value.data for value in inputs]
+        if all(value is None or value.data is not None for value in inputs):  # what no feed reaches is a constant
+            found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
+            for name, value in zip(described.output_names(), found, strict=True):
+                if isinstance(value, LoDTensor):
+                    self._constant(name, value.data)
+            return
+        write = SAID.get(described.type)
+        try:
+            if write is None:
+                raise Unsaid(described.type)
+            places = sum(not place.startswith("*") for place in op.inputs)
+            inputs += [None] * (places - len(inputs))
+            found = write(self.graph, described.type, *inputs, **attrs)
+        except Unsaid as unsaid:
+            text = str(unsaid)
+            self.refused.append(text if text.startswith(described.type) else f"{described.type} ({text})")
+            return
+        for name, value in zip(described.output_names(), found if isinstance(found, list) else [found], strict=False):
+            if value is not None:
+                self.values[name] = value
+
+    def _described(self, name: str) -> Any:
+        tensor = self.vars[name].type.lod_tensor
+        if tensor is None or tensor.lod_level > 1:
+            levels = "another kind" if tensor is None else f"{tensor.lod_level} levels"
+            raise ProgramError(f"onnx.export, {name!r}", expected="a tensor of at most one level", got=levels)
+        return tensor
+
+    def _feed(self, name: str) -> None:
+        described = self._described(name)
+        tensor = described.tensor
+        dtype = np.dtype(DTYPES[tensor.data_type])
+        sizes: list[Any] = [f"{name}_{axis}" if size == -1 else size for axis, size in enumerate(tensor.dims)]
+        sequences = None
+        if described.lod_level:
+            sizes[:1] = [f"{name}_sequences", f"{name}_steps"]
+            lengths = name + _LENGTHS
+            self._declare(self.inputs, lengths, np.dtype(np.int64), sizes[:1])
+            sequences = Sequences(lengths, self.graph.inside_of(lengths, name))
+        self._declare(self.inputs, name, dtype, sizes)
+        self.values[name] = Value(name, len(tensor.dims), dtype, sequences)
+
+    def _fetch(self, name: str) -> None:
+        if name not in self.values:
+            return  # of what is refused
+        if any(name == item.name for item in self.inputs):
+            raise ProgramError("onnx.export, fetches", expected="what is computed", got=f"{name!r}, which is fed")
+        value, described = self.values[name], self._described(name)
+        if value.sequences is not None and value.dtype.kind != "b":
+            value = value._replace(name=self.graph.masked(value))
+        self.graph.nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
+        sizes: list[Any] = [None if size == -1 else size for size in described.tensor.dims]
+        sizes[:1] = [None, None] if value.sequences is not None else sizes[:1]
+        self._declare(self.outputs, name, value.dtype, sizes)
+
+    def _declare(self, into: list[Any], name: str, dtype: np.dtype, sizes: list[Any]) -> None:
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        into.append(self.onnx.helper.make_tensor_value_info(name, kind, sizes))
+
+    def model(self) -> Any:
+        """Return the model."""
+        helper = self.onnx.helper
+        read = {name for node in self.graph.nodes for name in node.input}
+        constants = [
+            self.onnx.numpy_helper.from_array(array, name)
+            for name, array in self.graph.constants.items()
+            if name in read
+        ]
+        graph = helper.make_graph(self.graph.nodes, "varlen_rnn", self.inputs, self.outputs, constants)
+        opset = helper.make_opsetid("", OPSET)
+        model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="varlen_rnn")
+        if model.ByteSize() >= 2**31:
+            raise ProgramError("onnx.export", expected="a model of less than 2 GiB", got=f"{model.ByteSize()} bytes")
+        return model

@@ -1,0 +1,388 @@
+"""What each operator of a program is in ONNX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.onnx.graph import Graph, Sequences, Value
+from varlen_rnn.onnx.recurrent import options_of, said_activations, specs_of, theirs
+from varlen_rnn.tape.index import index_to_text
+
+SAID: dict[str, Callable[..., Any]] = {}
+
+
+class Unsaid(Exception):
+    """An operator, with these constants and inputs, that ONNX cannot say; the text says what of it."""
+
+
+def says(*names: str) -> Callable[[Callable], Callable]:
+    """Take a function that writes operators: `function(graph, inputs, constants, names)` returns Values."""
+
+    def take(function: Callable) -> Callable:
+        SAID.update(dict.fromkeys(names, function))
+        return function
+
+    return take
+
+
+def _like(value: Value, name: str, **changes: Any) -> Value:
+    return value._replace(name=name, data=None, **changes)
+
+
+_SAME = {
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "absolute": "Abs",
+    "neg": "Neg", "logical_not": "Not", "detach": "Identity", "assign": "Identity",
+}  # fmt: skip
+_PAIRS = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "equal": "Equal",
+    "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
+    "logical_and": "And", "logical_or": "Or",
+}  # fmt: skip
+
+
+@says(*_SAME)
+def _same(graph: Graph, op: str, x: Value) -> Value:
+    return _like(x, graph.node(_SAME[op], x.name))
+
+
+@says(*_PAIRS)
+def _pair(graph: Graph, op: str, x: Value, y: Value) -> Value:
+    first, second, like = _broadcast(graph, x, y)
+    dtype = np.dtype(bool) if _PAIRS[op][0] in "EGL" or op == "logical_and" or op == "logical_or" else x.dtype
+    return _like(like, graph.node(_PAIRS[op], first, second), dtype=dtype)
+
+
+@says("not_equal")
+def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
+    found = _pair(graph, "equal", x, y)
+    return found._replace(name=graph.node("Not", found.name))
+
+
+@says("where")
+def _where(graph: Graph, op: str, condition: Value, x: Value, y: Value) -> Value:
+    names, like = [], condition
+    for value in (x, y):
+        _, _, like = _broadcast(graph, like, value)
+    for value in (condition, x, y):
+        names.append(_broadcast(graph, value, like)[0])
+    return _like(like, graph.node("Where", *names), dtype=x.dtype)
+
+
+def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
+    """Return the names of two operands whose last axes meet, and what the result is like."""
+    if (x.sequences is None) == (y.sequences is None):
+        return x.name, y.name, x if x.rank >= y.rank else y
+    rows, other = (x, y) if x.sequences else (y, x)
+    if other.rank >= rows.rank:
+        if other.data is None or other.data.shape[0] != 1:
+            raise Unsaid("rows with a LoD beside rows without one")
+        other = _constant(graph, other.data.reshape(other.data.shape[1:]))
+    return (rows.name, other.name, rows) if rows is x else (other.name, rows.name, rows)
+
+
+def _constant(graph: Graph, data: np.ndarray) -> Value:
+    return Value(graph.constant(data), data.ndim, data.dtype, None, data)
+
+
+@says("sum")
+def _sum(graph: Graph, op: str, *x: Value) -> Value:
+    total = x[0]
+    for value in x[1:]:
+        total = _pair(graph, "add", total, value)
+    return total
+
+
+@says("silu")
+def _silu(graph: Graph, op: str, x: Value) -> Value:
+    return _like(x, graph.node("Mul", x.name, graph.node("Sigmoid", x.name)))
+
+
+@says("gelu")
+def _gelu(graph: Graph, op: str, x: Value, approximate: str) -> Value:
+    number = lambda value: graph.constant(value, x.dtype)
+    if approximate == "tanh":
+        cube = graph.node("Mul", graph.node("Mul", x.name, x.name), graph.node("Mul", x.name, number(0.044715)))
+        inner = graph.node("Mul", graph.node("Add", x.name, cube), number(math.sqrt(2 / math.pi)))
+        curve = graph.node("Tanh", inner)
+    else:
+        curve = graph.node("Erf", graph.node("Mul", x.name, number(math.sqrt(0.5))))
+    half = graph.node("Mul", x.name, number(0.5))
+    return _like(x, graph.node("Mul", half, graph.node("Add", curve, number(1))))
+
+
+@says("pow")
+def _pow(graph: Graph, op: str, x: Value, exponent: float) -> Value:
+    return _like(x, graph.node("Pow", x.name, graph.constant(exponent, x.dtype)))
+
+
+@says("log_softmax")
+def _log_softmax(graph: Graph, op: str, x: Value) -> Value:
+    return _like(x, graph.node("LogSoftmax", x.name, axis=-1))
+
+
+@says("dropout")
+def _dropout(graph: Graph, op: str, x: Value, p: float, training: bool) -> list[Value | None]:
+    if training and p:
+        raise Unsaid("dropout in training")
+    return [x, None]
+
+
+@says("matmul")
+def _matmul(graph: Graph, op: str, x: Value, weight: Value, bias: Value | None, transposed: bool) -> Value:
+    name = weight.name
+    if transposed:
+        name = graph.node("Transpose", name, perm=[1, 0]) if weight.data is None else graph.constant(weight.data.T)
+    product = graph.node("MatMul", x.name, name)
+    return _like(x, product if bias is None else graph.node("Add", product, bias.name))
+
+
+@says("embedding")
+def _embedding(graph: Graph, op: str, ids: Value, table: Value, padding_idx: int | None, sparse: bool) -> Value:
+    return _like(ids, graph.node("Gather", table.name, ids.name, axis=0), rank=ids.rank + 1, dtype=table.dtype)
+
+
+def _axis(x: Value, axis: int | None, what: str) -> int:
+    """Return an axis as the graph has it; the rows of sequences are no axis there."""
+    if axis is None or (x.sequences is not None and axis % x.rank == 0):
+        raise Unsaid(f"{what} over the rows of sequences")
+    return axis % x.rank + (x.sequences is not None)
+
+
+@says("concat")
+def _concat(graph: Graph, op: str, *x: Value, axis: int) -> Value:
+    if len({value.sequences is None for value in x}) > 1:
+        raise Unsaid("rows with a LoD beside rows without one")
+    return _like(x[0], graph.node("Concat", *(value.name for value in x), axis=_axis(x[0], axis, "concat")))
+
+
+@says("reduce_sum", "reduce_mean")
+def _reduce(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool, **others: Any) -> Value:
+    if x.sequences is None and axis is None:
+        axes = list(range(x.rank))
+    else:
+        axes = [_axis(x, axis, op)]
+    if op == "reduce_sum":
+        name = graph.node("ReduceSum", x.name, graph.numbers(*axes), keepdims=int(keepdims))
+    else:
+        name = graph.node("ReduceMean", x.name, axes=axes, keepdims=int(keepdims))
+    return _like(x, name, rank=x.rank if keepdims else x.rank - len(axes))
+
+
+@says("argmax")
+def _argmax(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool) -> Value:
+    name = graph.node("ArgMax", x.name, axis=_axis(x, axis, op), keepdims=int(keepdims))
+    return _like(x, name, rank=x.rank if keepdims else x.rank - 1, dtype=np.dtype(np.int64))
+
+
+@says("reshape")
+def _reshape(graph: Graph, op: str, x: Value, shape: Sequence[int]) -> Value:
+    if x.sequences is not None:
+        if shape[0] != -1:
+            raise Unsaid(f"a shape {tuple(shape)} of rows with a LoD")
+        shape = (0, 0, *shape[1:])  # the sizes that are there
+    return _like(x, graph.node("Reshape", x.name, graph.numbers(*shape)), rank=len(shape) - (x.sequences is not None))
+
+
+@says("transpose")
+def _transpose(graph: Graph, op: str, x: Value, axis0: int, axis1: int) -> Value:
+    axes = list(range(x.rank + (x.sequences is not None)))
+    first, second = _axis(x, axis0, op), _axis(x, axis1, op)
+    axes[first], axes[second] = second, first
+    return _like(x, graph.node("Transpose", x.name, perm=axes))
+
+
+@says("getitem")
+def _getitem(graph: Graph, op: str, x: Value, index: Any) -> Value:
+    items = index if isinstance(index, tuple) else (index,)
+    text = f"the index [{index_to_text(index)}]"
+    if any(item is None or item is Ellipsis for item in items):
+        raise Unsaid(text)
+    name, dropped = x.name, []
+    for axis, item in enumerate(items):
+        if item == slice(None):
+            continue
+        place = _axis(x, axis, text)
+        if isinstance(item, slice):
+            far = 2**62
+            step = 1 if item.step is None else item.step
+            first = (0 if step > 0 else far) if item.start is None else item.start
+            end = (far if step > 0 else -far) if item.stop is None else item.stop
+            bounds = graph.numbers(first), graph.numbers(end), graph.numbers(place), graph.numbers(step)
+            name = graph.node("Slice", name, *bounds)
+        else:
+            name = graph.node("Gather", name, graph.numbers(item), axis=place)
+            dropped.append(place)
+    if dropped:
+        name = graph.node("Squeeze", name, graph.numbers(*dropped))
+    return _like(x, name, rank=x.rank - len(dropped))
+
+
+@says("layer_norm")
+def _layer_norm(graph: Graph, op: str, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    if weight is None:
+        raise Unsaid("layer_norm without a weight")
+    more = [] if bias is None else [bias.name]
+    return _like(x, graph.node("LayerNormalization", x.name, weight.name, *more, axis=-1, epsilon=eps))
+
+
+# Over sequences.
+
+
+def _sequences(x: Value, what: str) -> Sequences:
+    if x.sequences is None:
+        raise Unsaid(f"{what} of rows without a LoD")
+    return x.sequences
+
+
+@says("sequence_pool")
+def _pool(graph: Graph, op: str, x: Value, pool_type: str, pad_value: float, level: int) -> list[Value | None]:
+    lengths, first = _sequences(x, op).lengths, graph.numbers(1)
+    if pool_type in ("sum", "mean", "sqrt"):
+        name = graph.node("ReduceSum", graph.masked(x), first, keepdims=0)
+        if pool_type != "sum":
+            most = graph.node("Cast", graph.node("Max", lengths, graph.numbers(1)), to=_type(graph, x.dtype))
+            divisor = graph.node("Sqrt", most) if pool_type == "sqrt" else most
+            name = graph.node("Div", name, _beside(graph, divisor, x.rank))
+    elif pool_type == "max":
+        name = graph.node("ReduceMax", graph.masked(x, -np.inf), axes=[1], keepdims=0)
+    else:
+        places = graph.constant(np.int64(0))
+        if pool_type == "last":
+            places = graph.node("Max", graph.node("Sub", lengths, graph.constant(np.int64(1))), places)
+        else:
+            places = graph.node("Mul", lengths, places)
+        name = graph.node("GatherND", x.name, graph.node("Unsqueeze", places, graph.numbers(1)), batch_dims=1)
+    empty = _beside(graph, graph.node("Equal", lengths, graph.constant(np.int64(0))), x.rank)
+    name = graph.node("Where", empty, graph.constant(pad_value, x.dtype), name)
+    return [_like(x, name, sequences=None), None]
+
+
+def _type(graph: Graph, dtype: np.dtype) -> int:
+    return graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def _beside(graph: Graph, name: str, rank: int) -> str:
+    """Return numbers of sequences as operands of rows of a rank, one for each."""
+    return name if rank == 1 else graph.node("Unsqueeze", name, graph.numbers(*range(1, rank)))
+
+
+@says("sequence_softmax")
+def _sequence_softmax(graph: Graph, op: str, x: Value) -> Value:
+    _sequences(x, op)
+    return _like(x, graph.node("Softmax", graph.masked(x, np.finfo(x.dtype).min), axis=1))
+
+
+@says("sequence_reverse")
+def _sequence_reverse(graph: Graph, op: str, x: Value) -> Value:
+    lengths = graph.node("Max", _sequences(x, op).lengths, graph.numbers(1))
+    return _like(x, graph.node("ReverseSequence", x.name, lengths, batch_axis=0, time_axis=1))
+
+
+@says("sequence_expand_as")
+def _expand_as(graph: Graph, op: str, x: Value, y: Value) -> Value:
+    if x.sequences is not None:
+        raise Unsaid("sequence_expand_as of rows with a LoD")
+    wide = Value(graph.node("Unsqueeze", x.name, graph.numbers(1)), x.rank, x.dtype, _sequences(y, op))
+    return wide._replace(name=graph.masked(wide))
+
+
+@says("scaled_dot_product_attention")
+def _attention(
+    graph: Graph, op: str, query: Value, key: Value, value: Value, scale: float | None, left: Any, right: Any
+) -> list[Value | None]:
+    of_keys = [_sequences(one, op) for one in (query, key, value)][1]
+    if left is not None or right not in (None, 0):
+        raise Unsaid("attention in a window")
+    across = lambda one, perm: graph.node("Transpose", one, perm=perm)
+    q, k = across(query.name, [0, 2, 1, 3]), across(key.name, [0, 2, 3, 1])
+    v = across(graph.masked(value), [0, 2, 1, 3])  # nothing times what stands in the padding
+    scores = graph.node("MatMul", q, k)
+    if scale is None:
+        width = graph.node("Gather", graph.node("Shape", query.name), graph.constant(np.int64(3)), axis=0)
+        root = graph.node("Sqrt", graph.node("Cast", width, to=_type(graph, query.dtype)))
+        scores = graph.node("Div", scores, root)
+    else:
+        scores = graph.node("Mul", scores, graph.constant(scale, query.dtype))
+    seen = graph.node("Unsqueeze", of_keys.inside, graph.numbers(1, 2))
+    if right == 0:
+        sizes = [
+            graph.node("Gather", graph.node("Shape", one.name), graph.constant(np.int64(1)), axis=0)
+            for one in (query, key)
+        ]
+        zero, one = graph.constant(np.int64(0)), graph.constant(np.int64(1))
+        of_query, of_key = (graph.node("Range", zero, size, one) for size in sizes)
+        before = graph.node("LessOrEqual", of_key, graph.node("Unsqueeze", of_query, graph.numbers(1)))
+        seen = graph.node("And", seen, before)
+    scores = graph.node("Where", seen, scores, graph.constant(np.finfo(query.dtype).min, query.dtype))
+    out = across(graph.node("MatMul", graph.node("Softmax", scores, axis=-1), v), [0, 2, 1, 3])
+    return [_like(query, out), None]
+
+
+# Recurrent layers.
+
+
+@says("recurrent")
+def _recurrent(
+    graph: Graph, op: str, x: Value, *others: Value | None, cell: str, keep: bool, reverse: Any, all_states: bool
+) -> list[Value | None]:
+    found = options_of(cell)
+    if found is None:
+        raise Unsaid(f"the cell {cell!r}")
+    kind, options = found
+    sequences = _sequences(x, op)
+    said = said_activations(specs_of(kind, options))
+    states, weights = others[: 1 + (kind == "LSTM")], list(others[1 + (kind == "LSTM") :])
+    own = 4 + 3 * bool(options.get("peepholes"))
+    if said is None or all_states or len(weights) % own or len(weights) // own > 2:
+        raise Unsaid(f"the cell {cell!r} with its activations, all states, or a projection")
+    arrays = [None if weight is None else weight.data for weight in weights]
+    if any(array is None and weight is not None for array, weight in zip(arrays, weights, strict=True)):
+        raise Unsaid("weights that are computed from what is fed")
+    ways: list[list[Any]] = [arrays[first : first + own] for first in range(0, len(arrays), own)]
+    names = _weights(graph, kind, bool(options.get("coupled")), ways)
+    directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}
+    direction = "bidirectional" if len(ways) == 2 else directions[tuple(reverse) if reverse else None]
+    hidden = ways[0][1].shape[1]
+    attributes = {"hidden_size": hidden, "direction": direction} | _repeated(said, len(ways))
+    attributes |= {"clip": options["clip"]} if options.get("clip") else {}
+    attributes |= {"linear_before_reset": int(options.get("reset_after", True))} if kind == "GRU" else {}
+    attributes |= {"input_forget": int(options.get("coupled", False))} if kind == "LSTM" else {}
+    lengths = graph.node("Cast", sequences.lengths, to=graph.onnx.TensorProto.INT32)
+    steps_first = graph.node("Transpose", x.name, perm=[1, 0, 2])
+    given = ["" if state is None else state.name for state in states]
+    last = names.pop() if kind == "LSTM" else None
+    inputs = [steps_first, *names, lengths, *given, *([last] if last else [])]
+    y, *ends = graph.node(kind, *inputs, outputs=1 + len(states), **attributes)
+    by_sequence = graph.node("Transpose", y, perm=[2, 0, 1, 3])
+    rows = graph.node("Reshape", by_sequence, graph.numbers(0, 0, len(ways) * hidden))
+    empty = graph.node("Unsqueeze", graph.node("Equal", lengths, graph.constant(np.int32(0))), graph.numbers(0, 2))
+    # ONNX leaves zeros of sequences without rows.
+    ends = [
+        end if state is None else graph.node("Where", empty, state.name, end)
+        for end, state in zip(ends, states, strict=True)
+    ]
+    return [_like(x, rows), *(Value(end, 3, x.dtype) for end in ends), None]
+
+
+def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
+    return {name: values * count for name, values in said.items()}
+
+
+def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
+    """Return the names of W, R, B and, of an LSTM, P: of all directions, in the order of ONNX."""
+    parts: list[list[np.ndarray]] = [[], [], [], []]
+    for weight_ih, weight_hh, bias_ih, bias_hh, *peepholes in ways:
+        zeros = np.zeros(len(weight_hh), weight_hh.dtype)
+        biases = [zeros if bias is None else bias for bias in (bias_ih, bias_hh)]
+        parts[0].append(theirs(weight_ih, kind, coupled))
+        parts[1].append(theirs(weight_hh, kind, coupled))
+        parts[2].append(np.concatenate([theirs(bias, kind, coupled) for bias in biases]))
+        if peepholes:
+            of_input, of_forget, of_output = peepholes
+            parts[3].append(np.concatenate([of_input, of_output, of_forget]))
+    names = [graph.constant(np.stack(part)) if part else "" for part in parts]
+    return names if kind == "LSTM" else names[:3]
