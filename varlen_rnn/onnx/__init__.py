@@ -1,5 +1,6 @@
 """ONNX: programs of inference as models that others run, and their recurrent models as programs."""
 
 from varlen_rnn.onnx.export import export
+from varlen_rnn.onnx.load import load
 
-__all__ = ["export"]
+__all__ = ["export", "load"]

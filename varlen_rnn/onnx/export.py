@@ -10,7 +10,7 @@ import numpy as np
 
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.onnx.graph import Graph, Sequences, Value
+from varlen_rnn.onnx.graph import Graph, Sequences, Value, needed
 from varlen_rnn.onnx.operators import SAID, Unsaid
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.program import Program
@@ -177,13 +177,14 @@ class _Writer:
     def model(self) -> Any:
         """Return the model."""
         helper = self.onnx.helper
-        read = {name for node in self.graph.nodes for name in node.input}
+        nodes = needed(self.graph.nodes, [item.name for item in self.outputs])
+        read = {name for node in nodes for name in node.input}
         constants = [
             self.onnx.numpy_helper.from_array(array, name)
             for name, array in self.graph.constants.items()
             if name in read
         ]
-        graph = helper.make_graph(self.graph.nodes, "varlen_rnn", self.inputs, self.outputs, constants)
+        graph = helper.make_graph(nodes, "varlen_rnn", self.inputs, self.outputs, constants)
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="varlen_rnn")
         if model.ByteSize() >= 2**31:

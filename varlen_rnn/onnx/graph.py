@@ -73,3 +73,13 @@ class Graph:
         if value.rank > 1:
             inside = self.node("Unsqueeze", inside, self.numbers(*range(2, value.rank + 1)))
         return self.node("Where", inside, value.name, self.constant(beyond, value.dtype))
+
+
+def needed(nodes: Any, names: list[str]) -> list[Any]:
+    """Return the nodes that some values are computed by, in their order."""
+    wanted, found = set(names), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            found.append(node)
+            wanted.update(node.input)
+    return found[::-1]

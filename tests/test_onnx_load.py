@@ -1,0 +1,184 @@
+"""Models of ONNX as programs over rows: onnxruntime's numbers on ragged batches, PyTorch's own exports, refusals."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import varlen_rnn as vr
+import varlen_rnn.onnx as vo
+from tests.test_onnx_layers import draw, places
+
+COUNT = 60
+
+
+def saved(path, nodes, inputs, outputs, constants, opset=17):
+    """Write a model: its inputs are (name, type, shape), its constants arrays by name."""
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(*item) for item in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name, rank in outputs],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def run_theirs(path, feed):
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
+
+
+def rows_of(padded, lengths, axes=(0, 1)):
+    """Return the rows of a padded array whose axes of sequences and steps are given."""
+    by_sequence = np.moveaxis(padded, axes, (0, 1))
+    return np.concatenate([part[:length] for part, length in zip(by_sequence, lengths, strict=True)])
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_recurrent_nodes(seed, tmp_path):
+    kind, attributes, inputs = draw(seed)
+    lengths = inputs["sequence_lens"]
+    if lengths is None:
+        lengths = np.full(inputs["X"].shape[1], inputs["X"].shape[0], np.int32)
+    names = [name if inputs.get(name) is not None else "" for name in places(kind)]
+    outputs = ["Y", "Y_h", *(["Y_c"] if kind == "LSTM" else [])]
+    node = helper.make_node(kind, names, outputs, **attributes)
+    fed = [name for name in ("X", "sequence_lens", "initial_h", "initial_c") if inputs.get(name) is not None]
+    kinds = {name: TensorProto.INT32 if name == "sequence_lens" else TensorProto.FLOAT for name in fed}
+    free = {name: [None] * inputs[name].ndim for name in fed}
+    free["X"] = [None, None, inputs["X"].shape[2]]
+    declared = [(name, kinds[name], free[name] if name == "X" else list(inputs[name].shape)) for name in fed]
+    constants = {name: inputs[name] for name in ("W", "R", "B", "P") if inputs.get(name) is not None}
+    path = saved(
+        tmp_path / "a.onnx", [node], declared, [(name, 4 if name == "Y" else 3) for name in outputs], constants
+    )
+    wanted = run_theirs(path, {name: inputs[name] for name in fed})
+    program = vo.load(path)
+    assert program.feed_names == [name for name in fed if name != "sequence_lens"]
+    feed = {name: inputs[name] for name in program.feed_names}
+    feed["X"] = vr.create_lod_tensor(rows_of(inputs["X"], lengths, (1, 0)), [lengths])
+    y, *last = vr.Executor().run(program, feed=feed)
+    np.testing.assert_allclose(y, rows_of(wanted[0], lengths, (2, 0)), rtol=1e-5, atol=2e-6)
+    full = lengths > 0  # of sequences without rows, ONNX has zeros for last states
+    for found, right in zip(last, wanted[1:], strict=True):
+        np.testing.assert_allclose(np.asarray(found)[:, full], right[:, full], rtol=1e-5, atol=2e-6)
+
+
+def test_what_we_exported(tmp_path):
+    table, lstm = vr.nn.Embedding(20, 4), vr.nn.LSTM(4, 5, num_layers=2, bidirectional=True)
+    output, norm = vr.nn.Linear(10, 3), vr.nn.LayerNorm(10)
+    with vr.program_guard() as program:
+        ids = vr.data("ids", [-1], "int64", lod_level=1)
+        y, (h_n, _) = lstm(table(ids))
+        scores = vr.nn.functional.softmax(output(norm(y)))
+    vo.export(program, tmp_path / "a.onnx", [h_n])
+    again = vo.load(tmp_path / "a.onnx")
+    batch = vr.create_lod_tensor(np.arange(8), [[3, 1, 4]])
+    executor = vr.Executor()
+    assert again.feed_names == ["ids"]
+    np.testing.assert_allclose(
+        *(executor.run(p, {"ids": batch}, [n])[0] for p, n in ((program, h_n.name), (again, again.fetch_names[0]))),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    vo.export(program, tmp_path / "b.onnx", [scores])
+    with pytest.raises(vr.ProgramError, match="of a shape or of lengths"):  # the mask of the padding, which is not here
+        vo.load(tmp_path / "b.onnx")
+
+
+torch = pytest.importorskip("torch")
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self, kind, batch_first, both):
+        super().__init__()
+        self.table = torch.nn.Embedding(20, 4)
+        self.layer = getattr(torch.nn, kind)(4, 5, num_layers=2, batch_first=batch_first, bidirectional=both)
+        self.norm = torch.nn.LayerNorm(5 * (1 + both))
+        self.behind = torch.nn.Linear(5 * (1 + both), 3)
+
+    def forward(self, ids):
+        y, _ = self.layer(self.table(ids))
+        return torch.log_softmax(self.behind(torch.relu(self.norm(y))), dim=-1)
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, kind, batch_first, both):
+        super().__init__()
+        self.both, self.layer = both, getattr(torch.nn, kind)(4, 5, batch_first=batch_first, bidirectional=both)
+        self.behind = torch.nn.Sequential(torch.nn.Linear(5 * (1 + both), 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+
+    def forward(self, x):
+        last = self.layer(x)[1]
+        last = last[0] if isinstance(last, tuple) else last
+        return self.behind(torch.cat([last[-2], last[-1]], dim=1) if self.both else last[-1])
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter
+@pytest.mark.parametrize("model", [Tagger, Classifier])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("batch_first", "both"), [(True, False), (False, True), (True, True)])
+def test_what_pytorch_exports(model, kind, batch_first, both, tmp_path):
+    torch.manual_seed(0)
+    module = model(kind, batch_first, both).eval()
+    lengths, path = [5, 2, 3], tmp_path / "model.onnx"
+    sequences = [torch.randint(20, (n,)) if model is Tagger else torch.randn(n, 4) for n in lengths]
+    example = torch.stack([sequences[0], sequences[0]], dim=0 if batch_first else 1)
+    dynamic = {"x": {0: "a", 1: "b"}}
+    torch.onnx.export(
+        module, (example,), str(path), input_names=["x"], output_names=["y"], dynamic_axes=dynamic, dynamo=False
+    )
+    program = vo.load(path)
+    assert (program.feed_names, len(program.fetch_names)) == (["x"], 1)
+    rows = vr.create_lod_tensor(torch.cat(sequences).numpy(), [lengths])
+    (found,) = vr.Executor().run(program, feed={"x": rows})
+    with torch.no_grad():
+        alone = [module(sequence[None] if batch_first else sequence[:, None]) for sequence in sequences]
+    if model is Tagger:
+        wanted = torch.cat([part[0] if batch_first else part[:, 0] for part in alone])
+        assert found.lod() == rows.lod()
+    else:
+        wanted = torch.cat(alone)
+    np.testing.assert_allclose(np.asarray(found), wanted.numpy(), rtol=1e-5, atol=1e-6)
+    program.save(tmp_path / "a.safetensors")
+    (again,) = vr.Executor().run(vr.Program.load(tmp_path / "a.safetensors"), feed={"x": rows})
+    assert np.array_equal(again, found)
+
+
+def test_refusals(tmp_path):
+    w, r = np.ones((1, 5, 4), np.float32), np.ones((1, 5, 5), np.float32)
+    layer = helper.make_node("RNN", ["x", "w", "r"], ["y", "h"], hidden_size=5)
+    x, y = ("x", TensorProto.FLOAT, [None, None, 4]), [("z", 3)]
+    constants = {"w": w, "r": r}
+
+    def refused(message, *nodes, more=None):
+        path = saved(tmp_path / "a.onnx", nodes, [x], y, constants | (more or {}))
+        with pytest.raises(vr.ProgramError, match=message):
+            vo.load(path)
+
+    mean = helper.make_node("ReduceMean", ["y"], ["z"], axes=[0])
+    refused("ReduceMean over steps", layer, mean)
+    refused("CumSum", layer, helper.make_node("CumSum", ["y", "axis"], ["z"]), more={"axis": np.array(0)})
+    odd = helper.make_node("RNN", ["x", "w", "r"], ["y", "h"], hidden_size=5, activations=["Elu2"])
+    refused("with the activation Elu2", odd, helper.make_node("Relu", ["h"], ["z"]))
+    refused("a model with RNN, GRU or LSTM, got none", helper.make_node("Relu", ["x"], ["z"]))
+    several = [helper.make_node("CumSum", ["y", "axis"], ["a"]), helper.make_node("Hardmax", ["y"], ["b"])]
+    refused(
+        r"got CumSum, Hardmax \(docs",
+        layer,
+        *several,
+        helper.make_node("Add", ["a", "b"], ["z"]),
+        more={"axis": np.array(0)},
+    )
+    (tmp_path / "b.onnx").write_bytes(b"no model")
+    with pytest.raises(vr.ProgramError, match="a model of ONNX"):
+        vo.load(tmp_path / "b.onnx")
+    with pytest.raises(FileNotFoundError):
+        vo.load(tmp_path / "c.onnx")
+    path = saved(tmp_path / "d.onnx", [layer, helper.make_node("Relu", ["h"], ["z"])], [x], y, constants, opset=9)
+    with pytest.raises(vr.ProgramError, match="opset 13 to 23, got 9"):
+        vo.load(path)

@@ -1,0 +1,214 @@
+"""A model of ONNX as a program over rows, without the padding that it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.onnx.export import library
+from varlen_rnn.onnx.graph import needed
+from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
+from varlen_rnn.program.guard import data, program_guard
+from varlen_rnn.program.program import Program
+from varlen_rnn.tape.variable import Variable
+
+_OPSETS = range(13, 24)
+_LAYERS = ("RNN", "GRU", "LSTM")
+_REFUSED = object()
+_OF_ZEROS = ("Gather", "Unsqueeze", "Squeeze", "Cast", "Slice", "Identity")
+_OF_SHAPES = (
+    "Identity",
+    "Gather",
+    "Unsqueeze",
+    "Squeeze",
+    "Concat",
+    "Cast",
+    "Slice",
+    "Mul",
+    "Add",
+    "Sub",
+    "Div",
+    "Equal",
+    "Where",
+)
+# What the axes of steps and sequences pass on their way from an input to a recurrent layer, as they are.
+_ALONG = {"Identity", "Dropout", "Cast", "Relu", "Tanh", "Sigmoid", "Exp", "Log", "Sqrt", "Abs", "Neg", "Add", "Sub",
+          "Mul", "Div", "Max", "Min", "MatMul", "Softmax", "LogSoftmax", "LayerNormalization", "Concat"}  # fmt: skip
+
+
+def load(path: Any) -> Program:
+    """Return the program of a model of ONNX that has RNN, GRU or LSTM: the same numbers, over rows without padding.
+
+    What the model takes as padded sequences is fed as rows with a LoD, under the same name; so `sequence_lens` is no
+    feed.  Each sequence has the results that it has alone: of a model without lengths, those of a batch of its own.
+    What the model gives as padded sequences is rows with a LoD; all else is as in the model.
+
+    Parameters
+    ----------
+    path : str or path
+
+    Returns
+    -------
+    Program
+        Of inference, whose `feed_names` and `fetch_names` are those of the model.
+
+    Raises
+    ------
+    ProgramError
+        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model.
+    """
+    onnx = library()
+    path = check_path(path, "onnx.load, path")
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except OSError:
+        raise
+    except Exception as error:  # of protobuf, or of the checker
+        raise ProgramError("onnx.load", expected="a model of ONNX", got=str(error)[:200]) from error
+    opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
+    if opset not in _OPSETS:
+        expected = f"opset {_OPSETS[0]} to {_OPSETS[-1]}"
+        raise ProgramError("onnx.load", expected=expected, got=opset, hint="onnx.version_converter makes another")
+    with program_guard() as program:
+        fetches = _Reader(onnx, model).read()
+    return program.prune(fetches)
+
+
+class _Reader:
+    """Reads the nodes of a graph one after another, under `program_guard`."""
+
+    def __init__(self, onnx: Any, model: Any) -> None:
+        self.onnx, self.graph, self.opsets = onnx, model.graph, model.opset_import
+        self.values: dict[str, Any] = {"": None}
+        for tensor in self.graph.initializer:
+            self.values[tensor.name] = np.array(onnx.numpy_helper.to_array(tensor))
+        self.refused: list[str] = []
+
+    def read(self) -> list[Variable]:
+        """Return what the model returns; raise what cannot be read."""
+        axes, lengths = self._sequences()
+        for item in self.graph.input:
+            if item.name not in self.values and item.name not in lengths:
+                self.values[item.name] = self._feed(item, axes.get(item.name))
+        self.values |= dict.fromkeys(lengths, Unknown())
+        for node in needed(self.graph.node, [item.name for item in self.graph.output]):
+            self._node(node)
+        if self.refused:
+            hint = "docs/onnx.md lists what can be read"
+            raise ProgramError("onnx.load", expected="nodes of our operators", got=", ".join(self.refused), hint=hint)
+        return [self._fetch(item.name) for item in self.graph.output]
+
+    def _sequences(self) -> tuple[dict[str, tuple[int, int]], set[str]]:
+        """Return the axes of steps and of sequences of the inputs that have them, and which inputs are lengths."""
+        made = {name: node for node in self.graph.node for name in node.output if name}
+        given = {item.name for item in self.graph.input} - self.values.keys()
+        layers = [node for node in self.graph.node if node.op_type in _LAYERS]
+        if not layers:
+            expected, hint = "a model with RNN, GRU or LSTM", "onnxruntime runs any other as it is"
+            raise ProgramError("onnx.load", expected=expected, got="none", hint=hint)
+        found: dict[str, tuple[int, int]] = {}
+        lengths: set[str] = set()
+        waiting = []
+        for node in layers:
+            batch_first = any(item.name == "layout" and item.i for item in node.attribute)
+            waiting.append((node.input[0], (1, 0) if batch_first else (0, 1)))
+            name = node.input[4] if len(node.input) > 4 else ""
+            while name in made and made[name].op_type in ("Cast", "Identity"):
+                name = made[name].input[0]
+            lengths |= {name} & given
+        while waiting:
+            name, axes = waiting.pop()
+            node = made.get(name)
+            if name in given:
+                found[name] = axes
+            elif node is None:
+                continue
+            elif node.op_type == "Transpose":
+                perm = next(item.ints for item in node.attribute if item.name == "perm")
+                waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
+            elif node.op_type == "Gather":
+                waiting.append((node.input[1], axes))
+            elif node.op_type in _ALONG:
+                waiting += [(other, axes) for other in node.input if other not in self.values]
+        return found, lengths
+
+    def _feed(self, item: Any, axes: tuple[int, int] | None) -> Any:
+        kind = item.type.tensor_type
+        sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
+        dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        if axes is None:
+            return data(item.name, sizes, str(dtype))
+        own = [size for place, size in enumerate(sizes) if place not in axes]
+        named: list[Any] = [None] * len(sizes)
+        named[axes[0]], named[axes[1]] = STEPS, SEQUENCES
+        numbers = iter(range(len(own)))
+        named = [next(numbers) if name is None else name for name in named]
+        return Rows(data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
+
+    def _node(self, node: Any) -> None:
+        inputs = [self.values[name] for name in node.input]
+        attributes = {item.name: self._attribute(item) for item in node.attribute}
+        try:
+            found = self._value(node, inputs, attributes)
+        except Unread as unread:
+            self.refused.append(f"{node.op_type} {unread}".strip())
+            found = _REFUSED
+        several = found if isinstance(found, list) else [found]
+        several += [_REFUSED] * (len(node.output) - len(several))
+        for name, value in zip(node.output, several, strict=False):
+            self.values[name] = value
+        self.values[""] = None
+
+    def _attribute(self, item: Any) -> Any:
+        value = self.onnx.helper.get_attribute_value(item)
+        if isinstance(value, bytes):
+            return value.decode()
+        return (
+            [part.decode() if isinstance(part, bytes) else part for part in value] if isinstance(value, list) else value
+        )
+
+    def _value(self, node: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        kind = node.op_type
+        if all(value is None or isinstance(value, np.ndarray) for value in inputs):
+            return self._constant(node)
+        if kind == "Shape":
+            return Unknown()
+        if any(value is _REFUSED for value in inputs):
+            return _REFUSED
+        if any(isinstance(value, Unknown) for value in inputs) and kind not in _LAYERS:
+            if kind == "ConstantOfShape":
+                value = attributes.get("value")
+                return Unknown(value is None or not np.any(self.onnx.numpy_helper.to_array(value)))
+            if kind == "Expand":
+                return Unknown(isinstance(inputs[0], np.ndarray) and not inputs[0].any())
+            if kind in _OF_SHAPES:
+                return Unknown(isinstance(inputs[0], Unknown) and inputs[0].is_zeros and kind in _OF_ZEROS)
+            raise Unread("of a shape or of lengths that only a run tells")
+        read = READS.get(kind)
+        if read is None:
+            raise Unread("")
+        try:
+            return read(kind, *inputs, **attributes)
+        except TypeError as error:  # an attribute that it does not know
+            raise Unread(f"({error})") from error
+
+    def _constant(self, node: Any) -> list[np.ndarray]:
+        """Return what a node gives of constants, as ONNX itself computes it."""
+        from onnx.reference import ReferenceEvaluator
+
+        helper = self.onnx.helper
+        described = [helper.make_tensor_value_info(name, 0, None) for name in dict.fromkeys(node.input) if name]
+        outputs = [helper.make_tensor_value_info(name, 0, None) for name in node.output if name]
+        model = helper.make_model(helper.make_graph([node], "", described, outputs), opset_imports=self.opsets)
+        feed = {name: self.values[name] for name in node.input if name}
+        return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feed)]
+
+    def _fetch(self, name: str) -> Variable:
+        value = self.values[name]
+        variable = value.variable if isinstance(value, Rows) else value
+        if not isinstance(variable, Variable):
+            raise ProgramError(f"onnx.load, output {name!r}", expected="what depends on an input", got="a constant")
+        return variable
