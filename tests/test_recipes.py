@@ -1,0 +1,111 @@
+"""The page on kernels: what its functions return, from Python, threads, JAX and C, and that it shows all kernels."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.test_checked_kernels import FUNCTIONS
+from tests.test_readme import names_after
+
+PAGE = Path(__file__).parent.parent / "docs" / "kernels.md"
+HELPERS = {"too few offsets", "a block beyond the rows", "of_the_user"}
+
+
+@pytest.fixture(scope="module")
+def names():
+    return names_after(PAGE)
+
+
+def sequences(names):
+    return np.split(names["x"], names["offsets"][1:-1])
+
+
+def test_every_kernel_is_shown():
+    blocks = "".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    bodies = {name for name, value in FUNCTIONS.items() if value.targetoptions.get("inline") == "always"}
+    missing = [
+        name
+        for name in FUNCTIONS.keys() - bodies - HELPERS
+        if f"    {name}(" not in blocks and f"if {name}(" not in blocks
+    ]
+    assert not missing
+
+
+def test_pooling(names):
+    parts = sequences(names)
+    assert np.allclose(names["mean"], [part.sum(axis=0) / max(1, len(part)) for part in parts])
+    assert np.allclose(names["most"], [part.max(axis=0) if len(part) else [0, 0] for part in parts])
+    assert np.array_equal(names["again"], names["most"])
+    assert np.allclose(names["gradient"][:, 0], [0.5, 1.5, 1 / 3, 1 / 3, 4 / 3])
+    assert names["places"].tolist() == [1, 0, 4, 3]
+    assert np.array_equal(names["taken"], names["x"][[1, 1, 4]])
+    assert names["d_table"][:, 0].tolist() == [0, 2, 0, 0, 1]
+    assert names["first_rows"][:, 0].tolist() == [0, -1, 4]
+    assert (names["twice"] == 2).all()
+
+
+def test_within_sequences(names):
+    parts = sequences(names)
+    ends = [np.exp(part) / np.exp(part).sum(axis=0) for part in parts]
+    assert np.allclose(names["softmax"], np.concatenate(ends))
+    assert np.allclose(names["d_softmax"], 0)
+    assert np.allclose(names["sums"], np.concatenate([part.cumsum(axis=0) for part in parts]))
+    ahead = [part + np.concatenate([part[1:], np.zeros((min(1, len(part)), 2))]) for part in parts]
+    assert np.allclose(names["windows"], np.concatenate(ahead))
+    assert np.allclose(names["normalised"], np.tile([-1, 1], (5, 1)), atol=1e-4)
+    assert np.allclose(names["d_rows"], 0, atol=1e-6)
+    assert np.allclose(names["losses"], [1, -1, 1, -1, 1], atol=1e-4)
+
+
+def test_steps_and_updates(names):
+    wanted, last = [], []
+    for part in sequences(names):
+        h = np.zeros(2)
+        for row in part:
+            h = 0.5 * h + row
+            wanted.append(h)
+        last.append(h)
+    assert np.allclose(names["y"], wanted)
+    assert np.allclose(names["last"], last)
+    assert (names["table"][[0, 2]] == 1).all()
+    assert (names["table"][[1, 3]] < 0.8).all()
+
+
+def test_on_all_cores(names):
+    assert np.array_equal(names["in_parts"], [part.sum(axis=0) for part in sequences(names)])
+
+
+def test_from_c(names, tmp_path):
+    wanted = [part.sum(axis=0) for part in sequences(names)]
+    assert np.array_equal(names["from_c"], wanted)
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("no compiler of C")
+    (tmp_path / "a.c").write_text(
+        "#include <stdint.h>\n"
+        "typedef void (*pool)(double *, int64_t *, int64_t, int64_t, double *);\n"
+        "void run(pool pool_sum, double *x, int64_t *offsets, double *out) { pool_sum(x, offsets, 3, 2, out); }\n"
+    )
+    library = tmp_path / "a.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "a.c"], check=True)
+    import ctypes
+
+    out = np.empty((3, 2))
+    arguments = [names["c_pool_sum"].address, names["x"].ctypes.data, names["offsets"].ctypes.data, out.ctypes.data]
+    ctypes.CDLL(str(library)).run(*map(ctypes.c_void_p, arguments))
+    assert np.array_equal(out, wanted)
+
+
+def test_from_jax(names):
+    jax = pytest.importorskip("jax")
+    offsets = names["offsets"]
+    pool = names["jax_pool"](offsets)
+    x = jax.numpy.asarray(names["x"], np.float32)
+    wanted = np.stack([part.sum(axis=0) for part in sequences(names)])
+    assert np.array_equal(jax.jit(pool)(x), wanted)
+    weights = np.arange(6, dtype=np.float32).reshape(3, 2)
+    gradient = jax.jit(jax.grad(lambda rows: (pool(rows) * weights).sum()))(x)
+    assert np.array_equal(gradient, np.repeat(weights, np.diff(offsets), axis=0))
