@@ -160,6 +160,7 @@ WRONG = {
         vr.LoDError, "0 levels of sequences, as before",
     ),
     "many numbers": (lambda: vr.while_loop(lambda x: x < 9.0, lambda x: x, [ROWS]), vr.ShapeError, "a single number"),
+    "a set": (lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: {x}, [ROWS]), vr.DTypeError, "a list of 1"),
     "no function": (lambda: vr.while_loop(1, lambda x: x, [ROWS]), vr.DTypeError, "while_loop, cond"),
 }  # fmt: skip
 

@@ -6,36 +6,22 @@ import torch
 import varlen_rnn as vr
 import varlen_rnn.torch as vt
 from benchmarks.layers import pytorch
-from benchmarks.layers.case import Inputs
 
 
-class Rows:
+class Rows(pytorch.Padded):
     """A layer on rows with offsets.  As a caller of PyTorch's does, it makes the plan of a batch at every step."""
 
-    def __init__(self, case, threads):
+    def hold(self, case, inputs, layer, threads):
+        """Hold a layer that takes the place of another, and what a step of it needs."""
         vr.set_num_threads(threads)
         torch.set_num_threads(threads)
-        inputs = Inputs(case)
-        self.layer = getattr(vt, case.cell)(case.input_size, case.hidden_size)
-        self.layer.load_state_dict({name: torch.from_numpy(array) for name, array in inputs.weights.items()})
+        self.layer, self.offsets = vt.replace(layer), torch.from_numpy(np.cumsum([0, *case.lengths]))
         self.x, self.d_y = torch.from_numpy(inputs.x).requires_grad_(), torch.from_numpy(inputs.d_y)
-        self.offsets = torch.from_numpy(np.cumsum([0, *case.lengths]))
-        self.leaves = {"d_x": self.x, **dict(self.layer.named_parameters())}
+        self.leaves = {"d_x": self.x, **dict(layer.named_parameters())}
 
     def run(self):
         """Return the outputs of rows."""
         return self.layer(self.x, offsets=self.offsets)[0]
-
-    def inference(self):
-        """Return the outputs."""
-        with torch.inference_mode():
-            return {"y": self.run()}
-
-    def training(self):
-        """Return the outputs and the gradients of rows and weights."""
-        y = self.run()
-        gradients = torch.autograd.grad(y, list(self.leaves.values()), self.d_y)
-        return {"y": y, **dict(zip(self.leaves, gradients, strict=True))}
 
     def arrays(self, results):
         """Return results as arrays."""

@@ -54,7 +54,10 @@ def _score(it, scores):
 
 
 def _score_grad(it, d_scores, to, row):
-    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory as wide as 3 panels."""
+    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory as wide as 3 panels.
+
+    Panels are taken whole: behind the last key, gradients of scores are zeros, and memory has rows for what they add.
+    """
     vectorise_widely()
     width = width_of(it.panels)
     of_keys, of_weight = offset(row, width), offset(row, 2 * width)

@@ -61,13 +61,16 @@ class Backward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """A thread's own: panels of what products read, weights and their gradients, both transposed, and sums."""
+    """A thread's own: panels of what products read, weights and their gradients, both transposed, and sums.
+
+    Additive scores have no product with queries: `packed_queries` is a row of theirs, as wide as some panels.
+    """
 
     keys: Any
     values: Any
     key_rows: Any
     d_out_rows: Any
-    query_rows: Any
+    packed_queries: Any
     weights: Any
     d_scores: Any
     weights_of_keys: Any
@@ -119,13 +122,13 @@ def _memory(numbers, offsets, of, d_out_stride):
     values = offset(numbers, KEYS * (of.depth + 1))
     key_rows = offset(values, KEYS * (of.depth_v + 1))
     d_out_rows = offset(key_rows, padded * (KEYS + 1))
-    query_rows = offset(d_out_rows, padded_v * (QUERIES + 1))
-    weights = offset(query_rows, padded * (QUERIES + 1))
+    packed_queries = offset(d_out_rows, padded_v * (QUERIES + 1))
+    weights = offset(packed_queries, padded * (QUERIES + 1))
     d_q = offset(weights, 4 * block)
     d_k = offset(d_q, QUERIES * padded)
     return _Memory(
-        numbers, values, key_rows, d_out_rows, query_rows, weights, offset(weights, block), offset(weights, 2 * block),
-        offset(weights, 3 * block), d_q, d_k, offset(d_k, KEYS * padded),
+        numbers, values, key_rows, d_out_rows, packed_queries, weights, offset(weights, block),
+        offset(weights, 2 * block), offset(weights, 3 * block), d_q, d_k, offset(d_k, KEYS * padded),
         _offsets(offsets, of, d_out_stride, padded, padded_v),
     )  # fmt: skip
 
@@ -182,14 +185,14 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
     _clear(memory.d_q, count * padded, it.scale)
     if code.score:
         to = Gradients(memory.d_q, memory.d_k, d_weight, padded)
-        score_grad(code.score_grad, (scored, memory.d_scores, to, memory.query_rows))
+        score_grad(code.score_grad, (scored, memory.d_scores, to, memory.packed_queries))
     else:
         d_q, d_k = Rows(memory.d_q, offsets.sums), Rows(memory.d_k, offsets.sums)
         add_product(code, count, d_scores, memory.key_rows, block.num_keys, of.depth, d_q, none)
         _transpose(memory.d_scores, memory.d_scores_of_keys, count, block.num_keys)
-        pack_block(code, q.at, count, of.depth, of.q_stride, False, memory.query_rows, counters)
+        pack_block(code, q.at, count, of.depth, of.q_stride, False, memory.packed_queries, counters)
         d_scores = Rows(memory.d_scores_of_keys, offsets.of_keys)
-        add_product(code, block.num_keys, d_scores, memory.query_rows, count, of.depth, d_k, none)
+        add_product(code, block.num_keys, d_scores, memory.packed_queries, count, of.depth, d_k, none)
     _add_rows(it.d_q, row, column, of.depth, count, memory.d_q, padded)
     _transpose(memory.weights, memory.weights_of_keys, count, block.num_keys)
     pack_block(code, d_out.at, count, of.depth_v, stride, False, memory.d_out_rows, counters)

@@ -19,6 +19,8 @@ from varlen_rnn.typing import Rows
 class MultiheadAttention(Module):
     """Projections of queries, keys and values, attention of several heads between them, and a projection of its output.
 
+    It returns no weights: there is no matrix of them anywhere.
+
     Parameters
     ----------
     embed_dim : int

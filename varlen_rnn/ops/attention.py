@@ -33,12 +33,12 @@ def _cost_of_grad(inputs, outputs, **attrs):
 @operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost)
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
-    q, k, v, offsets = _operands(query, key, value)
+    q, k, v, offsets = _operands(query, key, value, _NAME)
     out, logsumexp = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
     return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(logsumexp)
 
 
-def _operands(query, key, value, op=_NAME):
+def _operands(query, key, value, op):
     """Return the rows of queries, keys and values, and the offsets of queries and keys.
 
     Queries without a LoD are one for each sequence.
@@ -93,7 +93,7 @@ def _check_window(op, left, right):
 
 @attend.backward("query", "key", "value", cost=_cost_of_grad)
 def _backward(query, key, value, out, logsumexp, d_out, scale, left, right):
-    q, k, v, offsets = _operands(query, key, value)
+    q, k, v, offsets = _operands(query, key, value, _NAME)
     if logsumexp.shape != (_constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
         raise ShapeError(f"{_NAME}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
     given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)

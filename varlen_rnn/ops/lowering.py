@@ -29,7 +29,7 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
     "minimum": lambda a, b: where(a < b, a, where(a > b, b, 0.5 * a + 0.5 * b)),
     "silu": lambda a: a * sigmoid(a),
 }
-_FORWARD = None, (0,)  # of a layer's directions
+_ONE_WAY = None, (0,)  # of the constant `reverse` of a layer: forward only
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
 _MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
@@ -271,7 +271,7 @@ class _Lowering:
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
         given = [self.values.get(place) or [] for place in states]
-        if cell.equations is None or cell.vectors or cell.rows or len(weights) != 4 or attrs["reverse"] not in _FORWARD:
+        if cell.equations is None or cell.vectors or cell.rows or len(weights) != 4 or attrs["reverse"] not in _ONE_WAY:
             raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
         if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
             raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, ProgramError, ShapeError, check_callable, check_list
+from varlen_rnn.errors import DTypeError, LoDError, ProgramError, ShapeError, check_callable, check_list
 from varlen_rnn.ops.cost import costs_of_block
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.program.recorder import Recorder
@@ -99,7 +99,10 @@ def _described(into, function, specs):
 
 
 def _checked_results(results, count):
-    results = list(results) if isinstance(results, (tuple, list)) else [results]
+    if not isinstance(results, (tuple, list, Variable)):
+        expected = f"a list of {count} variables, as loop_vars"
+        raise DTypeError(f"{_NAME}, body", expected=expected, got=type(results).__name__)
+    results = [results] if isinstance(results, Variable) else results
     if len(results) != count:
         raise ShapeError(f"{_NAME}, body", expected=f"{count} variables, as loop_vars", got=len(results))
     return [required(result, f"{_NAME}, body") for result in results]

@@ -118,9 +118,9 @@ def _backward_split(x, mask, d_out_true, d_out_false, level):
     _, index, middle = _split("split_by_mask_grad", x, mask, level)
     gradients = []
     for name, given, count in (("true", d_out_true, middle), ("false", d_out_false, len(index) - middle)):
-        if given is not None and len(given.data) != count:
-            what = f"split_by_mask_grad, d_out_{name}"
-            raise ShapeError(what, expected=f"{count} rows", got=f"shape {given.shape}")
+        if given is not None and given.shape != (count, *x.shape[1:]):
+            what, expected = f"split_by_mask_grad, d_out_{name}", f"shape {(count, *x.shape[1:])}"
+            raise ShapeError(what, expected=expected, got=f"shape {given.shape}")
         gradients.append(np.zeros((count, *x.shape[1:]), x.dtype) if given is None else given.data)
     return x.like(rows_taken_grad(np.concatenate(gradients), index, len(x.data)))
 

@@ -99,7 +99,8 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
 
     Notes
     -----
-    A sequence without steps reads as the empty text.  Texts of probability 0, or NaN, are left out.  There is no
+    A sequence without steps reads as the empty text.  Texts of probability 0, or NaN, are left out; so are those of a
+    step with a logarithm of plus infinity, which is none of a probability.  There is no
     gradient; `functional.ctc_loss` of a text has one.
 
     Examples
