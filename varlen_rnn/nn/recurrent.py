@@ -13,7 +13,8 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice
 from varlen_rnn.nn.functional import Per, check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.nn.serving import Prepared, Stream
+from varlen_rnn.nn.prepared import Prepared
+from varlen_rnn.nn.stream import Stream
 from varlen_rnn.ops.layer_inputs import weight_shapes
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.spec import sizes_fit
