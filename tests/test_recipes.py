@@ -1,8 +1,10 @@
 """The page on kernels: what its functions return, from Python, threads, JAX and C, and that it shows all kernels."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -99,13 +101,23 @@ def test_from_c(names, tmp_path):
     assert np.array_equal(out, wanted)
 
 
-def test_from_jax(names):
-    jax = pytest.importorskip("jax")
-    offsets = names["offsets"]
-    pool = names["jax_pool"](offsets)
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_from_jax():
+    """In a process of its own: once JAX is imported, every fork of a process warns."""
+    subprocess.run(
+        [sys.executable, "-c", "from tests.test_recipes import in_jax; in_jax()"], check=True, cwd=PAGE.parent.parent
+    )
+
+
+def in_jax():
+    """Compare the recipe for JAX, compiled and differentiated, with NumPy."""
+    import jax
+
+    names = names_after(PAGE)
+    pool = names["jax_pool"](names["offsets"])
     x = jax.numpy.asarray(names["x"], np.float32)
     wanted = np.stack([part.sum(axis=0) for part in sequences(names)])
     assert np.array_equal(jax.jit(pool)(x), wanted)
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
     gradient = jax.jit(jax.grad(lambda rows: (pool(rows) * weights).sum()))(x)
-    assert np.array_equal(gradient, np.repeat(weights, np.diff(offsets), axis=0))
+    assert np.array_equal(gradient, np.repeat(weights, np.diff(names["offsets"]), axis=0))
