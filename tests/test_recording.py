@@ -252,7 +252,7 @@ def test_a_block_cannot_stand_inside_itself():
 @pytest.mark.parametrize(
     "code",
     [
-        lambda weight: weight[np.array([0, 1])],
+        lambda weight: weight[np.array([True, False])],
         lambda weight: vr.nn.Embedding(4, 2)(np.array([1, 2], np.uint32)),
         lambda weight: list(rows()[:, 0]),
         lambda weight: [row for row in rows()],

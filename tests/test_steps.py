@@ -110,3 +110,11 @@ def test_no_rows_are_a_batch():
 def test_what_does_not_fit(call, message):
     with pytest.raises(vr.InputError, match=message):
         call(make("LSTMCell"))
+
+
+@pytest.mark.parametrize("kind", ["RNNCell", "GRUCell", "LSTMCell"])
+def test_states_keep_the_lod_of_the_rows(kind):
+    x = vr.create_lod_tensor(np.ones((5, 3), np.float32), [[2, 0, 3]])
+    states = getattr(vr.nn, kind)(3, 4)(x)
+    for state in states if isinstance(states, tuple) else (states,):
+        assert state.lod() == [[0, 2, 2, 5]]

@@ -48,22 +48,23 @@ def test_a_variable_is_no_constant_of_an_operator(number):
         vr.Variable([1.0]) ** number
 
 
-@pytest.mark.parametrize("other", [3, 3.0, True, np.float32(3), np.zeros((5, 2)), [1, 2], vr.LoDTensor(np.zeros(5))])
+@pytest.mark.parametrize(
+    "other", [3, 3.0, True, np.float32(3), np.zeros((5, 2)), [1, 2], vr.LoDTensor(np.zeros(5)), rows()]
+)
 def test_values_are_not_compared_silently(other):
     y = rows()
     for compare in (lambda: y == other, lambda: y != other):
-        with pytest.raises(vr.DTypeError, match="compares the values"):
+        with pytest.raises(vr.DTypeError, match="compares values"):
             compare()
 
 
-def test_variables_are_keys_and_members_of_lists():
+def test_variables_are_keys_and_themselves():
     x, y = rows(), rows()
-    assert y in [x, y]
-    assert [x, y].index(y) == 1
     assert {x: 1, y: 2}[y] == 2
-    assert y not in (None, x)
-    assert x != y
-    assert np.zeros(3) is not y
+    assert y in {x, y}
+    assert y == y
+    assert y not in (None, "a")
+    assert y != None  # noqa: E711
 
 
 def test_numpys_sum_and_mean_are_those_of_the_variable():
@@ -123,3 +124,18 @@ def test_a_single_number_is_written_as_one():
         format(vr.Variable(np.ones(3)), ".2f")
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="expected a value"):
         format(vr.data("x", [1], "float32"), ".2f")
+
+
+def test_rows_by_an_index_with_a_lod_have_it():
+    y, index = rows(), vr.create_lod_tensor(np.array([0, -1, 3]), [[2, 1]])
+    for by in (index, vr.Variable(index)):
+        assert y[by].lod() == [[0, 2, 3]]
+        assert np.array_equal(y[by], np.asarray(y)[[0, -1, 3]])
+    assert y[np.array([0, 3])].lod() == []
+    with pytest.raises(vr.OutOfRangeError, match=r"gather, index, entry 1: expected -5 <= row < 5, got 6"):
+        y[np.array([0, 6])]
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, 2], "float64", lod_level=1)
+        out = x[np.array([1, 0])]
+    (found,) = vr.Executor().run(program, {"x": y.value}, [out])
+    assert np.array_equal(found, np.asarray(y)[[1, 0]])

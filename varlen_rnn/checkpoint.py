@@ -88,7 +88,8 @@ def _number(value: object) -> float:
     """Return a number of NumPy as Python's, for JSON: metrics mostly are NumPy's."""
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         return value.item()
-    raise TypeError(f"a {type(value).__name__}, which JSON cannot hold")
+    hint = ": its state_dict() can be saved" if hasattr(value, "state_dict") else ""
+    raise TypeError(f"a {type(value).__name__}, which JSON cannot hold{hint}")
 
 
 def load(path: StrPath) -> dict[str, Any]:

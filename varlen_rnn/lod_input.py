@@ -170,7 +170,7 @@ def depth_of(item: object) -> int | None:
         return 0
     if not item:
         return None
-    nested = [isinstance(child, (list, tuple)) or (isinstance(child, np.ndarray) and child.ndim) for child in item]
+    nested = [isinstance(child, (list, tuple)) or (hasattr(child, "__array__") and child.ndim) for child in item]
     if not any(nested):
         return 0
     depths = {depth for depth in map(depth_of, item) if depth is not None}

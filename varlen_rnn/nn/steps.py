@@ -17,7 +17,7 @@ from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.layer_inputs import weight_shapes
 from varlen_rnn.ops.sequence.single_rows import single_rows
 from varlen_rnn.tape.modes import grad_enabled
-from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.spec import describe, sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
@@ -40,7 +40,7 @@ class _Step(Module):
             setattr(self, name, uniform(shape, hidden_size, self._dtype) if present else None)
 
     def _next(self, x: Rows, states: Sequence[Rows | None]) -> tuple[Variable, ...]:
-        """Return the states after a step, of a batch or of one row, as `x` is."""
+        """Return the states after a step, of a batch or of one row, as `x` is, with its LoD."""
         x = required(x, f"{type(self).__name__}, x")
         batch = x.shape[:-1]
         if x.ndim not in (1, 2) or not sizes_fit(x.shape[-1:], (self.input_size,)) or x.dtype != self._dtype:
@@ -52,7 +52,10 @@ class _Step(Module):
         attrs = {"cell": self._cell.name, "keep": grad_enabled(), "reverse": (0,), "all_states": False}
         _, *outputs = apply("recurrent", rows, *initial, *weights, **attrs)
         shape = (*([-1] if batch else []), self.hidden_size)
-        return tuple(state.reshape(shape) for state in outputs[: len(states)])
+        last = [state.reshape(shape) for state in outputs[: len(states)]]
+        if describe(x.value).lod_level:
+            last = [apply("lod_reset", state, x, target_lod=None) for state in last]
+        return tuple(last)
 
     def _initial(self, state: Rows | None, name: str, batch: tuple[int, ...]) -> Variable | None:
         """Return a state as the operator takes it: of one direction."""

@@ -125,7 +125,8 @@ def _check_next(number, spec, like):
 def _holds(value):
     if describe(value).dtype is None or value.data.size != 1:
         got = f"shape {value.shape}"
-        raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint="reduce it, as with .max()")
+        hint = "of several, functional.where(condition, 1.0, 0.0).sum() > 0.0 asks for any"
+        raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint=hint)
     return bool(value.data.reshape(())[()])
 
 

@@ -76,7 +76,10 @@ class Variable:
             value = value.value
         self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
         if requires_grad and self.dtype.kind != "f":
-            what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0 instead of 1, or use astype"
+            what, hint = (
+                f"{type(self).__name__} that requires a gradient",
+                "write 1.0, not 1, or use astype of the array",
+            )
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
         self.requires_grad, self.persistable = requires_grad, persistable
         self._name = name
@@ -301,8 +304,8 @@ class Variable:
         return _product(operand(rows, self), self)
 
     def __getitem__(self, index: Any) -> Variable:
-        if isinstance(index, Variable):
-            return apply("gather", self, index)
+        if isinstance(index, (Variable, LoDTensor)) or (type(index) is np.ndarray and index.dtype.kind in "iu"):
+            return apply("gather", self, index)  # in programs, too
         return apply("getitem", self, index=own_index(index))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -335,9 +338,11 @@ class Variable:
 
     # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor)):
-            hint = "functional.equal(x, ...) compares the values"
-            raise DTypeError("== of a Variable", expected="another Variable", got=type(other).__name__, hint=hint)
+        if other is self:
+            return True
+        if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor, Variable)):
+            hint = "functional.equal(x, y) compares values, `is` asks whether it is the same Variable"
+            raise DTypeError("== of a Variable", expected="itself", got=f"another {type(other).__name__}", hint=hint)
         return NotImplemented
 
     __hash__ = object.__hash__
@@ -583,7 +588,7 @@ def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
     rows = operand(gradient, loss)
     rows = rows.value.data if isinstance(rows, Variable) else rows.data
     if rows.dtype != loss.dtype:
-        hint = "data types are never mixed silently: use astype"
+        hint = "data types are never mixed silently: use astype of the array"
         raise DTypeError("backward, gradient", expected=loss.dtype, got=rows.dtype, hint=hint)
     if rows.shape != loss.shape:
         raise ShapeError("backward, gradient", expected=f"shape {loss.shape}", got=f"shape {rows.shape}")
