@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import varlen_rnn as vr
 
 torch = pytest.importorskip("torch")
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
 
 import varlen_rnn.torch as vt  # noqa: E402
 
@@ -420,6 +421,25 @@ def test_errors_are_torchs(kind, name):
 def test_errors_of_what_torch_has_not(call, message):
     with pytest.raises(vr.errors.InputError, match=message):
         call(vt.GRU(3, 4))
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [2, 2, 2], [2, 3], [6, -1], []], ids=str)
+def test_batch_sizes_that_do_not_fit(sizes):
+    packed = PackedSequence(torch.zeros(5, 3), torch.tensor(sizes, dtype=torch.int64))
+    with pytest.raises(vr.errors.ShapeError, match="batch_sizes: expected numbers that never rise, of 5 rows in all"):
+        vt.LSTM(3, 4)(packed)
+
+
+def test_packing_takes_memory_of_the_rows_alone():
+    steps = 3000
+    packed = PackedSequence(torch.zeros(2 * steps, 1), torch.tensor([steps + 1] + [1] * (steps - 1)))
+    vt.layouts.of_packed(packed)
+    tracemalloc.start()
+    lod = vt.layouts.of_packed(packed).lod
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 * len(packed.data)
+    assert np.diff(lod.levels[0]).tolist() == [steps] + [1] * steps
 
 
 def test_round_trip_of_packing():

@@ -78,11 +78,16 @@ def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
 
 def of_packed(packed: PackedSequence) -> Batch:
     """Return the rows of a PackedSequence, the longest sequence first, as it has them: one copy each way."""
-    batch_sizes = packed.batch_sizes.numpy()
-    alive = np.arange(batch_sizes[0]) < batch_sizes[:, None]  # (steps, sequences)
-    places = np.cumsum(alive).reshape(alive.shape) - 1
-    lod = LoD.from_lengths([alive.sum(axis=0)])
-    batch = _taken(packed.data, places.T[alive.T], lod, lambda rows: packed._replace(data=rows))
+    sizes = packed.batch_sizes.numpy()
+    if not sizes.size or sizes[-1] < 0 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
+        expected = f"numbers that never rise, of {len(packed.data)} rows in all"
+        raise ShapeError("PackedSequence, batch_sizes", expected=expected, got=shown(sizes.tolist()))
+    sequences = np.arange(sizes[0])
+    lengths = np.searchsorted(-sizes, -sequences)  # how many steps have more sequences than stand before this one
+    lod = LoD.from_lengths([lengths])
+    steps = np.arange(len(packed.data)) - np.repeat(lod.levels[0][:-1], lengths)
+    places = (np.cumsum(sizes) - sizes)[steps] + np.repeat(sequences, lengths)
+    batch = _taken(packed.data, places, lod, lambda rows: packed._replace(data=rows))
     order, back = packed.sorted_indices, packed.unsorted_indices
     if order is None or back is None:
         return batch
