@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from varlen_rnn import nn
-from varlen_rnn.errors import DTypeError
+from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.random import generator
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, propagate
-from varlen_rnn.torch.eager import eager
+from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
@@ -113,6 +113,9 @@ def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
     """Return what a function returns; its parameters have the values of `tensors`."""
+    if is_transformed():
+        hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
+        raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
     tensors, places = list(tensors), []
 
     def place_of(tensor: Tensor) -> _Place:
@@ -156,8 +159,9 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.run, ctx.state = run, generator().bit_generator.state
-        ctx.recorded = run(tensors, ctx.needs_input_grad[1:])
-        outputs = ctx.recorded[1]
+        recorded = run(tensors, ctx.needs_input_grad[1:])
+        outputs = recorded[1]
+        ctx.recorded = None if saves_elsewhere() else recorded
         results = _results(outputs, tensors)
         ctx.mark_non_differentiable(*(r for r, v in zip(results, outputs, strict=True) if not v.requires_grad))
         ctx.save_for_backward(*tensors, *results)  # so that torch notices changes of them
