@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # releases before it cannot tell
 
 
 def eager(call: Callable[P, R]) -> Callable[P, R]:
@@ -39,4 +40,4 @@ def is_transformed() -> bool:
 
 def saves_elsewhere() -> bool:
     """Return whether what is saved for a pass back goes through hooks: those of `torch.utils.checkpoint` drop it."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return _top_hooks is not None and _top_hooks(True) is not None

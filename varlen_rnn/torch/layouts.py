@@ -68,7 +68,11 @@ def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
     if nested.dim() < 2 or getattr(nested, "_ragged_idx", 1) != 1:
         raise ShapeError("nested tensor", expected="(sequences, rows, ...)", got=f"shape {tuple(nested.shape)}")
     whole = nested if nested.lengths() is None else nested.contiguous()
-    return whole.values(), LoD([whole.offsets().numpy()]), whole.offsets()
+    rows, lod = whole.values(), LoD([whole.offsets().numpy()])
+    if lod.num_rows != len(rows):
+        expected, got = f"{lod.num_rows} rows, as its offsets say", f"{len(rows)} in values()"
+        raise ShapeError("nested tensor", expected=expected, got=got)
+    return rows, lod, whole.offsets()
 
 
 def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
@@ -128,7 +132,10 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
 
 def _numbers(given: Any, name: str) -> np.ndarray:
     """Return integers of a tensor, an array or a list."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    try:
+        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except ValueError as error:  # of lists of unequal length
+        raise DTypeError(name, expected="integers", got=shown(given)) from error
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError(name, expected="integers", got=array.dtype)
     return array.astype(np.int64)
