@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import varlen_rnn as vr
 
 torch = pytest.importorskip("torch")
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence  # noqa: E402
 
 import varlen_rnn.torch as vt  # noqa: E402
 
@@ -408,6 +409,11 @@ def test_errors_are_torchs(kind, name):
         (lambda layer: layer(torch.zeros(5, 3), offsets=[0, 5], lengths=[5]), "expected None beside offsets"),
         (lambda layer: layer(torch.zeros(5, 3), lengths=[5]), "a padded batch of rank 3"),
         (lambda layer: layer(torch.zeros(5, 2, 3), lengths=[5]), "2 numbers from 0 to 5"),
+        (lambda layer: layer(torch.zeros(5, 2, 3), lengths=[[5], [1, 2]]), r"lengths: expected integers, got \[\[5\]"),
+        (
+            lambda layer: layer(torch.nested.nested_tensor_from_jagged(torch.zeros(5, 3), torch.tensor([0, 2, 9]))),
+            r"nested tensor: expected 9 rows, as its offsets say, got 5 in values\(\)",
+        ),
         (lambda layer: layer(torch.zeros(5, 2, 3), lengths=[5, 6]), "2 numbers from 0 to 5"),
         (lambda layer: layer(torch.zeros(5, 2, 3), lengths=[5, -1]), "2 numbers from 0 to 5"),
         (lambda layer: layer(pack_sequence([torch.zeros(5, 3)]), lengths=[5]), "a PackedSequence has its own"),
@@ -422,6 +428,25 @@ def test_errors_of_what_torch_has_not(call, message):
         call(vt.GRU(3, 4))
 
 
+@pytest.mark.parametrize("sizes", [[2, 2], [2, 2, 2], [2, 3], [6, -1], []], ids=str)
+def test_batch_sizes_that_do_not_fit(sizes):
+    packed = PackedSequence(torch.zeros(5, 3), torch.tensor(sizes, dtype=torch.int64))
+    with pytest.raises(vr.errors.ShapeError, match="batch_sizes: expected numbers that never rise, of 5 rows in all"):
+        vt.LSTM(3, 4)(packed)
+
+
+def test_packing_takes_memory_of_the_rows_alone():
+    steps = 3000
+    packed = PackedSequence(torch.zeros(2 * steps, 1), torch.tensor([steps + 1] + [1] * (steps - 1)))
+    vt.layouts.of_packed(packed)
+    tracemalloc.start()
+    lod = vt.layouts.of_packed(packed).lod
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200 * len(packed.data)
+    assert np.diff(lod.levels[0]).tolist() == [steps] + [1] * steps
+
+
 def test_round_trip_of_packing():
     layer = vt.LSTM(3, 4, batch_first=True)
     x, lengths = torch.randn(3, 6, 3), [6, 2, 5]
@@ -429,3 +454,99 @@ def test_round_trip_of_packing():
     padded, found = pad_packed_sequence(output, batch_first=True)
     assert found.tolist() == lengths
     torch.testing.assert_close(padded, layer(x, lengths=lengths)[0])
+
+
+# What torch does to a model beside running it.
+
+
+def tagger(kind):
+    class Tagger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = getattr(vt, kind)(3, 4, batch_first=True, dtype=torch.float64)
+
+        def forward(self, x):
+            return self.layer(x)[0] * 2
+
+    return Tagger()
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_transforms_run_torchs_own(kind):
+    model, x = tagger(kind), torch.randn(2, 5, 3, dtype=torch.float64)
+    values = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(values, x):
+        return torch.func.functional_call(model, values, (x,)).square().sum()
+
+    found = torch.func.grad(loss)(values, x)
+    model(x).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+    step = torch.ones_like(x)
+    _, along = torch.func.jvp(lambda x: loss(values, x), (x,), (step,))
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(along, torch.autograd.grad(loss(values, leaf), leaf)[0].sum())
+    model.requires_grad_(False)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, step)
+        of_dual = torch.autograd.forward_ad.unpack_dual(model(dual).square().sum())
+        torch.testing.assert_close(of_dual.tangent, along)
+        with pytest.raises(vr.errors.ProgramError, match="give a padded batch"):
+            model.layer(dual, lengths=[5, 2])
+        with pytest.raises(vr.errors.ProgramError, match="got transformed ones"):
+            vt.function(vr.nn.functional.tanh)(dual)
+    with pytest.raises(vr.errors.ProgramError, match="got transformed ones"):
+        torch.vmap(vt.function(vr.nn.functional.tanh))(x)
+
+
+def test_a_model_that_fx_traces():
+    model, x = tagger("LSTM"), torch.randn(2, 5, 3, dtype=torch.float64)
+    traced = torch.fx.symbolic_trace(model)
+    assert type(traced.layer) is vt.LSTM
+    assert torch.equal(traced(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_scripting_is_refused_in_words():
+    model = tagger("GRU")
+    with pytest.raises(vr.errors.ProgramError, match=r"torch.jit.script\(varlen_rnn.torch.restore\(model\)\)"):
+        torch.jit.script(model)
+    assert type(model.layer) is vt.GRU
+
+
+@pytest.mark.skipif(vt.eager._top_hooks is None, reason="this torch does not say whether hooks save tensors")
+def test_checkpointed_layers_keep_nothing():
+    layer = vt.GRU(3, 4, num_layers=2, dropout=0.5, batch_first=True)
+    function, x = vt.function(vr.nn.functional.tanh), torch.randn(2, 5, 3, requires_grad=True)
+    found = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        if checkpointed:
+            y = torch.utils.checkpoint.checkpoint(lambda x: function(layer(x)[0]), x, use_reentrant=False)
+            assert y.grad_fn.recorded is None
+            before = y.grad_fn.next_functions[0][0].next_functions[0][0]
+            assert before.kept is None
+        else:
+            y = function(layer(x)[0])
+        found.append([y, *torch.autograd.grad(y.sum(), [x, *layer.parameters()])])
+    assert all(map(torch.equal, *found))
+
+
+def test_autocast_of_states_and_of_integers():
+    layer, x = vt.LSTM(3, 4), torch.randn(5, 2, 3)
+    state = torch.randn(1, 2, 4).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(x, (state, state))[0]
+        with pytest.raises(RuntimeError, match="got Long"):  # torch's own words
+            layer(torch.ones(5, 2, 3, dtype=torch.int64))
+    assert torch.equal(output, layer(x, (state.float(), state.float()))[0])
+
+
+def test_what_is_on_meta_alone():
+    x, state = torch.randn(5, 2, 3), torch.zeros(1, 2, 4, device="meta")
+    with pytest.raises(RuntimeError, match="not at the same device"):
+        vt.GRU(3, 4, device="meta")(x)
+    with pytest.raises(vr.errors.ShapeError, match=r"hx\[0\]: expected .* got .* of 'meta'"):
+        vt.GRU(3, 4)(x.reshape(10, 3), state, offsets=[0, 5, 10])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import json
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -38,6 +40,24 @@ def manual_seed(seed: int) -> None:
     True
     """
     _generator.set(np.random.default_rng(check_int(seed, "seed", 0)))
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from a generator of its own inside, and go on behind as if nothing had been drawn.
+
+    Examples
+    --------
+    >>> with seeded(3): a = generator().random()
+    >>> with seeded(3): a == generator().random()
+    True
+    """
+    before = _generator.get()
+    try:
+        _generator.set(np.random.default_rng(seed))
+        yield
+    finally:
+        _generator.set(before)
 
 
 def get_state() -> str:

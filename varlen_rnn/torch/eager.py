@@ -1,4 +1,4 @@
-"""What `torch.compile` leaves as it is: it would follow Python into NumPy and our kernels, and break."""
+"""What torch does to a model beside running it: `torch.compile`, transforms of `torch.func`, hooks of saved tensors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # releases before it cannot tell
 
 
 def eager(call: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that a compiled model calls, and does not look into.
+    """Return a function that a compiled model calls, and does not look into: into NumPy and our kernels.
 
     `torch.compiler.disable` alone would import torch's compiler, seconds, wherever this package is imported.
     """
@@ -29,3 +31,13 @@ def eager(call: Callable[P, R]) -> Callable[P, R]:
         return disabled[0](*arguments, **named)
 
     return outside
+
+
+def is_transformed() -> bool:
+    """Return whether tensors may stand for more than their memory: in `torch.func`, `vmap`, or derivatives forward."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def saves_elsewhere() -> bool:
+    """Return whether what is saved for a pass back goes through hooks: those of `torch.utils.checkpoint` drop it."""
+    return _top_hooks is not None and _top_hooks(True) is not None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from varlen_rnn import nn
-from varlen_rnn.errors import DTypeError
+from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
-from varlen_rnn.random import generator
+from varlen_rnn.random import seeded
 from varlen_rnn.selected_rows import SelectedRows
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, propagate
-from varlen_rnn.torch.eager import eager
+from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
@@ -113,6 +113,9 @@ def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
     """Return what a function returns; its parameters have the values of `tensors`."""
+    if is_transformed():
+        hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
+        raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
     tensors, places = list(tensors), []
 
     def place_of(tensor: Tensor) -> _Place:
@@ -124,14 +127,16 @@ def _run(
         return places[-1]
 
     given = _mapped((arguments, named), Tensor, place_of)
+    seed = int(torch.randint(2**62, ()))  # of dropout: torch's generator decides, and a second run draws the same
     structure: list[Any] = []  # of what is returned, which `forward` of a torch function cannot return itself
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
-        for variable, tensor, need in zip(parameters, tensors, needs, strict=False):  # arguments follow
-            variable.value, variable.requires_grad = LoDTensor.wrap(_array(tensor)), need
+        _set(parameters, tensors, needs)
         leaves = {place: _leaf(tensors[place.number], place.lod, needs[place.number]) for place in places}
         inside_arguments, inside_named = _mapped(given, _Place, leaves.__getitem__)
-        found, outputs = call(*inside_arguments, **inside_named), []
+        with seeded(seed):
+            found = call(*inside_arguments, **inside_named)
+        outputs: list[Variable] = []
 
         def out(variable: Variable) -> _Place:
             outputs.append(variable)
@@ -145,8 +150,9 @@ def _run(
         results = _Call.apply(forward, *tensors)
     else:
         with no_grad():
-            outputs = forward(tensors, [False] * len(tensors))[1]
-        results = [_result(output, tensors) for output in outputs]
+            needs = [v.requires_grad for v in parameters] + [False] * (len(tensors) - len(parameters))
+            outputs = forward(tensors, needs)[1]  # of parameters, another thread may need gradients
+        results = _results(outputs, tensors)
     return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
 
 
@@ -155,28 +161,30 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.run, ctx.state = run, generator().bit_generator.state
-        ctx.recorded = run(tensors, ctx.needs_input_grad[1:])
-        outputs = ctx.recorded[1]
-        results = [_result(output, tensors) for output in outputs]
+        ctx.run = run
+        recorded = run(tensors, ctx.needs_input_grad[1:])
+        outputs = recorded[1]
+        ctx.recorded = None if saves_elsewhere() else recorded
+        results = _results(outputs, tensors)
         ctx.mark_non_differentiable(*(r for r, v in zip(results, outputs, strict=True) if not v.requires_grad))
-        ctx.save_for_backward(*tensors)  # so that torch notices changes of them
+        ctx.save_for_backward(*tensors, *results)  # so that torch notices changes of them
         ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors  # raises of what changed, and of what was freed
+        needs = ctx.needs_input_grad[1:]
+        tensors = ctx.saved_tensors[: len(needs)]  # raises of what changed, and of what was freed
         recorded, ctx.recorded = ctx.recorded, None
         if recorded is None:  # of a second pass, as `retain_graph` allows it: a record is passed once
-            with _as_then(ctx.state):
-                recorded = ctx.run(tensors, ctx.needs_input_grad[1:])
+            recorded = ctx.run(tensors, needs)
         leaves, outputs = recorded
         arrived = [
             None if d is None else Variable(LoDTensor.wrap(_array(d), output.value.structure))
             for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
+            _set(leaves, tensors, needs)  # a module may have run again since, on other parameters
             for leaf in leaves:
                 leaf.grad = None
             propagate(outputs, arrived)
@@ -186,15 +194,10 @@ class _Call(torch.autograd.Function):
         return None, *once([*gradients, *tensors], list(map(_tensor, found)))
 
 
-@contextlib.contextmanager
-def _as_then(state: Any) -> Iterator[None]:
-    """Draw masks of dropout as a forward pass did, and go on behind as if none had been drawn."""
-    bits = generator().bit_generator
-    now, bits.state = bits.state, state
-    try:
-        yield
-    finally:
-        bits.state = now
+def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[bool]) -> None:
+    """Give leaves the memory of the first tensors, and say which need a gradient."""
+    for leaf, tensor, need in zip(leaves, tensors, needs, strict=False):
+        leaf.value, leaf.requires_grad = LoDTensor.wrap(_array(tensor), leaf.value.structure), need
 
 
 def _leaf(tensor: Tensor, lod: LoD, needs_grad: bool) -> Variable:
@@ -205,7 +208,10 @@ def _array(tensor: Tensor) -> np.ndarray:
     """Return the memory of a tensor as an array."""
     if tensor.device.type != "cpu":
         raise DTypeError("tensor", expected="one of the CPU", got=f"one of {tensor.device}", hint="tensor.cpu()")
-    return tensor.detach().contiguous().numpy()
+    try:
+        return tensor.detach().contiguous().numpy()
+    except TypeError as error:
+        raise DTypeError("tensor", expected="a data type of NumPy", got=tensor.dtype, hint="tensor.float()") from error
 
 
 def _tensor(gradient: Any) -> Tensor | None:
@@ -215,11 +221,16 @@ def _tensor(gradient: Any) -> Tensor | None:
     return None if gradient is None else torch.from_numpy(np.asarray(gradient))
 
 
-def _result(output: Variable, tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a result: a copy where a function returns memory that it got."""
-    array = np.asarray(output.value.data)
-    shared = any(t.numel() and np.may_share_memory(array, t.detach().numpy()) for t in tensors)
-    return torch.from_numpy(array.copy() if shared or not array.flags.writeable else array)
+def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors of results: copies where a function returns memory that it got, or returns twice."""
+    taken, results = [tensor.detach().numpy() for tensor in tensors if tensor.numel()], []
+    for output in outputs:
+        array = np.asarray(output.value.data)
+        if not array.flags.writeable or any(np.may_share_memory(array, other) for other in taken):
+            array = array.copy()
+        taken.append(array)
+        results.append(torch.from_numpy(array))
+    return results
 
 
 def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
@@ -237,6 +248,9 @@ def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Return lists, tuples and dicts in which each value of a kind is another one."""
     if isinstance(structure, kind):
         return change(structure)
+    if isinstance(structure, PackedSequence):
+        hint = "torch.nested.nested_tensor(sequences, layout=torch.jagged)"
+        raise DTypeError("function", expected="a jagged nested tensor", got="a PackedSequence", hint=hint)
     if isinstance(structure, dict):
         return {name: _mapped(value, kind, change) for name, value in structure.items()}
     if isinstance(structure, (list, tuple)):

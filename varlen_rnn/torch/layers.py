@@ -11,8 +11,8 @@ from torch.nn import Parameter
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.torch.eager import eager
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
 
@@ -46,10 +46,13 @@ class _Unpadded(_Base):
         last : as `hx`; of a sequence without rows, its initial states
         """
         self._update_flat_weights()
+        if isinstance(input, torch.fx.Proxy):
+            return self._traced(input, hx=hx, lengths=lengths, offsets=offsets)
         if not isinstance(input, (Tensor, PackedSequence)):
             raise DTypeError(self._name("input"), expected="a Tensor or a PackedSequence", got=type(input).__name__)
-        if torch.is_autocast_enabled("cpu"):  # what runs in fewer bits gets back to those of the parameters
-            input = input.to(self._flat_weights[0].dtype)
+        states = [] if hx is None else list(hx) if isinstance(hx, (tuple, list)) else [hx]
+        if torch.is_autocast_enabled("cpu"):
+            input, *states = map(self._of_enough_bits, (input, *states))
         rows = input.data if isinstance(input, PackedSequence) else input
         self._refuse_gpu(rows)
         is_torchs = lengths is None and offsets is None and not rows.is_nested
@@ -58,7 +61,6 @@ class _Unpadded(_Base):
         if not is_torchs:
             self._check_kinds(rows)
         batch = self._batch(input, lengths, offsets)
-        states = [] if hx is None else list(hx) if isinstance(hx, (tuple, list)) else [hx]
         try:
             self._check(batch, states)
         except ShapeError:
@@ -68,6 +70,21 @@ class _Unpadded(_Base):
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _traced(self, proxy: Any, **named: Any) -> Any:
+        """Return what `torch.fx` has for a call of the whole layer, as it has of torch's own."""
+        given = {name: value for name, value in named.items() if value is not None}
+        return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
+
+    def __prepare_scriptable__(self) -> None:
+        hint = "torch.jit.script(varlen_rnn.torch.restore(model)), or torch.jit.trace"
+        raise ProgramError("torch.jit.script", expected="layers of torch", got=f"our {type(self).__name__}", hint=hint)
+
+    def _of_enough_bits(self, value: Any) -> Any:
+        """Return what autocast made bfloat16 or float16 in the data type of the parameters."""
+        tensor = value.data if isinstance(value, PackedSequence) else value
+        is_short = isinstance(tensor, Tensor) and tensor.dtype in (torch.bfloat16, torch.float16)
+        return value.to(self._flat_weights[0].dtype) if is_short else value
 
     def _name(self, argument: str) -> str:
         return f"{type(self).__name__}, {argument}"
@@ -84,11 +101,16 @@ class _Unpadded(_Base):
             if tensor.dtype not in _FLOATS or tensor.device.type != "cpu":
                 expected, got = "float32 or float64 of the CPU", f"{tensor.dtype} of {tensor.device.type!r}"
                 raise DTypeError(self._name(name), expected=expected, got=got)
+        if is_transformed():
+            hint = "transforms of torch.func, and derivatives forward, run torch's own layers: give a padded batch"
+            raise ProgramError(self._name("input"), expected="a tensor of numbers", got="a transformed one", hint=hint)
 
     def _runs(self, rows: Tensor) -> bool:
         """Return whether the kernels take such rows and weights: numbers in memory, float32 or float64."""
-        known = type(rows) in (Tensor, Parameter) and rows.device.type == "cpu" and not torch.jit.is_tracing()
-        return known and self._flat_weights[0].dtype in _FLOATS and rows.dim() in (2, 3)
+        weight = self._flat_weights[0]
+        if type(rows) not in (Tensor, Parameter) or torch.jit.is_tracing() or is_transformed():
+            return False
+        return rows.device.type == weight.device.type == "cpu" and weight.dtype in _FLOATS and rows.dim() in (2, 3)
 
     def _batch(self, input: Any, lengths: Any, offsets: Any) -> Batch:
         if lengths is not None and offsets is not None:
@@ -115,8 +137,10 @@ class _Unpadded(_Base):
         for number, state in enumerate(states):
             units = self.hidden_size if number or not self.proj_size else self.proj_size
             expected = (self.num_layers * self._num_directions, *batch.state_axes, units)
-            if not isinstance(state, Tensor) or tuple(state.shape) != expected or state.dtype != weight.dtype:
-                got = f"{tuple(state.shape)} {state.dtype}" if isinstance(state, Tensor) else type(state).__name__
+            if not isinstance(state, Tensor):
+                raise ShapeError(self._name(f"hx[{number}]"), expected="a Tensor", got=type(state).__name__)
+            if tuple(state.shape) != expected or state.dtype != weight.dtype or state.device != weight.device:
+                got = f"{tuple(state.shape)} {state.dtype} of {state.device.type!r}"
                 raise ShapeError(self._name(f"hx[{number}]"), expected=f"{expected} {weight.dtype}", got=got)
 
     @property

@@ -68,7 +68,11 @@ def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
     if nested.dim() < 2 or getattr(nested, "_ragged_idx", 1) != 1:
         raise ShapeError("nested tensor", expected="(sequences, rows, ...)", got=f"shape {tuple(nested.shape)}")
     whole = nested if nested.lengths() is None else nested.contiguous()
-    return whole.values(), LoD([whole.offsets().numpy()]), whole.offsets()
+    rows, lod = whole.values(), LoD([whole.offsets().numpy()])
+    if lod.num_rows != len(rows):
+        expected, got = f"{lod.num_rows} rows, as its offsets say", f"{len(rows)} in values()"
+        raise ShapeError("nested tensor", expected=expected, got=got)
+    return rows, lod, whole.offsets()
 
 
 def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
@@ -78,11 +82,16 @@ def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
 
 def of_packed(packed: PackedSequence) -> Batch:
     """Return the rows of a PackedSequence, the longest sequence first, as it has them: one copy each way."""
-    batch_sizes = packed.batch_sizes.numpy()
-    alive = np.arange(batch_sizes[0]) < batch_sizes[:, None]  # (steps, sequences)
-    places = np.cumsum(alive).reshape(alive.shape) - 1
-    lod = LoD.from_lengths([alive.sum(axis=0)])
-    batch = _taken(packed.data, places.T[alive.T], lod, lambda rows: packed._replace(data=rows))
+    sizes = packed.batch_sizes.numpy()
+    if not sizes.size or sizes[-1] < 0 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
+        expected = f"numbers that never rise, of {len(packed.data)} rows in all"
+        raise ShapeError("PackedSequence, batch_sizes", expected=expected, got=shown(sizes.tolist()))
+    sequences = np.arange(sizes[0])
+    lengths = np.searchsorted(-sizes, -sequences)  # how many steps have more sequences than stand before this one
+    lod = LoD.from_lengths([lengths])
+    steps = np.arange(len(packed.data)) - np.repeat(lod.levels[0][:-1], lengths)
+    places = (np.cumsum(sizes) - sizes)[steps] + np.repeat(sequences, lengths)
+    batch = _taken(packed.data, places, lod, lambda rows: packed._replace(data=rows))
     order, back = packed.sorted_indices, packed.unsorted_indices
     if order is None or back is None:
         return batch
@@ -123,7 +132,10 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
 
 def _numbers(given: Any, name: str) -> np.ndarray:
     """Return integers of a tensor, an array or a list."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    try:
+        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except ValueError as error:  # of lists of unequal length
+        raise DTypeError(name, expected="integers", got=shown(given)) from error
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError(name, expected="integers", got=array.dtype)
     return array.astype(np.int64)

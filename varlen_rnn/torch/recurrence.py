@@ -13,6 +13,7 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import run
+from varlen_rnn.torch.eager import saves_elsewhere
 
 
 class Step(NamedTuple):
@@ -44,9 +45,10 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        outputs = _forward(step, lod, operands, keep=True)
+        keep = not saves_elsewhere()
+        outputs = _forward(step, lod, operands, keep)
         tensors = _tensors(outputs[: 1 + step.num_states])
-        ctx.step, ctx.lod, ctx.kept = step, lod, outputs[1 + step.num_states :]
+        ctx.step, ctx.lod, ctx.kept = step, lod, outputs[1 + step.num_states :] if keep else None
         ctx.save_for_backward(tensors[0], *operands)
         ctx.set_materialize_grads(False)
         return tuple(tensors)
