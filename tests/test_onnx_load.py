@@ -182,3 +182,106 @@ def test_refusals(tmp_path):
     path = saved(tmp_path / "d.onnx", [layer, helper.make_node("Relu", ["h"], ["z"])], [x], y, constants, opset=9)
     with pytest.raises(vr.ProgramError, match="opset 13 to 23, got 9"):
         vo.load(path)
+
+
+GATES = {"w": np.ones((1, 20, 4), np.float32), "r": np.ones((1, 20, 5), np.float32), "b": np.ones((1, 40), np.float32)}
+ROWS = vr.create_lod_tensor(np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4), [[3, 2]])
+
+
+def lstm_and(path, nodes, outputs, before=(), inputs=(), constants=None, domain="", names="xwrb", **attributes):
+    """Write a model of an LSTM, whose outputs are y, h and c, and of nodes before and after it."""
+    layer = helper.make_node("LSTM", list(names), ["y", "h", "c"], hidden_size=5, domain=domain, **attributes)
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, 4]), *inputs]
+    found = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in outputs]
+    arrays = [onnx.numpy_helper.from_array(array, name) for name, array in (GATES | (constants or {})).items()]
+    graph = helper.make_graph([*before, layer, *nodes], "model", given, found, arrays)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("theirs", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_outputs_have_the_names_of_the_model(tmp_path):
+    copies = [helper.make_node("Identity", ["h"], [name]) for name in ("add", "recurrent.h_n")]
+    copies.append(helper.make_node("Identity", ["x"], ["same"]))
+    names = ["add", "h", "recurrent.h_n", "same", "x"]
+    program = vo.load(lstm_and(tmp_path / "a.onnx", copies, names))
+    assert (program.feed_names, program.fetch_names) == (["x"], names)
+    first, second, third, same, x = vr.Executor().run(program, feed={"x": ROWS})
+    assert np.array_equal(first, second)
+    assert np.array_equal(first, third)
+    assert np.array_equal(same, ROWS)
+    assert np.array_equal(x, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"), [((0, -1), (1, 10)), ((0, 0, -1), (1, 2, 5)), ((-1, 5), (2, 5)), (None, (1, 10))]
+)
+def test_shapes_of_which_a_run_tells_a_size(shape, wanted, tmp_path):
+    node = helper.make_node("Flatten", ["h"], ["z"])
+    if shape:
+        node = helper.make_node("Reshape", ["h", "shape"], ["z"])
+    constants = {"shape": np.array(shape or 0)}
+    (found,) = vr.Executor().run(
+        vo.load(lstm_and(tmp_path / "a.onnx", [node], ["z"], constants=constants)), {"x": ROWS}
+    )
+    assert found.shape == wanted
+
+
+NODE = helper.make_node
+REFUSED = {
+    "Add of theirs": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
+    "LSTM of theirs": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},
+    "random numbers": {"nodes": [NODE("RandomNormal", [], ["a"], shape=[1]), NODE("Add", ["h", "a"], ["z"])]},
+    "Dropout in training": {
+        "nodes": [NODE("Dropout", ["h", "ratio", "on"], ["z"])],
+        "constants": {"ratio": np.float32(0.5), "on": np.array(True)},
+    },
+    "an output that is read": {"nodes": [NODE("Dropout", ["h"], ["a", "m"]), NODE("Cast", ["m"], ["z"], to=1)]},
+    "other axes than the last": {
+        "nodes": [NODE("LayerNormalization", ["h", "scale"], ["z"], axis=1)],
+        "constants": {"scale": np.ones(5, np.float32)},
+    },
+    "Squeeze of an axis of 5": {
+        "nodes": [NODE("Squeeze", ["y", "axes"], ["z"])],
+        "constants": {"axes": np.array([3])},
+    },
+    "Transpose": {
+        "before": [NODE("Transpose", ["x"], ["a"])],
+        "names": "awrb",
+        "nodes": [NODE("Relu", ["h"], ["z"])],
+    },
+    "lengths that are constants": {
+        "names": ["x", "w", "r", "b", "lengths"],
+        "nodes": [NODE("Relu", ["h"], ["z"])],
+        "constants": {"lengths": np.array([1, 1], np.int32)},
+    },
+    "the direction 'sideways'": {"direction": "sideways", "nodes": [NODE("Relu", ["h"], ["z"])]},
+    r"W is \(1, 20, 4\) float32, not \(2, 20, 4\)": {
+        "direction": "bidirectional",
+        "nodes": [NODE("Relu", ["h"], ["z"])],
+    },
+    r"W is \(20, 4\)": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"w": GATES["w"][0]}},
+    r"B is \(1, 7\)": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"b": GATES["b"][:, :7]}},
+    r"R is \(1, 20, 5\) float64": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"r": np.ones((1, 20, 5))}},
+    "ConstantOfShape of constants": {
+        "nodes": [NODE("ConstantOfShape", ["shape"], ["a"]), NODE("Add", ["h", "a"], ["z"])],
+        "constants": {"shape": np.array([2**60, 2**60])},
+    },
+    "a tensor, got sequence_type": {
+        "nodes": [NODE("Relu", ["h"], ["z"])],
+        "inputs": [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None])],
+    },
+    "Add of rows of sequences and of what has none": {
+        "before": [NODE("Add", ["x", "v"], ["a"])],
+        "names": "awrb",
+        "nodes": [NODE("Relu", ["h"], ["z"])],
+        "inputs": [helper.make_tensor_value_info("v", TensorProto.FLOAT, [4])],
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_would_be_read_wrong_is_refused(message, tmp_path):
+    path = lstm_and(tmp_path / "a.onnx", outputs=["z"], **REFUSED[message])
+    with pytest.raises(vr.ProgramError, match=message):
+        vo.load(path)

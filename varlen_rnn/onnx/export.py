@@ -79,11 +79,11 @@ class _Writer:
     """Writes the operators of a program one after another."""
 
     def __init__(self, onnx: Any, program: Program) -> None:
-        self.onnx, self.program, self.graph = onnx, program, Graph(onnx)
         (block, *others) = program.desc.blocks
         if others:
             raise ProgramError("onnx.export", expected="a program of one block", got=len(others) + 1)
         self.ops, self.vars = block.ops, {var.name: var for var in block.vars}
+        self.onnx, self.graph = onnx, Graph(onnx, self.vars)
         self.values: dict[str, Value] = {}
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
@@ -133,6 +133,8 @@ class _Writer:
             self.refused.append(text if text.startswith(described.type) else f"{described.type} ({text})")
             return
         for name, value in zip(described.output_names(), found if isinstance(found, list) else [found], strict=False):
+            if value is not None and value.sequences is not None and not self._described(name).lod_level:
+                self.refused.append(f"{described.type} (rows with a LoD become others, without one)")
             if value is not None:
                 self.values[name] = value
 
@@ -152,6 +154,9 @@ class _Writer:
         if described.lod_level:
             sizes[:1] = [f"{name}_sequences", f"{name}_steps"]
             lengths = name + _LENGTHS
+            if lengths in self.vars:
+                expected = f"no other variable named {lengths!r}, as the lengths of {name!r} are"
+                raise ProgramError("onnx.export", expected=expected, got="one")
             self._declare(self.inputs, lengths, np.dtype(np.int64), sizes[:1])
             sequences = Sequences(lengths, self.graph.inside_of(lengths, name))
         self._declare(self.inputs, name, dtype, sizes)
@@ -163,7 +168,7 @@ class _Writer:
         if any(name == item.name for item in self.inputs):
             raise ProgramError("onnx.export, fetches", expected="what is computed", got=f"{name!r}, which is fed")
         value, described = self.values[name], self._described(name)
-        if value.sequences is not None and value.dtype.kind != "b":
+        if value.sequences is not None:
             value = value._replace(name=self.graph.masked(value))
         self.graph.nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
         sizes: list[Any] = [None if size == -1 else size for size in described.tensor.dims]

@@ -6,6 +6,7 @@ sequences are a value beside them.  What stands in the padding is anything, unti
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,15 +35,18 @@ class Sequences(NamedTuple):
 class Graph:
     """The nodes and constants of a graph."""
 
-    def __init__(self, onnx: Any) -> None:
-        self.onnx, self._names = onnx, 0
+    def __init__(self, onnx: Any, taken: Container[str]) -> None:
+        self.onnx, self._names, self._taken = onnx, 0, taken
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
 
     def fresh(self, hint: str) -> str:
         """Return a name that no other value has."""
-        self._names += 1
-        return f"{hint}/{self._names}"
+        while True:
+            self._names += 1
+            name = f"{hint}/{self._names}"
+            if name not in self._taken:
+                return name
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node; return the name of its output, or the names of several.  An input that is missing is ''."""
@@ -72,6 +76,8 @@ class Graph:
         inside = value.sequences.inside
         if value.rank > 1:
             inside = self.node("Unsqueeze", inside, self.numbers(*range(2, value.rank + 1)))
+        if value.dtype.kind == "b":
+            return self.node("And", inside, value.name)
         return self.node("Where", inside, value.name, self.constant(beyond, value.dtype))
 
 

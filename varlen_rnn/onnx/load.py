@@ -10,6 +10,7 @@ from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
 from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
+from varlen_rnn.ops.constants import assign
 from varlen_rnn.program.guard import data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.tape.variable import Variable
@@ -17,6 +18,7 @@ from varlen_rnn.tape.variable import Variable
 _OPSETS = range(13, 24)
 _LAYERS = ("RNN", "GRU", "LSTM")
 _REFUSED = object()
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _OF_ZEROS = ("Gather", "Unsqueeze", "Squeeze", "Cast", "Slice", "Identity")
 _OF_SHAPES = (
     "Identity",
@@ -89,6 +91,8 @@ class _Reader:
 
     def read(self) -> list[Variable]:
         """Return what the model returns; raise what cannot be read."""
+        if self.graph.sparse_initializer:
+            raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
         axes, lengths = self._sequences()
         for item in self.graph.input:
             if item.name not in self.values and item.name not in lengths:
@@ -99,7 +103,15 @@ class _Reader:
         if self.refused:
             hint = "docs/onnx.md lists what can be read"
             raise ProgramError("onnx.load", expected="nodes of our operators", got=", ".join(self.refused), hint=hint)
-        return [self._fetch(item.name) for item in self.graph.output]
+        names = [item.name for item in self.graph.output]
+        variables = [self._fetch(name) for name in names]
+        for place, (name, variable) in enumerate(zip(names, variables, strict=True)):
+            if variable.name != name and (
+                variable.name in self.values or any(variable is other for other in variables[:place])
+            ):
+                variables[place] = variable = assign(variable)  # an input, or another output, keeps its name
+            variable.value.take_name(name)
+        return variables
 
     def _sequences(self) -> tuple[dict[str, tuple[int, int]], set[str]]:
         """Return the axes of steps and of sequences of the inputs that have them, and which inputs are lengths."""
@@ -127,8 +139,9 @@ class _Reader:
             elif node is None:
                 continue
             elif node.op_type == "Transpose":
-                perm = next(item.ints for item in node.attribute if item.name == "perm")
-                waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
+                perm = next((item.ints for item in node.attribute if item.name == "perm"), None)
+                if perm is not None:  # else the node is refused
+                    waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
             elif node.op_type in _ALONG:
@@ -137,9 +150,13 @@ class _Reader:
 
     def _feed(self, item: Any, axes: tuple[int, int] | None) -> Any:
         kind = item.type.tensor_type
+        if not kind.elem_type:
+            raise ProgramError(
+                f"onnx.load, input {item.name!r}", expected="a tensor", got=item.type.WhichOneof("value")
+            )
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
         dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        if axes is None:
+        if axes is None or max(axes) >= len(sizes):  # the latter has no sequences, though it meets some
             return data(item.name, sizes, str(dtype))
         own = [size for place, size in enumerate(sizes) if place not in axes]
         named: list[Any] = [None] * len(sizes)
@@ -172,6 +189,10 @@ class _Reader:
 
     def _value(self, node: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         kind = node.op_type
+        if node.domain not in ("", "ai.onnx"):
+            raise Unread(f"of {node.domain}")
+        if kind in _RANDOM:
+            raise Unread("(random numbers)")
         if all(value is None or isinstance(value, np.ndarray) for value in inputs):
             return self._constant(node)
         if kind == "Shape":
@@ -204,11 +225,16 @@ class _Reader:
         outputs = [helper.make_tensor_value_info(name, 0, None) for name in node.output if name]
         model = helper.make_model(helper.make_graph([node], "", described, outputs), opset_imports=self.opsets)
         feed = {name: self.values[name] for name in node.input if name}
-        return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feed)]
+        try:
+            return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feed)]
+        except Exception as error:  # it names none of its own
+            raise Unread(f"of constants ({error})") from error
 
     def _fetch(self, name: str) -> Variable:
         value = self.values[name]
         variable = value.variable if isinstance(value, Rows) else value
+        if variable is _REFUSED:
+            raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):
             raise ProgramError(f"onnx.load, output {name!r}", expected="what depends on an input", got="a constant")
         return variable

@@ -68,8 +68,15 @@ _PAIRS: dict[str, Callable[..., Variable]] = {
 }  # fmt: skip
 
 
-@reads("Identity", "Dropout")
-def _identity(kind: str, x: Any, *others: Any, **attributes: Any) -> Any:
+@reads("Identity")
+def _identity(kind: str, x: Any) -> Any:
+    return x
+
+
+@reads("Dropout")
+def _dropout(kind: str, x: Any, ratio: Any = None, training: Any = None, seed: int = 0) -> Any:
+    if training is not None and not (isinstance(training, np.ndarray) and not training.any()):
+        raise Unread("in training")
     return x
 
 
@@ -152,6 +159,11 @@ def _softmax(kind: str, x: Any, axis: int = -1) -> Any:
 def _layer_norm(
     kind: str, x: Any, weight: Any, bias: Any = None, axis: int = -1, epsilon: float = 1e-5, **_: Any
 ) -> Any:
+    rank = len(x.axes) if isinstance(x, Rows) else x.ndim
+    if axis % rank != rank - 1 or (isinstance(x, Rows) and isinstance(x.axes[-1], str)):
+        raise Unread("over other axes than the last")
+    if not all(value is None or isinstance(value, np.ndarray) for value in (weight, bias)):
+        raise Unread("with weights that are computed")
     first, second = (None if value is None else nn.Parameter(value) for value in (weight, bias))
     return _like(x, F.layer_norm(_variable(x), first, second, eps=epsilon))
 
@@ -230,6 +242,8 @@ def _squeeze(kind: str, x: Any, axes: Any = None) -> Any:
     dropped = sorted((int(axis) % rank for axis in np.ravel(axes)), reverse=True)
     found = _variable(x)
     for axis in sorted((x.place(axis) if isinstance(x, Rows) else axis for axis in dropped), reverse=True):
+        if found.shape[axis] not in (1, -1):
+            raise Unread(f"of an axis of {found.shape[axis]}")
         found = found[(*[slice(None)] * axis, 0)]
     return Rows(found, _without(x.axes, dropped)) if isinstance(x, Rows) else found
 
@@ -249,11 +263,10 @@ def _reshape(kind: str, x: Any, shape: Any = None, allowzero: int = 0, axis: int
     if kind == "Flatten":
         if isinstance(x, Rows) or axis != 1:
             raise Unread("of rows of sequences, or from another axis than the first")
-        return x.reshape(-1, int(np.prod(x.shape[1:])))
+        shape = [0, -1]
     shape = [int(size) for size in shape]
     if not isinstance(x, Rows):
-        sizes = [x.shape[place] if size == 0 else size for place, size in enumerate(shape)]
-        return x.reshape(*sizes)
+        return x.reshape(*_sizes(x.shape, shape))
     own = [int(size) for size in x.variable.shape[1:]]
     if len(shape) < 2 or shape[:2] != [0, 0] or x.axes[2:] != tuple(range(len(own))):
         raise Unread(f"to {tuple(shape)} of rows of sequences")
@@ -261,6 +274,18 @@ def _reshape(kind: str, x: Any, shape: Any = None, allowzero: int = 0, axis: int
     known = int(np.prod([size for size in sizes if size != -1]))
     sizes = [int(np.prod(own)) // max(1, known) if size == -1 else size for size in sizes]
     return Rows(x.variable.reshape(-1, *sizes), (*x.axes[:2], *range(len(sizes))))
+
+
+def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Return a shape of which 0 is the size that is given there, and -1 what is left of those that are known."""
+    sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]
+    left = [size for place, size in enumerate(given) if place >= len(shape) or shape[place] != 0 or size != -1]
+    if sizes.count(-1) > 1 and -1 in shape and -1 not in left:
+        known = int(np.prod([size for size in sizes if size != -1]))
+        sizes[list(shape).index(-1)] = int(np.prod(left)) // max(1, known)
+    if sizes.count(-1) > 1:
+        raise Unread("with several sizes that only a run tells")
+    return sizes
 
 
 @reads("ReduceMean", "ReduceSum")
@@ -290,6 +315,9 @@ def _recurrent(
     first = (SEQUENCES, STEPS) if layout else (STEPS, SEQUENCES)
     if not isinstance(x, Rows) or x.axes != (*first, 0) or not all(isinstance(value, np.ndarray) for value in (w, r)):
         raise Unread("of inputs that are no sequences of rows, or whose weights are computed")
+    if isinstance(lengths, np.ndarray):
+        raise Unread("with lengths that are constants: these of sequences come with their LoD")
+    _check_weights(kind, direction, x.variable.shape[1], w, r, b, p)
     specs = activations_of(kind, attributes, len(_WAYS[direction]))
     states = [_state(state, layout) for state in ([h, c] if kind == "LSTM" else [h])]
     outputs, ends = [], []
@@ -308,6 +336,21 @@ def _recurrent(
         of_state[0] if len(of_state) == 1 else F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)
     ]
     return [Rows(rows, axes), *(state.transpose(0, 1) if layout else state for state in last)]
+
+
+def _check_weights(kind: str, direction: str, size: int, w: Any, r: Any, b: Any, p: Any) -> None:
+    if direction not in _WAYS:
+        raise Unread(f"with the direction {direction!r}")
+    count, gates, hidden = len(_WAYS[direction]), len(ORDERS[kind]), r.shape[-1]
+    size = w.shape[-1] if size == -1 else size
+    shapes = (gates * hidden, size), (gates * hidden, hidden), (2 * gates * hidden,), (3 * hidden,)
+    for name, value, shape in zip("WRBP", (w, r, b, p), shapes, strict=True):
+        if value is None:
+            continue
+        if not isinstance(value, np.ndarray):
+            raise Unread(f"whose {name} is computed")
+        if value.shape != (count, *shape) or value.dtype != w.dtype:
+            raise Unread(f"whose {name} is {value.shape} {value.dtype}, not {(count, *shape)} {w.dtype}")
 
 
 def _state(state: Any, layout: int) -> Any:

@@ -74,6 +74,8 @@ def _where(graph: Graph, op: str, condition: Value, x: Value, y: Value) -> Value
 
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
     """Return the names of two operands whose last axes meet, and what the result is like."""
+    if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
+        raise Unsaid("rows with a LoD of other ranks")
     if (x.sequences is None) == (y.sequences is None):
         return x.name, y.name, x if x.rank >= y.rank else y
     rows, other = (x, y) if x.sequences else (y, x)
