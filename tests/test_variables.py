@@ -133,7 +133,7 @@ def test_rows_by_an_index_with_a_lod_have_it():
         assert np.array_equal(y[by], np.asarray(y)[[0, -1, 3]])
     assert y[np.array([0, 3])].lod() == []
     with pytest.raises(vr.OutOfRangeError, match=r"gather, index, entry 1: expected -5 <= row < 5, got 6"):
-        y[np.array([0, 6])]
+        y[vr.LoDTensor(np.array([0, 6]))]
     with vr.program_guard() as program:
         x = vr.data("x", [-1, 2], "float64", lod_level=1)
         out = x[np.array([1, 0])]

@@ -120,7 +120,9 @@ class Symbol:
     @property
     def data(self) -> Any:
         """Raise: there are no values."""
-        hint = "fetch it with an Executor"
+        hint = (
+            "fetch it with an Executor; in a step or a loop, functional.where chooses by values, and while_loop repeats"
+        )
         raise ProgramError(f"variable {self.name!r}", expected="a value", got="a variable of a program", hint=hint)
 
     structure = levels = data

@@ -304,8 +304,9 @@ class Variable:
         return _product(operand(rows, self), self)
 
     def __getitem__(self, index: Any) -> Variable:
-        if isinstance(index, (Variable, LoDTensor)) or (type(index) is np.ndarray and index.dtype.kind in "iu"):
-            return apply("gather", self, index)  # in programs, too
+        is_array = type(index) is np.ndarray and index.dtype.kind in "iu" and RECORDER.get() is not None
+        if is_array or isinstance(index, (Variable, LoDTensor)):  # of an array a program has a constant
+            return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -336,13 +337,15 @@ class Variable:
     def __iter__(self) -> Iterator[Variable]:
         return (self[index] for index in range(len(self)))
 
-    # Of two Variables, whether they are one: they are looked up in lists.  False for a value would be misleading.
+    # Whether two Variables are one, `is` tells, and whether they hold the same values, `equal`: neither answer is safe.
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor, Variable)):
             hint = "functional.equal(x, y) compares values, `is` asks whether it is the same Variable"
-            raise DTypeError("== of a Variable", expected="itself", got=f"another {type(other).__name__}", hint=hint)
+            raise DTypeError(
+                "== of a Variable", expected="the same Variable", got=f"a {type(other).__name__}", hint=hint
+            )
         return NotImplemented
 
     __hash__ = object.__hash__
