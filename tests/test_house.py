@@ -28,6 +28,7 @@ FLOORS = [
     ["ops"],
     ["nn", "optim", "interop"],
     ["data", "baselines", "onnx", "torch"],
+    ["training"],
     ["__init__"],
     ["cli"],
     ["__main__"],

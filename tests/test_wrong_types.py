@@ -56,6 +56,41 @@ def awkward_rows():
     return vr.to_awkward(rows())
 
 
+class Sum(vr.nn.Module):
+    """A model whose loss is the sum of what it gets times its parameter."""
+
+    def __init__(self):
+        self.weight = parameter()
+
+    def forward(self, x):
+        return self.weight.sum() * float(np.asarray(x.data).sum())
+
+
+class Steps:
+    """What a schedule has."""
+
+    step = state_dict = load_state_dict = len
+
+
+def epochs_of_one():
+    return vr.data.batches([[1]], batch_size=1)
+
+
+def trainer():
+    model = Sum()
+    return vr.training.Trainer(model, vr.optim.SGD(model.parameters(), 0.1), model, epochs_of_one())
+
+
+def saved_training():
+    path = tempfile.mkdtemp() + "/training"
+    trainer().save(path)
+    return path
+
+
+def history():
+    return [{"epoch": 1, "step": 4, "lr": 0.1, "loss": 0.5}]
+
+
 def plan():
     return vr.sort_by_seq_len(rows())
 
@@ -399,6 +434,21 @@ CALLS = {
     ),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
     "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "Trainer": (
+        lambda *given: vr.training.Trainer(*given[:4], validate=given[4], clip_norm=given[5], accumulate=given[6],
+                                           callbacks=given[7]),
+        Sum, lambda: vr.optim.SGD(parameters(), 0.1), lambda: Sum().forward, epochs_of_one, lambda: dict, lambda: 1.0,
+        lambda: 1, list,
+    ),
+    "Trainer.load": (lambda path: trainer().load(path), saved_training),
+    "Trainer.resume": (lambda folder: trainer().resume(folder), tempfile.mkdtemp),
+    "EarlyStopping": (
+        vr.training.EarlyStopping, lambda: "loss", lambda: 2, lambda: "min", lambda: 0.1, bool,
+    ),
+    "Schedule": (vr.training.Schedule, Steps, lambda: "epoch", lambda: "loss"),
+    "Checkpoints": (vr.training.Checkpoints, tempfile.mkdtemp, lambda: 2, lambda: 1),
+    "JSONLog": (vr.training.JSONLog, lambda: tempfile.mkdtemp() + "/log", lambda: 2),
+    "plot_history": (vr.training.plot_history, history, lambda: tempfile.mkdtemp() + "/curve.svg", lambda: "title"),
     "SGD": (vr.optim.SGD, parameters, lambda: 0.1),
     "SGD, entry": (lambda p: vr.optim.SGD([p], 0.1), parameter),
     "Momentum": (vr.optim.Momentum, parameters, lambda: 0.1, lambda: 0.9, bool),

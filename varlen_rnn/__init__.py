@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from varlen_rnn import baselines, cells, nn, ops, optim
+from varlen_rnn import baselines, cells, nn, ops, optim, training
 from varlen_rnn import data as _data
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
@@ -149,6 +149,7 @@ __all__ = [
     "split_by_mask",
     "to_arrow",
     "to_awkward",
+    "training",
     "values_from_bytes",
     "values_to_bytes",
     "while_loop",

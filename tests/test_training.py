@@ -1,0 +1,369 @@
+"""The training loop: equal to a loop by hand, resumed bit for bit from any step, and its callbacks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, JSONLog, Progress, Schedule, Trainer, plot_history
+
+F = vr.nn.functional
+
+
+class Model(vr.nn.Module):
+    """Embedding, GRU, dropout, and a linear layer over the last step."""
+
+    def __init__(self):
+        self.embedding = vr.nn.Embedding(6, 4)
+        self.gru = vr.nn.GRU(4, 5)
+        self.dropout = vr.nn.Dropout(0.3)
+        self.output = vr.nn.Linear(5, 2)
+
+    def forward(self, ids):
+        y, _ = self.gru(self.embedding(ids))
+        return self.output(self.dropout(vr.sequence_last_step(y)))
+
+
+RNG = np.random.default_rng(3)
+SEQUENCES = [RNG.integers(0, 6, size=length) for length in (3, 0, 5, 1, 4, 4, 2, 7, 1, 3)]
+LABELS = np.array([len(sequence) % 2 for sequence in SEQUENCES])
+
+
+def make(**options):
+    """Return a trainer of ten sequences in batches of three, and its model."""
+    vr.manual_seed(0)
+    model = Model()
+    batches = vr.data.batches(SEQUENCES, LABELS, batch_size=3, shuffle=True, seed=1)
+    optimizer = vr.optim.Adam(model.parameters(), lr=1e-2)
+    return Trainer(model, optimizer, lambda ids, labels: F.cross_entropy(model(ids), labels), batches, **options)
+
+
+def same(a, b):
+    pairs = zip(a.model.state_dict().values(), b.model.state_dict().values(), strict=True)
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+def test_a_fit_is_the_loop_by_hand():
+    trainer = make(clip_norm=0.1)
+    history = trainer.fit(epochs=2)
+    by_hand = make()
+    model, optimizer, losses = by_hand.model, by_hand.optimizer, []
+    for epoch in range(2):
+        for ids, labels in by_hand.batches.at_epoch(epoch):
+            loss = F.cross_entropy(model(ids), labels)
+            loss.backward()
+            vr.optim.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert same(trainer, by_hand)
+    assert [record["loss"] for record in history] == pytest.approx(
+        [np.mean(losses[:4]), np.mean(losses[4:])], rel=1e-14
+    )
+    assert [(record["epoch"], record["step"], record["lr"]) for record in history] == [(1, 4, 1e-2), (2, 8, 1e-2)]
+
+
+def test_gradients_of_several_batches_are_averaged():
+    trainer = make(accumulate=3)
+    trainer.model.dropout.p = 0.0
+    trainer.fit(steps=1)
+    by_hand = make()
+    model = by_hand.model
+    model.dropout.p = 0.0
+    (sum(F.cross_entropy(model(ids), labels) for ids, labels in list(by_hand.batches)[:3]) / 3).backward()
+    by_hand.optimizer.step()
+    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        np.testing.assert_allclose(a.data, b.data, rtol=1e-5, atol=1e-7)
+    assert trainer.steps_per_epoch == 2  # of 3 batches and of one
+    trainer.fit(epochs=1)
+    assert trainer.step == 2
+
+
+class Halve(Callback):
+    """Halves the rate every third step, and remembers how often: the state of a callback of one's own."""
+
+    def __init__(self):
+        self.count = 0
+
+    def on_step_end(self, trainer):
+        self.count += 1
+        if self.count % 3 == 0:
+            trainer.optimizer.lr /= 2
+
+    def state_dict(self):
+        return {"count": self.count, "array": np.full(2, self.count)}
+
+    def load_state_dict(self, state):
+        assert (state["array"] == state["count"]).all()
+        self.count = state["count"]
+
+
+def complete(**options):
+    """Return a trainer with validation, early stopping and a callback with a state."""
+    trainer = make(callbacks=[EarlyStopping("valid_loss", patience=2), Halve()], clip_norm=1.0, **options)
+    ids, labels = vr.data.batches(SEQUENCES, LABELS, batch_size=10)[0]
+    trainer.validate = lambda: {"valid_loss": F.cross_entropy(trainer.model(ids), labels).item()}
+    return trainer
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("stop", [0, 1, 4, 6, 11])
+def test_a_training_resumed_from_any_step_ends_with_the_same_bits(tmp_path, stop, accumulate):
+    whole = complete(accumulate=accumulate)
+    whole.fit(epochs=6)
+    part = complete(accumulate=accumulate)
+    part.fit(steps=stop)
+    part.save(tmp_path / "run.safetensors")
+    resumed = complete(accumulate=accumulate)
+    vr.manual_seed(99)
+    resumed.load(tmp_path / "run.safetensors")
+    assert resumed.step == stop
+    resumed.fit(epochs=6)
+    assert same(whole, resumed)
+    assert whole.history == resumed.history
+
+
+class Scripted(Callback):
+    """Puts numbers into the history, in place of a validation, and marks the weights of each epoch."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def on_epoch_end(self, trainer):
+        trainer.history[-1]["score"] = self.values[trainer.epoch - 1]
+        trainer.model.output.bias.data[...] = trainer.epoch
+
+
+@pytest.mark.parametrize(
+    ("mode", "min_delta", "values", "epochs", "best"),
+    [
+        ("min", 0, (5, 3, 4, 4, 1), 4, 2),
+        ("max", 0, (1, 2, 2, 2, 3), 4, 2),
+        ("max", 0.5, (1, 1.4, 1.6, 1.7, 1.8), 5, 3),
+        ("min", 0, (math.nan, 2, math.nan, math.nan, 1), 4, 2),
+        ("min", 0, (3, 2, 1), 3, 3),
+    ],
+)
+def test_early_stopping_brings_the_best_weights_back(mode, min_delta, values, epochs, best):
+    early = EarlyStopping("score", patience=2, mode=mode, min_delta=min_delta)
+    trainer = make(callbacks=[Scripted(*values), early])
+    trainer.fit(epochs=len(values))
+    assert (trainer.epoch, early.best_epoch, early.best) == (epochs, best, values[best - 1])
+    np.testing.assert_array_equal(trainer.model.output.bias.data, best)
+
+
+def test_what_had_stopped_early_stays_stopped(tmp_path):
+    trainer = make(callbacks=[Scripted(1, 2, 3, 4), EarlyStopping("score", patience=1)])
+    trainer.fit(steps=8)
+    trainer.save(tmp_path / "run.safetensors")
+    again = make(callbacks=[Scripted(1, 2, 3, 4), EarlyStopping("score", patience=1)])
+    again.load(tmp_path / "run.safetensors")
+    again.fit(epochs=4)
+    assert again.epoch == 2
+    np.testing.assert_array_equal(again.model.output.bias.data, 1)
+
+
+def test_weights_of_a_part_of_a_training_are_not_replaced():
+    early = EarlyStopping("score", patience=9)
+    trainer = make(callbacks=[Scripted(1, 2, 3), early])
+    trainer.fit(steps=8)
+    np.testing.assert_array_equal(trainer.model.output.bias.data, 2)
+
+
+def test_a_monitor_that_is_not_there_is_named():
+    trainer = make(callbacks=[EarlyStopping("accuracy")])
+    with pytest.raises(
+        vr.ShapeError, match=r"monitor: expected one of \['epoch', 'loss', 'lr', 'step'\], got 'accuracy'"
+    ):
+        trainer.fit(epochs=1)
+
+
+class Decay:
+    """A schedule as `optim.lr_scheduler` has them."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.values = optimizer, []
+
+    def step(self, *values):
+        self.values.append(values)
+        self.optimizer.lr *= 0.5
+
+    def state_dict(self):
+        return {"number": len(self.values)}
+
+    def load_state_dict(self, state):
+        self.values = [()] * state["number"]
+
+
+def test_a_schedule_moves_per_step_or_per_epoch():
+    trainer = make()
+    per_step, per_epoch = Decay(trainer.optimizer), Decay(trainer.optimizer)
+    trainer.callbacks += [Schedule(per_step), Schedule(per_epoch, per="epoch", monitor="loss")]
+    trainer.fit(epochs=2)
+    assert len(per_step.values) == 8
+    assert per_epoch.values == [(record["loss"],) for record in trainer.history]
+    with pytest.raises(vr.InputError, match="per='epoch' with a monitor"):
+        Schedule(per_step, monitor="loss")
+    with pytest.raises(vr.DTypeError, match="scheduler: expected a schedule"):
+        Schedule(0.5)
+
+
+def test_checkpoints_rotate_and_are_resumed(tmp_path):
+    folder = tmp_path / "deep" / "run"
+    trainer = make(callbacks=[Checkpoints(folder, every=3, keep=2)])
+    assert not make().resume(folder)
+    trainer.fit(epochs=3)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-000000009.safetensors",
+        "step-000000012.safetensors",
+    ]
+    (folder / "step-000000012.safetensors").unlink()
+    resumed = make(callbacks=[Checkpoints(folder, every=3, keep=2)])
+    assert resumed.resume(folder)
+    assert resumed.step == 9
+    resumed.fit(epochs=3)
+    assert same(trainer, resumed)
+    assert resumed.history == trainer.history
+    epochs = tmp_path / "epochs"
+    make(callbacks=[Checkpoints(epochs, keep=9)]).fit(epochs=2)
+    assert sorted(path.name for path in epochs.iterdir()) == [
+        "step-000000004.safetensors",
+        "step-000000008.safetensors",
+    ]
+
+
+def test_the_log_goes_on_where_the_training_goes_on(tmp_path):
+    path, folder = tmp_path / "log.jsonl", tmp_path / "run"
+    path.write_text("of another run\n")
+    trainer = make(callbacks=[Checkpoints(folder, every=5), JSONLog(path, every=2)])
+    trainer.fit(steps=7)  # the last file is of step 5, the log's last line of step 6
+    with path.open("a") as file:
+        file.write('{"step": 7, "lo')  # killed while it wrote
+    resumed = make(callbacks=[Checkpoints(folder, every=5), JSONLog(path, every=2)])
+    resumed.resume(folder)
+    resumed.fit(epochs=2)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["step"], line.get("epoch")) for line in lines] == [
+        (2, None),
+        (4, None),
+        (4, 1),
+        (6, None),
+        (8, None),
+        (8, 2),
+    ]
+    assert lines[2]["loss"] == resumed.history[0]["loss"]
+    assert all(line["seconds"] >= 0 for line in lines)
+
+
+def test_the_bar_shows_loss_and_epochs(capsys):
+    make(callbacks=[Progress()]).fit(epochs=1)
+    captured = capsys.readouterr()
+    assert "epoch 1: loss 0." in captured.out
+    assert "4/4" in captured.err
+    assert "rows/s" in captured.err
+
+
+def test_a_picture_of_the_history(tmp_path):
+    pytest.importorskip("matplotlib")
+    history = [
+        {"epoch": k, "step": 4 * k, "lr": 0.1, "loss": 1 / k, "valid_loss": 2 / k, "accuracy": 0.5} for k in (1, 2)
+    ]
+    plot_history(history, tmp_path / "curve.svg", title="a title")
+    text = (tmp_path / "curve.svg").read_text()
+    assert "<!-- a title -->" in text
+    assert "<!-- valid_loss -->" in text
+    assert "<!-- accuracy -->" in text
+    plot_history(history[:1], tmp_path / "one.png")
+    with pytest.raises(vr.ShapeError, match="expected at least one epoch, got none"):
+        plot_history([], tmp_path / "none.png")
+
+
+def test_a_loss_that_is_not_finite_leaves_the_parameters_as_they_were():
+    trainer = make()
+    trainer.fit(steps=3)
+    before = trainer.model.state_dict()
+    right = trainer.loss
+    trainer.loss = lambda ids, labels: right(ids, labels) * math.nan
+    with pytest.raises(vr.OutOfRangeError, match="loss, step 3: expected a finite number, got nan"):
+        trainer.fit(steps=4)
+    for name, value in trainer.model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    assert trainer.step == 3
+
+
+def test_the_model_is_in_evaluation_mode_while_it_is_validated_only():
+    modes = []
+
+    def validate():
+        modes.append((trainer.model.training, vr.grad_enabled()))
+        return {"number": np.float32(0.5)}
+
+    trainer = make(validate=validate)
+    trainer.fit(epochs=1)
+    assert modes == [(False, False)]
+    assert trainer.model.training
+    assert trainer.history[0]["number"] == 0.5
+
+
+def test_an_error_in_a_step_ends_the_bar():
+    ended = []
+
+    class End(Callback):
+        def on_fit_end(self, trainer):
+            ended.append(trainer.done)
+
+    trainer = make(callbacks=[End()])
+    trainer.loss = lambda ids, labels: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(epochs=1)
+    assert ended == [False]
+
+
+def test_files_that_do_not_fit_change_nothing(tmp_path):
+    path = tmp_path / "run.safetensors"
+    trainer = make()
+    trainer.fit(steps=2)
+    before = trainer.model.state_dict()
+    make(accumulate=2).save(path)
+    with pytest.raises(vr.CheckpointError, match="expected 4 steps per epoch, got 2"):
+        trainer.load(path)
+    make(callbacks=[Halve()]).save(path)
+    with pytest.raises(vr.CheckpointError, match=r"callbacks: expected \[\], got \['Halve'\]"):
+        trainer.load(path)
+    other = make()
+    other.fit(steps=1)
+    other.optimizer = vr.optim.SGD(other.model.parameters(), lr=1.0)
+    other.optimizer.state_dict = lambda: {"other": np.zeros(3)}
+    other.save(path)
+    with pytest.raises(vr.CheckpointError, match="optimizer state"):
+        trainer.load(path)
+    vr.save(path, model=before)
+    with pytest.raises(vr.CheckpointError, match=r"expected a file of Trainer.save, got the groups \['model'\]"):
+        trainer.load(path)
+    for name, value in trainer.model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_wrong_arguments_are_named():
+    model = Model()
+    optimizer, batches = vr.optim.SGD(model.parameters(), lr=1.0), vr.data.batches([[1]], batch_size=1)
+    with pytest.raises(vr.DTypeError, match="Trainer, model: expected one of Module"):
+        Trainer(None, optimizer, len, batches)
+    with pytest.raises(vr.DTypeError, match="Trainer, batches: expected the batches of epochs"):
+        Trainer(model, optimizer, len, [1, 2])
+    with pytest.raises(vr.ShapeError, match="Trainer, batches: expected at least one batch, got none"):
+        Trainer(model, optimizer, len, vr.data.batches([], batch_size=1))
+    with pytest.raises(vr.DTypeError, match="callbacks, entry 0: expected a Callback"):
+        Trainer(model, optimizer, len, batches, callbacks=[len])
+    trainer = Trainer(model, optimizer, lambda ids: 1.0, batches)
+    with pytest.raises(vr.InputError, match="exactly one of them, got neither"):
+        trainer.fit()
+    with pytest.raises(vr.InputError, match="exactly one of them, got both"):
+        trainer.fit(1, steps=1)
+    with pytest.raises(vr.DTypeError, match="loss: expected a function that returns a Variable of one number, got 1"):
+        trainer.fit(epochs=1)
+    trainer = Trainer(model, optimizer, lambda ids: F.cross_entropy(model(ids), [0]), batches, validate=lambda: 3)
+    with pytest.raises(vr.DTypeError, match="validate: expected a function that returns a dict of numbers, got 3"):
+        trainer.fit(epochs=1)

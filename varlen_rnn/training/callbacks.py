@@ -1,0 +1,287 @@
+"""What a training loop tells others: early stopping, schedules, checkpoints, a log, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_path,
+    shown,
+)
+from varlen_rnn.training.files import checkpoint_path, checkpoints
+from varlen_rnn.training.trainer import Callback, Trainer
+from varlen_rnn.typing import StrPath
+from varlen_rnn.whole_file import write_file
+
+
+class EarlyStopping(Callback):
+    """Ends the training when a number of the history has not improved for some epochs; the best weights come back.
+
+    Parameters
+    ----------
+    monitor : str
+        The number's name in the history, such as "loss" or one that `validate` returns.
+    patience : int
+        Epochs without improvement after which the training ends.
+    mode : {"min", "max"}
+        Whether less or more is better.
+    min_delta : float
+        What counts as an improvement is more than this.
+    restore_best : bool
+        Whether the model gets the weights of its best epoch when the training is complete.
+
+    Examples
+    --------
+    >>> EarlyStopping("accuracy", patience=3, mode="max").best
+    -inf
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        patience: int = 5,
+        mode: Literal["min", "max"] = "min",
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        self.monitor, self.patience = monitor, check_int(patience, "patience", 1)
+        self._sign = 1 if check_choice(mode, "mode", "min", "max") == "max" else -1
+        self.min_delta = check_number(min_delta, "min_delta", "at least 0", lambda number: 0 <= number < math.inf)
+        self.restore_best = check_flag(restore_best, "restore_best")
+        self.best, self.best_epoch, self.waited = -math.inf * self._sign, 0, 0
+        self._weights: dict[str, np.ndarray] = {}
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """End at once what had ended before it was saved."""
+        trainer.stop = self.waited >= self.patience
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Compare the epoch with the best."""
+        value = monitored(trainer, self.monitor)
+        if (value - self.best) * self._sign > self.min_delta:
+            self.best, self.best_epoch, self.waited = value, trainer.epoch, 0
+            self._weights = trainer.model.state_dict() if self.restore_best else {}
+        else:  # also of what is not a number
+            self.waited += 1
+        trainer.stop = trainer.stop or self.waited >= self.patience
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Put the best weights into the model, where the training is complete."""
+        if trainer.done and self._weights:
+            trainer.model.load_state_dict(self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best epoch, and its weights."""
+        # JSON has no infinity.
+        best = self.best if math.isfinite(self.best) else None
+        return {"best": best, "best_epoch": self.best_epoch, "waited": self.waited, **self._weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.best = -math.inf * self._sign if state["best"] is None else state["best"]
+        self.best_epoch, self.waited = state["best_epoch"], state["waited"]
+        self._weights = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+
+
+class Scheduler(Protocol):
+    """A schedule of `optim.lr_scheduler`."""
+
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:  # noqa: D102
+        ...
+
+
+class Schedule(Callback):
+    """Moves a schedule of `optim.lr_scheduler` on, after each step or epoch.
+
+    Parameters
+    ----------
+    scheduler : object with `step`, `state_dict` and `load_state_dict`
+    per : {"step", "epoch"}
+        What it counts.
+    monitor : str, optional
+        The number of the history that `scheduler.step` gets, as `ReduceLROnPlateau` wants it; `per` is then "epoch".
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, per: Literal["step", "epoch"] = "step", monitor: str | None = None
+    ) -> None:
+        if not all(hasattr(scheduler, name) for name in ("step", "state_dict", "load_state_dict")):
+            raise DTypeError("scheduler", expected="a schedule of optim.lr_scheduler", got=shown(scheduler))
+        self.scheduler: Any = scheduler
+        self.per, self.monitor = check_choice(per, "per", "step", "epoch"), monitor
+        if monitor is not None and per == "step":
+            expected = "per='epoch' with a monitor, for the history has a record per epoch"
+            raise InputError("Schedule", expected=expected, got="per='step'")
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Take a step of the schedule."""
+        if self.per == "step":
+            self.scheduler.step()
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Take a step of the schedule."""
+        if self.per == "epoch":
+            self.scheduler.step(*([] if self.monitor is None else [monitored(trainer, self.monitor)]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the schedule's."""
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the schedule's."""
+        self.scheduler.load_state_dict(dict(state))
+
+
+class Checkpoints(Callback):
+    """Saves the training to a folder, and keeps the newest files; `Trainer.resume(folder)` goes on from there.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made if it is not there.
+    every : int, optional
+        Steps from one file to the next; one per epoch by default.
+    keep : int
+        Files that are kept at most.
+    """
+
+    def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
+        self.folder = Path(check_path(folder, "folder"))
+        self.every = None if every is None else check_int(every, "every", 1)
+        self.keep = check_int(keep, "keep", 1)
+        self._due = False
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Make the folder: what cannot be written is better known before the first step."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Save after each so many steps, but what ends an epoch when the epoch's record is there."""
+        due = self.every is not None and trainer.step % self.every == 0
+        if due and trainer.step % trainer.steps_per_epoch:
+            self._save(trainer)
+        self._due = due
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Save, if this is due."""
+        if self._due or self.every is None:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save(checkpoint_path(self.folder, trainer.step))
+        for path in checkpoints(self.folder)[: -self.keep]:
+            path.unlink(missing_ok=True)
+
+
+class JSONLog(Callback):
+    """Writes each record of the history as a line of JSON, with the seconds since `fit` began.
+
+    A training that goes on from a checkpoint goes on with its log: lines of later steps are dropped.
+
+    Parameters
+    ----------
+    path : str or path
+        Overwritten, unless the training goes on.
+    every : int, optional
+        A line with step, lr and loss after each so many steps, too.
+    """
+
+    def __init__(self, path: StrPath, every: int | None = None) -> None:
+        self.path = Path(check_path(path, "path"))
+        self.every = None if every is None else check_int(every, "every", 1)
+        self._began = 0.0
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Keep the lines up to here."""
+        self._began = time.perf_counter()
+        kept = [line for line in self._lines() if 0 < _step_of(line) <= trainer.step]
+        write_file(str(self.path), "".join(f"{line}\n" for line in kept).encode())
+
+    def _lines(self) -> list[str]:
+        return self.path.read_text("utf-8", "replace").splitlines() if self.path.exists() else []
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Write a line, if this is due."""
+        if self.every is not None and trainer.step % self.every == 0:
+            self._write({"step": trainer.step, "lr": trainer.optimizer.lr, "loss": trainer.last_loss})
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Write the epoch's record."""
+        self._write(trainer.history[-1])
+
+    def _write(self, record: dict[str, float]) -> None:
+        # JSON has no NaN, which a metric may be.
+        values = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        values["seconds"] = round(time.perf_counter() - self._began, 3)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+class Progress(Callback):
+    """A bar with loss, rows per second and, after each epoch, its record."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Show the bar."""
+        self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="training")
+        self._rows = self._seconds = 0.0
+        self._smooth, self._at = math.nan, time.perf_counter()
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Move the bar on; averages forget, so that the first batch, which compiles, does not weigh for long."""
+        now = time.perf_counter()
+        self._rows, self._seconds = 0.98 * self._rows + trainer.last_rows, 0.98 * self._seconds + now - self._at
+        self._at = now
+        known = math.isfinite(self._smooth)
+        self._smooth = 0.98 * self._smooth + 0.02 * trainer.last_loss if known else trainer.last_loss
+        text = f"loss {self._smooth:.3f}, {self._rows / self._seconds:,.0f} rows/s"
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update()
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Write the epoch's record."""
+        record = trainer.history[-1]
+        numbers = [f"{name} {value:.4g}" for name, value in record.items() if name not in ("epoch", "step", "lr")]
+        self._bar.write(f"epoch {record['epoch']}: {', '.join(numbers)}")
+        self._at = time.perf_counter()
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+
+def monitored(trainer: Trainer, name: str) -> float:
+    """Return a number of the last record, or raise which there are."""
+    record = trainer.history[-1]
+    if name not in record:
+        hint = "validate returns what is monitored"
+        raise ShapeError("monitor", expected=f"one of {sorted(record)}", got=shown(name), hint=hint)
+    return record[name]
+
+
+def _step_of(line: str) -> int:
+    """Return the step of a line, or 0 where it is none: the end of a file that was cut off."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,55 @@
+"""A picture of a training: loss on the left, all else on the right, by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, check_path, shown
+from varlen_rnn.typing import StrPath
+
+_POSITION = ("epoch", "step", "lr")
+
+
+def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: str = "") -> None:
+    """Write a picture of a training's history; the suffix of the path decides its format.
+
+    Parameters
+    ----------
+    history : list of dict
+        As `Trainer.history`: numbers whose name has "loss" in it are drawn on the left axis, others on the right.
+    path : str or path
+    title : str
+
+    Raises
+    ------
+    InputError
+        No epochs, or matplotlib is not installed.
+    """
+    path = check_path(path, "plot_history, path")
+    history = check_list(history, "plot_history, history", "a list of records, as Trainer.history")
+    for number, record in enumerate(history):
+        if not isinstance(record, Mapping) or not isinstance(record.get("step"), int):
+            raise DTypeError(f"history, entry {number}", expected="a dict with 'step' and numbers", got=shown(record))
+    if not isinstance(title, str) or not title.isprintable():
+        raise DTypeError("plot_history, title", expected="a text of one line", got=shown(title))
+    if not history:
+        raise ShapeError("plot_history, history", expected="at least one epoch", got="none")
+    try:
+        from matplotlib.figure import Figure  # of its own: pyplot would keep it, and choose a window
+    except ImportError as error:
+        hint = 'pip install "varlen_rnn[plot]"'
+        raise InputError("plot_history", expected="matplotlib", got="no such package", hint=hint) from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    left = figure.add_subplot()
+    left.set(xlabel="steps", ylabel="loss", title=title)
+    names = [name for name in history[-1] if name not in _POSITION]
+    right = left.twinx() if any("loss" not in name for name in names) else None
+    steps = [record["step"] for record in history]
+    for number, name in enumerate(names):
+        axes = left if "loss" in name or right is None else right
+        values = [record.get(name, float("nan")) for record in history]
+        axes.plot(steps, values, "o-" if axes is left else "s-", color=f"C{number}", label=name)
+    if right is not None:
+        right.set_ylabel(", ".join(name for name in names if "loss" not in name))
+    figure.legend(loc="outside lower center", ncols=max(1, len(names)))
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,317 @@
+"""The loop: loss, gradients, clipping, update, epoch by epoch; it can stop after any step and go on, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from varlen_rnn import random
+from varlen_rnn.checkpoint import load, save
+from varlen_rnn.errors import (
+    CheckpointError,
+    DTypeError,
+    InputError,
+    OutOfRangeError,
+    ShapeError,
+    check_callable,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
+from varlen_rnn.nn import Module
+from varlen_rnn.optim import Optimizer, clip_grad_norm_
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable, backward
+from varlen_rnn.training.files import newest
+from varlen_rnn.typing import StrPath
+
+
+class Epochs(Protocol):
+    """The batches of an epoch, by number, and those of any other epoch, as `data.batches` returns them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, batch: int, /) -> Any: ...
+    def at_epoch(self, epoch: int, /) -> Epochs: ...  # noqa: D102
+
+
+class Callback:
+    """What a `Trainer` calls: subclasses define what they need of these.
+
+    `on_fit_end` is called after an error or an interrupt, too; `trainer.done` tells whether the training is complete.
+    What decides how a training goes on belongs into `state_dict`: arrays, and values that JSON can hold.
+
+    Examples
+    --------
+    >>> class Print(Callback):
+    ...     def on_epoch_end(self, trainer):
+    ...         print(trainer.history[-1])
+    """
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Called before the first step of each `fit`."""
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Called after each update."""
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        """Called after each epoch, when its record stands in the history."""
+
+    def on_fit_end(self, trainer: Trainer) -> None:
+        """Called when `fit` ends, in whatever way."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is saved with the training."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+class Trainer:
+    """Trains a model: at each step the loss of a batch, its gradients, and an update.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its parameters and training mode; while `validate` runs, it is in evaluation mode.
+    optimizer : optim.Optimizer
+    loss : function
+        Gets what a batch holds, as `loss(x, labels)`, and returns a Variable of one number.
+    batches : Batches
+        From `data.batches`, or anything with `len`, batches by number, and `at_epoch(n)`.
+    validate : function, optional
+        Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
+        goes into the history.
+    clip_norm : float, optional
+        The global norm that gradients have at most (`optim.clip_grad_norm_`).
+    accumulate : int
+        Batches per step: their gradients are averaged before the update.
+    callbacks : list of Callback
+
+    Attributes
+    ----------
+    step : int
+        Steps taken.
+    last_loss : float
+        The loss of the last step; `last_rows` the rows of its batches.
+    history : list of dict
+        One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and what `validate`
+        returned.
+    stop : bool
+        A callback sets it to end the training after this step.
+
+    Raises
+    ------
+    InputError
+        No batches, arguments of the wrong kind.
+
+    Examples
+    --------
+    >>> import varlen_rnn as vr
+    >>> x, y = [np.full((n, 1), n, np.float32) for n in (1, 2, 3)], np.array([[1], [2], [3]], np.float32)
+    >>> vr.manual_seed(0)
+    >>> model = vr.nn.Sequential(vr.nn.SequencePool("mean"), vr.nn.Linear(1, 1))
+    >>> trainer = Trainer(
+    ...     model, vr.optim.SGD(model.parameters(), lr=0.1),
+    ...     lambda x, y: vr.nn.functional.mse_loss(model(x), y), vr.data.batches(x, y, batch_size=3),
+    ... )
+    >>> history = trainer.fit(epochs=50)
+    >>> trainer.step, history[-1]["loss"] < 0.1
+    (50, True)
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer,
+        loss: Callable[..., Variable],
+        batches: Epochs,
+        *,
+        validate: Callable[[], Mapping[str, float]] | None = None,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
+            if not isinstance(value, kind):
+                raise DTypeError(f"Trainer, {name}", expected=f"one of {kind.__name__}", got=shown(value))
+        if not all(hasattr(batches, name) for name in ("__len__", "__getitem__", "at_epoch")):
+            hint = "data.batches makes them"
+            raise DTypeError("Trainer, batches", expected="the batches of epochs", got=shown(batches), hint=hint)
+        if not len(batches):
+            raise ShapeError("Trainer, batches", expected="at least one batch", got="none")
+        if clip_norm is not None:
+            clip_norm = check_number(clip_norm, "clip_norm", "at least 0", lambda number: number >= 0)
+        self.model, self.optimizer, self.batches = model, optimizer, batches
+        self.loss = check_callable(loss, "loss")
+        self.validate = None if validate is None else check_callable(validate, "validate")
+        self.clip_norm, self.accumulate = clip_norm, check_int(accumulate, "accumulate", 1)
+        self.callbacks = check_list(callbacks, "callbacks", "a list of Callbacks")
+        for number, callback in enumerate(self.callbacks):
+            if not isinstance(callback, Callback):
+                raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback))
+        self.steps_per_epoch = math.ceil(len(batches) / self.accumulate)
+        self.step, self.last_loss, self.last_rows = 0, math.nan, 0
+        self.history: list[dict[str, float]] = []
+        self.stop = self.done = False
+        self.last_step = 0  # where this fit ends, at the latest
+        self._sum = 0.0  # of the losses of this epoch
+        self._epoch: tuple[int, Epochs] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are complete."""
+        return self.step // self.steps_per_epoch
+
+    def fit(self, epochs: int | None = None, *, steps: int | None = None) -> list[dict[str, float]]:
+        """Train until so many epochs, or steps, are complete in all, those before this call included.
+
+        Parameters
+        ----------
+        epochs, steps : int
+            Exactly one of them.
+
+        Returns
+        -------
+        list of dict
+            The history.
+
+        Raises
+        ------
+        InputError
+            Neither or both, or a loss that is no finite number: parameters are as they were before that step.
+        """
+        if (epochs is None) == (steps is None):
+            got = "neither" if epochs is None else "both"
+            raise InputError("fit, epochs, steps", expected="exactly one of them", got=got)
+        self.last_step = (
+            check_int(steps, "steps", 0) if epochs is None else check_int(epochs, "epochs", 0) * self.steps_per_epoch
+        )
+        self.stop = self.done = False
+        self.model.train()
+        try:
+            self._tell("on_fit_begin")
+            while self.step < self.last_step and not self.stop:
+                self._take_step()
+            self.done = self.stop or steps is None
+        finally:
+            self._tell("on_fit_end")
+        return self.history
+
+    def _take_step(self) -> None:
+        epoch, position = divmod(self.step, self.steps_per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = epoch, self.batches.at_epoch(epoch)
+        first = position * self.accumulate
+        numbers = range(first, min(first + self.accumulate, len(self._epoch[1])))
+        self.last_loss, self.last_rows = self._gradients([self._epoch[1][number] for number in numbers])
+        if self.clip_norm is not None:
+            clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        self.optimizer.step()
+        self.step += 1
+        self._sum += self.last_loss
+        self._tell("on_step_end")
+        if position + 1 == self.steps_per_epoch:
+            self._end_epoch()
+
+    def _gradients(self, batches: list[Any]) -> tuple[float, int]:
+        """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
+        self.optimizer.zero_grad()
+        total, rows = 0.0, 0
+        for batch in batches:
+            parts = batch if isinstance(batch, tuple) else (batch,)
+            loss = self.loss(*parts)
+            if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
+                raise DTypeError("loss", expected="a function that returns a Variable of one number", got=shown(loss))
+            value = loss.item()
+            if not math.isfinite(value):
+                hint = "a lower learning rate, clip_norm, or features of unit variance"
+                raise OutOfRangeError(f"loss, step {self.step}", expected="a finite number", got=value, hint=hint)
+            total += value
+            rows += len(parts[0].data) if hasattr(parts[0], "data") else len(parts[0])
+            backward(loss if len(batches) == 1 else loss / len(batches))
+        return total / len(batches), rows
+
+    def _end_epoch(self) -> None:
+        record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
+        record["loss"], self._sum = self._sum / self.steps_per_epoch, 0.0
+        if self.validate is not None:
+            self.model.eval()
+            try:
+                with no_grad():
+                    found = self.validate()
+            finally:
+                self.model.train()
+            if not isinstance(found, Mapping):
+                raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
+            record |= {name: float(np.asarray(value)) for name, value in found.items()}
+        self.history.append(record)
+        self._tell("on_epoch_end")
+
+    def _tell(self, event: str) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self)
+
+    def save(self, path: StrPath) -> None:
+        """Write all that decides how the training goes on: model, optimizer, random numbers, position, callbacks."""
+        arrays: dict[str, np.ndarray] = {}
+        states = []
+        for number, callback in enumerate(self.callbacks):
+            state = callback.state_dict()
+            arrays |= {f"{number}.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
+            plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+            states.append({"kind": type(callback).__name__, "state": plain})
+        training = {
+            "step": self.step,
+            "steps_per_epoch": self.steps_per_epoch,
+            "sum": self._sum,
+            "history": self.history,
+            "random": random.get_state(),
+            "callbacks": states,
+        }
+        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        save(path, **groups, training=training, callback_arrays=arrays)
+
+    def load(self, path: StrPath) -> None:
+        """Go on from a file of `save`, of a trainer that was made alike.
+
+        Raises
+        ------
+        CheckpointError
+            Another file, or one of another model, optimizer, number of batches or list of callbacks.
+        FileNotFoundError
+        """
+        saved = load(path)
+        training, arrays = saved.get("training"), saved.get("callback_arrays")
+        if not isinstance(training, dict) or not isinstance(arrays, dict):
+            raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
+        if training["steps_per_epoch"] != self.steps_per_epoch:
+            expected = f"{self.steps_per_epoch} steps per epoch"
+            raise CheckpointError(f"{path}", expected=expected, got=training["steps_per_epoch"], hint="other data?")
+        kinds = [type(callback).__name__ for callback in self.callbacks]
+        if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
+            raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
+        before = self.model.state_dict()
+        self.model.load_state_dict(saved["model"])
+        try:
+            self.optimizer.load_state_dict(saved["optimizer"])
+        except CheckpointError:
+            self.model.load_state_dict(before)
+            raise
+        random.set_state(training["random"])
+        for number, (callback, entry) in enumerate(zip(self.callbacks, training["callbacks"], strict=True)):
+            prefix = f"{number}."
+            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            callback.load_state_dict(entry["state"] | own)
+        self.step, self._sum, self.history = training["step"], training["sum"], training["history"]
+
+    def resume(self, folder: StrPath) -> bool:
+        """Go on from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
+        path = newest(folder)
+        if path is not None:
+            self.load(path)
+        return path is not None
