@@ -30,6 +30,7 @@ FLOORS = [
     ["data", "baselines", "onnx", "torch"],
     ["training"],
     ["__init__"],
+    ["sklearn"],
     ["cli"],
     ["__main__"],
 ]

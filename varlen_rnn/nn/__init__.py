@@ -8,6 +8,7 @@ from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.standardize import Standardize
 from varlen_rnn.nn.stateful import Stateful
 from varlen_rnn.nn.steps import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.weight_norm import weight_norm
@@ -35,6 +36,7 @@ __all__ = [
     "SequenceConv",
     "SequencePool",
     "Sequential",
+    "Standardize",
     "Stateful",
     "functional",
     "weight_norm",

@@ -91,6 +91,8 @@ class Trainer:
     accumulate : int
         Batches per step: their gradients are averaged before the update.
     callbacks : list of Callback
+    identity : str
+        What tells this training from others, such as a hash of settings and data: files of another one are refused.
 
     Attributes
     ----------
@@ -135,6 +137,7 @@ class Trainer:
         clip_norm: float | None = None,
         accumulate: int = 1,
         callbacks: Sequence[Callback] = (),
+        identity: str = "",
     ) -> None:
         for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
             if not isinstance(value, kind):
@@ -154,6 +157,7 @@ class Trainer:
         for number, callback in enumerate(self.callbacks):
             if not isinstance(callback, Callback):
                 raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback))
+        self.identity = identity
         self.steps_per_epoch = math.ceil(len(batches) / self.accumulate)
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
@@ -266,6 +270,7 @@ class Trainer:
             plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
             states.append({"kind": type(callback).__name__, "state": plain})
         training = {
+            "identity": self.identity,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
             "sum": self._sum,
@@ -289,6 +294,9 @@ class Trainer:
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(training, dict) or not isinstance(arrays, dict):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
+        if training["identity"] != self.identity:
+            expected, hint = f"the training {self.identity!r}", "another has its own folder"
+            raise CheckpointError(f"{path}", expected=expected, got=repr(training["identity"]), hint=hint)
         if training["steps_per_epoch"] != self.steps_per_epoch:
             expected = f"{self.steps_per_epoch} steps per epoch"
             raise CheckpointError(f"{path}", expected=expected, got=training["steps_per_epoch"], hint="other data?")

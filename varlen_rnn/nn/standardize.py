@@ -1,0 +1,103 @@
+"""Features of mean 0 and variance 1, by numbers that are part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import as_rows
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows
+
+_AT_ONCE = 1 << 16  # rows in float64: what is read may be larger than memory
+
+
+class Standardize(Module):
+    """Rows less the mean of each feature, over its standard deviation, both of the data that `fit` saw.
+
+    They are parameters that no optimizer trains, so a saved model takes them along.  Before `fit`, rows stay as they
+    are.
+
+    Parameters
+    ----------
+    features : int
+        Features of a row.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    mean, scale : (features,)
+
+    Examples
+    --------
+    >>> layer = Standardize(1).fit([np.array([[1.0], [3.0]]), np.array([[5.0]])])
+    >>> np.asarray(layer(np.array([[3.0], [5.0]], np.float32))).round(4)
+    array([[0.    ],
+           [1.2247]], dtype=float32)
+    """
+
+    def __init__(self, features: int, dtype: DTypeLike = np.float32) -> None:
+        self.features = check_int(features, "features", 1)
+        self.mean = Parameter(np.zeros(self.features, check_dtype(dtype)))
+        self.scale = Parameter(np.ones(self.features, check_dtype(dtype)))
+        self.mean.requires_grad = self.scale.requires_grad = False
+
+    def fit(self, sequences: Rows | Iterable[Rows]) -> Standardize:
+        """Take mean and standard deviation of all rows; return the layer.
+
+        Parameters
+        ----------
+        sequences : LoDTensor, or list of arrays of shape `(rows, features)`
+            Memory maps are read in parts.  A feature that is constant has the scale 1; no rows leave all as it was.
+
+        Raises
+        ------
+        ShapeError
+            Rows of other features.
+        DTypeError
+            What holds no numbers.
+        """
+        parts = [sequences] if isinstance(sequences, (LoDTensor, np.ndarray, Variable)) else list(sequences)
+        number, mean, squares = 0, np.zeros(self.features), np.zeros(self.features)
+        for part in parts:
+            for rows in self._pieces(part):
+                # Chan, Golub and LeVeque (1983): sums of squares about the means of two sets become that of both.
+                own = rows.mean(axis=0)
+                difference, total = own - mean, number + len(rows)
+                squares += ((rows - own) ** 2).sum(axis=0) + difference**2 * (number * len(rows) / total)
+                mean, number = mean + difference * (len(rows) / total), total
+        if number:
+            deviation = np.sqrt(squares / number)
+            # Of a constant feature the rounding is left, which no scale may blow up.
+            constant = deviation <= 1e-7 * np.abs(mean)
+            self.mean.assign(mean)
+            self.scale.assign(np.where(constant | (deviation < np.finfo(self.scale.dtype).tiny), 1.0, deviation))
+        return self
+
+    def _pieces(self, part: Any) -> Iterable[np.ndarray]:
+        """Yield the rows of a sequence in float64, a part at a time."""
+        rows = part.value.data if isinstance(part, Variable) else part.data if isinstance(part, LoDTensor) else part
+        if not isinstance(rows, np.ndarray):
+            rows = as_rows(rows, "Standardize.fit")
+        if rows.dtype.kind not in "fiu":
+            raise DTypeError("Standardize.fit", expected="numbers", got=f"data type {rows.dtype}")
+        if rows.ndim != 2 or rows.shape[1] != self.features:
+            expected = f"rows of shape (rows, {self.features})"
+            raise ShapeError("Standardize.fit", expected=expected, got=f"shape {rows.shape}: {shown(part)}")
+        for first in range(0, len(rows), _AT_ONCE):
+            yield rows[first : first + _AT_ONCE].astype(np.float64)
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows like those of `x`."""
+        return (x - self.mean) / self.scale
+
+    def extra_repr(self) -> str:
+        """Return the size."""
+        return str(self.features)

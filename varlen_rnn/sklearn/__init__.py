@@ -1,0 +1,6 @@
+"""Estimators of scikit-learn for sequences of unequal length: a classifier, a regressor, a tagger."""
+
+from varlen_rnn.sklearn.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+from varlen_rnn.sklearn.files import load
+
+__all__ = ["SequenceClassifier", "SequenceRegressor", "SequenceTagger", "load"]

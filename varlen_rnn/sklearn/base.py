@@ -1,0 +1,380 @@
+"""What the estimators share: parameters, the fit, predictions batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from varlen_rnn import random
+from varlen_rnn.checkpoint import save
+from varlen_rnn.data import Batches, batches
+from varlen_rnn.errors import CheckpointError, InputError, ShapeError, check_choice, check_int, check_number, shown
+from varlen_rnn.optim import AdamW, lr_scheduler
+from varlen_rnn.sklearn.inputs import Inputs
+from varlen_rnn.sklearn.network import Network
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
+
+# Steps that "auto" plans for, within so many epochs; and rows of a batch of predictions.
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 60
+_ROWS = 8192
+
+
+class SequenceEstimator(BaseEstimator):
+    """The base: subclasses say what labels are, what loss they have, and what becomes of outputs."""
+
+    _pool: tuple[str, ...] = ("max", "mean", "last")
+
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        num_layers: int = 1,
+        bidirectional: bool = True,
+        embedding_size: int = 48,
+        dropout: float = 0.3,
+        tokens: str = "auto",
+        min_count: int = 1,
+        max_vocabulary: int | None = None,
+        max_epochs: int | str = "auto",
+        batch_size: int | str = "auto",
+        lr: float = 4e-3,
+        weight_decay: float = 0.01,
+        schedule: str = "one_cycle",
+        clip_norm: float | None = 1.0,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        checkpoints: Any = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.cell = cell
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bidirectional = bidirectional
+        self.embedding_size = embedding_size
+        self.dropout = dropout
+        self.tokens = tokens
+        self.min_count = min_count
+        self.max_vocabulary = max_vocabulary
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.clip_norm = clip_norm
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.checkpoints = checkpoints
+        self.callbacks = callbacks
+
+    # What subclasses define.
+
+    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
+        """Learn what labels there are; return the number of outputs."""
+        raise NotImplementedError
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> Any:
+        """Return labels as the loss takes them: by sequence, an array or a list of arrays."""
+        raise NotImplementedError
+
+    def _loss(self, outputs: Variable, labels: Any, weights: np.ndarray | None) -> Variable:
+        """Return the mean loss of a batch."""
+        raise NotImplementedError
+
+    def _label_state(self) -> dict[str, Any]:
+        """Return what was learned of the labels, as JSON can hold it."""
+        raise NotImplementedError
+
+    def _restore_labels(self, state: dict[str, Any]) -> None:
+        """Become what `_label_state` returned."""
+        raise NotImplementedError
+
+    def _weights(self, labels: Any, sample_weight: Any) -> np.ndarray | None:
+        """Return the weight of each sequence, or None where all weigh the same."""
+        if sample_weight is None:
+            return None
+        weights = np.asarray(sample_weight, np.float32)
+        if weights.shape != (len(labels),):
+            expected = f"shape ({len(labels)},), one number per sequence"
+            raise ShapeError("sample_weight", expected=expected, got=f"shape {weights.shape}")
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+            expected = "finite numbers of at least 0, and not all of them zero"
+            raise InputError("sample_weight", expected=expected, got=shown(weights))
+        return weights
+
+    # The fit.
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train on sequences and their labels; return the estimator.
+
+        Parameters
+        ----------
+        X : sequences
+            A list of arrays of shape `(steps, features)` or `(steps,)`, floating-point numbers that are measurements or
+            integers that are ids of tokens; of texts; of lists of tokens; a column of Arrow or Awkward; a LoDTensor; an
+            array of shape `(sequences, steps)` or `(sequences, steps, features)`, of equal length.
+        y : labels
+            One per sequence; of a tagger, one per step.
+        sample_weight : array, shape `(sequences,)`, optional
+            How much each sequence counts.
+        """
+        with random.seeded(self._seed()):
+            if not (self.warm_start and hasattr(self, "module_")):
+                self._start(X, y)
+            self._train(X, y, sample_weight)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
+        """Train for one epoch on some sequences, at a constant rate, from what is there; return the estimator.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As `fit` takes them.
+        classes : array, optional
+            All labels that any call will have; of a classifier or tagger, in the first call.
+        """
+        first = not hasattr(self, "module_")
+        with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
+            if first:
+                self._start(X, y, classes)
+            if not hasattr(self, "_optimizer"):
+                self._optimizer = self._make_optimizer()
+            store, labels, weights = self._encoded(X, y, sample_weight)
+            made = self._batches(store, np.arange(len(store)), seed=self.n_iter_)
+            trainer = Trainer(
+                self.module_, self._optimizer, self._loss_of(labels, weights), made, clip_norm=self.clip_norm
+            )
+            trainer.fit(epochs=1)
+        self.n_iter_ += 1
+        self.history_ = [*self.history_, trainer.history[0] | {"epoch": self.n_iter_}]
+        return self
+
+    def _seed(self) -> int:
+        """Return the seed of a fit: of a `random_state` of None another one each time."""
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _start(self, X: Any, y: Any, classes: Any = None) -> None:
+        """Learn kinds of inputs and labels, and make the network."""
+        self.__dict__.pop("_optimizer", None)
+        inputs = Inputs.learn(X, self.tokens, self.min_count, self.max_vocabulary)
+        sequences = inputs.rows_of(X)
+        num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
+        self._inputs, self._num_outputs = inputs, num_outputs
+        self.module_ = self._network()
+        if self.module_.standardize is not None:
+            self.module_.standardize.fit(sequences)
+            self.n_features_in_ = inputs.size
+        self.vocabulary_ = list(inputs.vocabulary)
+        self.history_, self.n_iter_ = [], 0
+
+    def _network(self) -> Network:
+        kind = "numbers" if self._inputs.kind == "numbers" else "ids"
+        return Network(
+            kind, self._inputs.size, self._num_outputs, cell=self.cell, embedding_size=self.embedding_size,
+            hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional,
+            dropout=self.dropout, pool=self._pool,
+        )  # fmt: skip
+
+    def _encoded(self, X: Any, y: Any, sample_weight: Any) -> tuple[list[np.ndarray], Any, np.ndarray | None]:
+        """Return rows, labels and weights of sequences."""
+        sequences = self._inputs.rows_of(X)
+        if not sequences:
+            raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
+        labels = self._encode_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)))
+        return sequences, labels, self._weights(labels, sample_weight)
+
+    def _train(self, X: Any, y: Any, sample_weight: Any) -> None:
+        sequences, labels, weights = self._encoded(X, y, sample_weight)
+        seed = int(random.generator().integers(2**31))
+        train, held = self._parts(len(sequences), labels, seed)
+        made = self._batches(sequences, train, seed)
+        loss = self._loss_of(labels, weights)
+        optimizer, epochs = self._make_optimizer(), self._epochs(len(made))
+        callbacks: list[Callback] = []
+        if (scheduler := self._scheduler(optimizer, epochs * len(made))) is not None:
+            callbacks.append(Schedule(scheduler))
+        if held is not None:
+            callbacks.append(EarlyStopping("valid_loss", self.n_iter_no_change))
+        callbacks += self.callbacks
+        if self.checkpoints is not None:
+            callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
+        callbacks += [Progress()] if self.verbose else []
+        validate = None if held is None else lambda: self._validate(sequences, labels, held)
+        identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights)
+        trainer = Trainer(
+            self.module_, optimizer, loss, made, validate=validate, clip_norm=self.clip_norm, callbacks=callbacks,
+            identity=identity,
+        )  # fmt: skip
+        if self.checkpoints is not None:
+            trainer.resume(self.checkpoints)
+        trainer.fit(epochs)
+        self.history_, self.n_iter_ = trainer.history, trainer.epoch
+
+    def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the sequences to train on, and those that early stopping holds back."""
+        if not self.early_stopping:
+            return np.arange(count), None
+        share = check_number(self.validation_fraction, "validation_fraction", "0 to 1", lambda share: 0 < share < 1)
+        held = max(1, round(count * share))
+        if held >= count:
+            expected = "sequences to train on beside those that early stopping holds back"
+            raise ShapeError("X", expected=expected, got=f"{count} in all")
+        order = np.random.default_rng(seed).permutation(count)
+        if getattr(labels, "dtype", None) == np.int64:  # of each class the same share
+            order = order[np.argsort(labels[order], kind="stable")]
+            chosen = order[np.linspace(0, count - 1, held).round().astype(int)]
+            return np.setdiff1d(np.arange(count), chosen), chosen
+        return np.sort(order[held:]), order[:held]
+
+    def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
+        """Return batches of sequences, each with their numbers in place of labels."""
+        size = self.batch_size
+        if size == "auto":  # some 40 steps per epoch at least, for small data has few
+            size = min(64, max(8, len(train) // 40))
+        size = check_int(size, "batch_size", 1)
+        return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, bucket=True, seed=seed)
+
+    def _epochs(self, steps_per_epoch: int) -> int:
+        if self.max_epochs == "auto":
+            return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
+        return check_int(self.max_epochs, "max_epochs", 1)
+
+    def _make_optimizer(self) -> AdamW:
+        """Decay weights, but neither biases nor what is not trained."""
+        named = [pair for pair in self.module_.named_parameters() if pair[1].requires_grad]
+        weights = [value for name, value in named if len(value.shape) > 1 and "embedding" not in name]
+        others = [value for name, value in named if len(value.shape) < 2 or "embedding" in name]
+        groups = [{"params": weights, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        return AdamW(groups, lr=self.lr, lazy=True)
+
+    def _scheduler(self, optimizer: AdamW, num_steps: int) -> Any:
+        check_choice(self.schedule, "schedule", "one_cycle", "cosine", "constant")
+        if self.schedule == "cosine":
+            return lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+        if self.schedule == "one_cycle":
+            return lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=num_steps + 1, pct_start=0.2)
+        return None
+
+    def _loss_of(self, labels: Any, weights: np.ndarray | None) -> Callable[..., Variable]:
+        """Return the loss of a batch, which gets its sequences and their numbers."""
+
+        def loss(x: Any, numbers: np.ndarray) -> Variable:
+            chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
+            return self._loss(self.module_(x), chosen, None if weights is None else weights[numbers])
+
+        return loss
+
+    def _validate(self, sequences: list[np.ndarray], labels: Any, held: np.ndarray) -> dict[str, float]:
+        """Return the mean loss of the sequences that are held back."""
+        total, number = 0.0, 0
+        for x, numbers in batches([sequences[k] for k in held], held, max_tokens=_ROWS, bucket=True):
+            chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
+            count = x.shape[0] if isinstance(labels, list) else len(numbers)
+            total, number = total + self._loss(self.module_(x), chosen, None).item() * count, number + count
+        return {"valid_loss": total / max(1, number)}
+
+    def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any) -> str:
+        """Return what tells this training from others: its settings and data."""
+        digest = hashlib.sha256()
+        settings = {name: repr(value) for name, value in self.get_params().items()}
+        for name in ("checkpoints", "callbacks", "verbose"):
+            del settings[name]
+        digest.update(json.dumps(settings, sort_keys=True).encode())
+        for part in [*sequences, *(labels if isinstance(labels, list) else [labels]), weights]:
+            digest.update(np.ascontiguousarray(part if part is not None else []).tobytes())
+        return digest.hexdigest()
+
+    # Predictions.
+
+    def _outputs(self, X: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return the rows of sequences, and the network's outputs in the order of X, by sequence or by row."""
+        check_is_fitted(self, "module_")
+        sequences = self._inputs.rows_of(X)
+        if not sequences:
+            raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
+        by_row = not self._pool
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if by_row else np.ones(len(sequences), int)
+        ends = np.cumsum(lengths)
+        outputs = np.empty((int(ends[-1]), self._num_outputs), np.float32)
+        self.module_.eval()
+        try:
+            with no_grad():
+                made = batches(sequences, max_tokens=_ROWS, bucket=True)
+                for number, x in enumerate(made):
+                    found = np.asarray(self.module_(x))
+                    indices = made.indices(number)
+                    places = [np.arange(ends[k] - lengths[k], ends[k]) for k in indices]
+                    outputs[np.concatenate(places)] = found
+        finally:
+            self.module_.train()
+        return sequences, outputs
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn what X may be."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = tags.input_tags.three_d_array = tags.input_tags.string = True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file, without pickle; `varlen_rnn.sklearn.load` reads it.
+
+        Raises
+        ------
+        CheckpointError
+            A parameter that no file can hold, as callbacks of your own; `set_params` replaces it.
+        """
+        check_is_fitted(self, "module_")
+        params = self.get_params()
+        params["checkpoints"] = None if self.checkpoints is None else str(self.checkpoints)
+        for name, value in params.items():
+            if isinstance(value, dict):  # names of JSON are texts, and classes may be numbers
+                params[name] = {"pairs": [list(map(plain, pair)) for pair in value.items()]}
+            try:
+                json.dumps(params[name])
+            except (TypeError, ValueError) as error:
+                hint = f"set_params({name}=...) replaces it"
+                expected = "what JSON can hold"
+                raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
+        fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
+        save(
+            path, module=self.module_.state_dict(), labels=self._label_state(), params=params, fitted=fitted,
+            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
+        )  # fmt: skip
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Become what `save` wrote."""
+        self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
+        fitted = saved["fitted"]
+        self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
+        self.module_ = self._network()
+        self.module_.load_state_dict(saved["module"])
+        self.vocabulary_ = list(self._inputs.vocabulary)
+        if self.module_.standardize is not None:
+            self.n_features_in_ = self._inputs.size
+        self._restore_labels(saved["labels"])
+
+
+def plain(value: Any) -> Any:
+    """Return a number of NumPy as Python's."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,342 @@
+"""The classifier, the regressor and the tagger."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.nn import functional
+from varlen_rnn.sklearn.base import SequenceEstimator, plain
+from varlen_rnn.tape.variable import Variable
+
+
+def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
+    """Give a constructor that hands `**params` on the signature of both, where scikit-learn looks for parameters."""
+
+    def give(init: Any) -> Any:
+        own, inherited = (list(inspect.signature(function).parameters.values()) for function in (init, base.__init__))
+        names = {parameter.name for parameter in inherited}
+        more = [parameter for parameter in own[:-1] if parameter.name not in names]
+        init.__signature__ = inspect.Signature([*inherited, *more])
+        return init
+
+    return give
+
+
+def _weighted(loss: Variable, weights: np.ndarray | None) -> Variable:
+    """Return the mean of losses, by weight."""
+    if weights is None:
+        return loss.mean()
+    total = float(weights.sum())
+    return (loss * weights).sum() / total if total else (loss * weights).sum()
+
+
+def _one_per_sequence(y: Any, number: int) -> np.ndarray:
+    """Return labels as an array with an entry per sequence, or raise."""
+    if y is None:
+        raise InputError(
+            "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
+        )
+    labels = np.asarray(y.values if hasattr(y, "iloc") else y)
+    if labels.ndim == 0 or len(labels) != number:
+        expected = f"{number} entries, one per sequence"
+        raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
+    if labels.dtype.kind == "c":
+        raise DTypeError("y", expected="labels", got="Complex data not supported")
+    return labels
+
+
+def _one_column(y: Any, number: int) -> np.ndarray:
+    """Return labels of shape `(sequences,)`; of one column with scikit-learn's warning."""
+    return column_or_1d(_one_per_sequence(y, number), warn=True)
+
+
+class SequenceClassifier(ClassifierMixin, SequenceEstimator):
+    """Classes of sequences of unequal length: a recurrent network, trained without padding.
+
+    Texts and tokens are embedded, numbers standardised; of a recurrent layer's outputs, maximum, mean and last row of
+    each sequence go through a linear layer; AdamW at a rate that rises and falls (one cycle).  Nothing needs a setting.
+
+    Parameters
+    ----------
+    cell : str
+        "lstm", "gru", "rnn", or the name of another cell.
+    hidden_size, num_layers, bidirectional, embedding_size, dropout
+        Sizes of the network.
+    tokens : {"auto", "characters", "words"}
+        What texts are cut into; "auto" is words where the median text has ten or more.
+    min_count, max_vocabulary : int
+        Tokens that occur less often, or come later by frequency, are unknown.
+    max_epochs : int or "auto"
+        "auto" are as many as make 2,000 steps, 6 at least and 60 at most.
+    batch_size : int or "auto"
+        Sequences per step; "auto" is a fortieth of them, 8 at least and 64 at most.
+    lr, weight_decay, clip_norm : float
+        Of AdamW; the global norm that gradients have at most.
+    schedule : {"one_cycle", "cosine", "constant"}
+        What becomes of the learning rate.
+    class_weight : dict, "balanced" or None
+        The weight of each class in the loss.
+    early_stopping : bool
+        Whether to hold `validation_fraction` of the sequences back, to end after `n_iter_no_change` epochs without a lower
+        loss of them, and to keep the weights of the best epoch.
+    random_state : int, RandomState or None
+        An int makes fits equal, bit for bit.
+    warm_start : bool
+        Whether `fit` goes on from what is there.
+    verbose : int
+        A progress bar from 1 on.
+    checkpoints : path, optional
+        A folder: a fit that was killed goes on from there, and ends with the same bits.
+    callbacks : list of training.Callback
+
+    Attributes
+    ----------
+    classes_ : array
+    module_ : nn.Module
+    history_ : list of dict
+        As `training.Trainer` has it.
+    n_iter_ : int
+        Epochs.
+    n_features_in_ : int
+        Features of a row, of numbers.
+    vocabulary_ : list of str
+
+    Examples
+    --------
+    >>> texts = ["a b", "b a a", "c", "c d d", "d c"] * 8
+    >>> model = SequenceClassifier("gru", 8, max_epochs=10, random_state=0).fit(texts, [0, 0, 1, 1, 1] * 8)
+    >>> model.predict(["b b", "d d c"])
+    array([0, 1])
+    """
+
+    @also_takes_parameters_of(SequenceEstimator)
+    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.class_weight = class_weight
+
+    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
+        labels = _one_column(y, len(lengths))
+        check_classification_targets(labels)
+        self.classes_ = np.unique(labels if classes is None else classes)
+        return len(self.classes_)
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
+        return _numbers_of(_one_column(y, len(lengths)), self.classes_)
+
+    def _weights(self, labels: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+        weights = super()._weights(labels, sample_weight)
+        if self.class_weight is None:
+            return weights
+        by_class = _class_weights(self.class_weight, self.classes_, labels)[labels]
+        return by_class if weights is None else by_class * weights
+
+    def _loss(self, outputs: Variable, labels: np.ndarray, weights: np.ndarray | None) -> Variable:
+        return _weighted(functional.cross_entropy(outputs, labels, reduction="none"), weights)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`."""
+        return _softmax(self._outputs(X)[1])
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each sequence."""
+        outputs = self._outputs(X)[1]
+        return self.classes_[outputs.argmax(axis=1)]
+
+    def _label_state(self) -> dict[str, Any]:
+        return {"classes": _saved_classes(self.classes_)}
+
+    def _restore_labels(self, state: dict[str, Any]) -> None:
+        self.classes_ = _classes_of(state["classes"])
+
+
+class SequenceRegressor(RegressorMixin, SequenceEstimator):
+    """Numbers of sequences of unequal length: a recurrent network, trained without padding on the squared error.
+
+    Targets are standardised inside.  Parameters and attributes are those of `SequenceClassifier`, less those of classes.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = [rng.random(length) for length in rng.integers(1, 9, size=64)]
+    >>> model = SequenceRegressor("gru", 8, random_state=0).fit(X, [x.mean() for x in X])
+    >>> model.score(X, [x.mean() for x in X]) > 0.9
+    True
+    """
+
+    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
+        targets = self._targets(y, len(lengths))
+        self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
+        self._scale[self._scale == 0] = 1.0
+        self._flat = np.ndim(y) == 1
+        return targets.shape[1]
+
+    def _targets(self, y: Any, number: int) -> np.ndarray:
+        """Return float64 targets, shape `(sequences, targets)`."""
+        targets = _one_per_sequence(y, number)
+        if targets.dtype.kind not in "fiub":
+            try:
+                targets = targets.astype(np.float64)
+            except (ValueError, TypeError) as error:
+                raise DTypeError("y", expected="numbers", got=shown(y)) from error
+        if targets.ndim > 2 or not np.isfinite(targets).all():
+            expected = "finite numbers of shape (sequences,) or (sequences, targets)"
+            raise InputError("y", expected=expected, got=f"shape {targets.shape}, NaN or infinity")
+        return targets.reshape(number, -1).astype(np.float64)
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
+        targets = self._targets(y, len(lengths))
+        if targets.shape[1] != len(self._mean):
+            raise ShapeError("y", expected=f"{len(self._mean)} targets, as in the first fit", got=targets.shape[1])
+        return ((targets - self._mean) / self._scale).astype(np.float32)
+
+    def _loss(self, outputs: Variable, labels: np.ndarray, weights: np.ndarray | None) -> Variable:
+        return _weighted(functional.mse_loss(outputs, labels, reduction="none").mean(axis=1), weights)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the numbers of each sequence, float64, shape `(sequences,)`, or `(sequences, targets)`."""
+        found = self._outputs(X)[1] * self._scale + self._mean
+        return found[:, 0] if self._flat else found
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that there may be several targets."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _label_state(self) -> dict[str, Any]:
+        return {"mean": self._mean.tolist(), "scale": self._scale.tolist(), "flat": self._flat}
+
+    def _restore_labels(self, state: dict[str, Any]) -> None:
+        self._mean, self._scale, self._flat = np.array(state["mean"]), np.array(state["scale"]), state["flat"]
+
+
+class SequenceTagger(ClassifierMixin, SequenceEstimator):
+    """A class for every step of sequences of unequal length: a recurrent network, trained without padding.
+
+    y is a list of arrays, one label per step.  Parameters and attributes are those of `SequenceClassifier`; classes weigh
+    by steps, and `sample_weight` by sequences.
+
+    Examples
+    --------
+    >>> X = [list("abba"), list("b"), list("aab")] * 8
+    >>> y = [[token == "a" for token in tokens] for tokens in X]
+    >>> model = SequenceTagger("gru", 8, random_state=0, max_epochs=20).fit(X, y)
+    >>> model.predict([list("ab")])
+    [array([ True, False])]
+    """
+
+    _pool = ()
+
+    @also_takes_parameters_of(SequenceEstimator)
+    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.class_weight = class_weight
+
+    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
+        labels = _one_per_step(y, lengths)
+        self.classes_ = np.unique(np.concatenate(labels) if classes is None else classes)
+        return len(self.classes_)
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
+        found = [_numbers_of(labels, self.classes_) for labels in _one_per_step(y, lengths)]
+        if self.class_weight is not None:
+            self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(found))
+        return found
+
+    def _loss(self, outputs: Variable, labels: list[np.ndarray], weights: np.ndarray | None) -> Variable:
+        rows = np.concatenate(labels)
+        by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
+        if self.class_weight is not None:
+            by_class = self._class_weights[rows]
+            by_row = by_class if by_row is None else by_class * by_row
+        return _weighted(functional.cross_entropy(outputs, rows, reduction="none"), by_row)
+
+    def predict_proba(self, X: Any) -> list[np.ndarray]:
+        """Return for each sequence the probability of each class, shape `(steps, classes)`."""
+        sequences, outputs = self._outputs(X)
+        return np.split(_softmax(outputs), np.cumsum(list(map(len, sequences)))[:-1])
+
+    def predict(self, X: Any) -> list[np.ndarray]:
+        """Return for each sequence the most probable class of every step."""
+        sequences, outputs = self._outputs(X)
+        return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of steps that are right."""
+        found = self.predict(X)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        right = np.concatenate(found) == np.concatenate(_one_per_step(y, lengths))
+        weights = super()._weights(found, sample_weight)
+        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)))
+
+    def _label_state(self) -> dict[str, Any]:
+        return {"classes": _saved_classes(self.classes_)}
+
+    def _restore_labels(self, state: dict[str, Any]) -> None:
+        self.classes_ = _classes_of(state["classes"])
+
+
+def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
+    """Return labels as a list of arrays with an entry per step, or raise."""
+    if isinstance(y, LoDTensor):
+        y = y.to_sequences()
+    if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
+        raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=shown(y))
+    found = []
+    for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
+        array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+        if array.shape != (length,):
+            expected = f"{length} labels, one per step"
+            raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
+        found.append(array)
+    kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))
+    return [array if len(array) else np.zeros(0, kind) for array in found]
+
+
+def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the number of each label's class, int64, or raise of one that is none."""
+    try:
+        numbers = np.searchsorted(classes, labels)
+    except TypeError as error:
+        raise DTypeError("y", expected=f"labels as {shown(classes[0])}", got=shown(labels)) from error
+    numbers = np.minimum(numbers, len(classes) - 1)
+    wrong = np.flatnonzero(classes[numbers] != labels)
+    if len(wrong):
+        expected = f"one of the {len(classes)} classes of the first fit"
+        raise InputError("y", expected=expected, got=shown(labels[wrong[0]]))
+    return numbers.astype(np.int64)
+
+
+def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the weight of each class, float32, of labels that are numbers of classes."""
+    if isinstance(class_weight, dict):
+        unknown = [name for name in class_weight if name not in classes]
+        if unknown:
+            raise InputError("class_weight", expected=f"classes of {shown(classes)}", got=shown(unknown[0]))
+        return np.array([class_weight.get(plain(name), 1.0) for name in classes], np.float32)
+    there = np.unique(labels)  # with partial_fit, some classes may have no sequence yet
+    weights = np.ones(len(classes), np.float32)
+    weights[there] = compute_class_weight(class_weight, classes=there, y=labels)
+    return weights
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(functional.softmax(logits))
+
+
+def _saved_classes(classes: np.ndarray) -> dict[str, Any]:
+    return {"kind": classes.dtype.str, "values": [plain(value) for value in classes]}
+
+
+def _classes_of(state: dict[str, Any]) -> np.ndarray:
+    return np.array(state["values"], np.dtype(state["kind"]))

@@ -1,0 +1,48 @@
+"""Fitted estimators from files, without pickle: what a file says is checked, and nothing in it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from varlen_rnn import checkpoint
+from varlen_rnn.errors import CheckpointError
+from varlen_rnn.sklearn.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+from varlen_rnn.typing import StrPath
+
+_KINDS = {kind.__name__: kind for kind in (SequenceClassifier, SequenceRegressor, SequenceTagger)}
+
+
+def load(path: StrPath) -> Any:
+    """Return the estimator that `estimator.save(path)` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        Another file, or one that is damaged.
+    FileNotFoundError
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/model"
+    >>> SequenceClassifier("gru", 4, max_epochs=1).fit(["a", "bb"], ["x", "y"]).save(path)
+    >>> load(path).classes_
+    array(['x', 'y'], dtype='<U1')
+    """
+    saved = checkpoint.load(path)
+    kind = _KINDS.get(str(saved.get("estimator")))
+    if kind is None:
+        raise CheckpointError(f"{path}", expected="a file of an estimator's save", got=f"the groups {sorted(saved)}")
+    try:
+        params = {name: _param(value) for name, value in saved["params"].items()}
+        estimator = kind(**params)
+        estimator.restore(saved)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}", expected="a fitted estimator", got=str(error)[:200]) from error
+    return estimator
+
+
+def _param(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: number for name, number in value["pairs"]}
+    return tuple(value) if isinstance(value, list) else value

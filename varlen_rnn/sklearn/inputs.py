@@ -1,0 +1,200 @@
+"""What estimators take as X: sequences as texts, lists of tokens, ids, rows of numbers, columns of Arrow or Awkward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, split_text
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, shown
+from varlen_rnn.interop import from_arrow, from_awkward
+from varlen_rnn.lod import LoDTensor
+from varlen_rnn.lod_input import check_unmasked
+
+# Texts whose median has fewer words are cut into characters, where nothing else is asked for: names, codes, formulas.
+_WORDS = 10
+_HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward column; a LoDTensor; a 2-D or 3-D array"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """How sequences become rows: learned from those of the training, and the same ever after.
+
+    Attributes
+    ----------
+    kind : str
+        "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features).
+    size : int
+        Tokens or ids that there are, or features of a row.
+    cut : str
+        What a text is cut into: "characters" or "words".
+    vocabulary : tuple of str
+        The token of each id, of texts and tokens.
+
+    Examples
+    --------
+    >>> inputs = Inputs.learn(["abba", "b"])
+    >>> inputs.rows_of(["ba", "xb"])
+    [array([1, 2]), array([0, 1])]
+    """
+
+    kind: str
+    size: int
+    cut: str = "characters"
+    vocabulary: tuple[str, ...] = ()
+
+    @classmethod
+    def learn(
+        cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None
+    ) -> Inputs:
+        """Return what the sequences of a training teach: their kind, features, vocabulary."""
+        kind, sequences = as_sequences(X)
+        check_choice(tokens, "tokens", "auto", "characters", "words")
+        if kind == "numbers":
+            return cls(kind, sequences[0].shape[1] if len(sequences) else 1)
+        if kind == "ids":
+            return cls(kind, 1 + max((int(sequence.max()) for sequence in sequences if len(sequence)), default=0))
+        if tokens == "auto":
+            numbers = [len(text.split()) for text in sequences] if kind == "texts" else []
+            tokens = "words" if numbers and np.median(numbers) >= _WORDS else "characters"
+        cut = [split_text(sequence, tokens) for sequence in sequences] if kind == "texts" else sequences
+        vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
+        return cls(kind, len(vocabulary), tokens, tuple(vocabulary))
+
+    def rows_of(self, X: Any) -> list[np.ndarray]:
+        """Return the rows of each sequence: int64 ids of shape `(rows,)`, or float32 of shape `(rows, features)`."""
+        kind, sequences = as_sequences(X)
+        if kind != self.kind and any(map(len, sequences)):
+            raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind)
+        if self.kind == "numbers":
+            if sequences and sequences[0].shape[1] != self.size:
+                got = f"{sequences[0].shape[1]} features"
+                raise ShapeError("X", expected=f"rows of {self.size} features, as in the training", got=got)
+            return sequences
+        if self.kind == "ids":  # those that the training had not are unknown, as other tokens are
+            return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
+        cut = [split_text(sequence, self.cut) for sequence in sequences] if self.kind == "texts" else sequences
+        return encode_all(cut, self.vocabulary)
+
+
+def as_sequences(X: Any) -> tuple[str, list[Any]]:
+    """Return the kind of sequences, and a list: texts, lists of tokens, int64 ids or float32 rows.
+
+    Raises
+    ------
+    DTypeError, ShapeError, InputError
+        What is no sequence, sequences of different kinds, numbers that are not finite.
+
+    Examples
+    --------
+    >>> as_sequences([[1.5, 2.0], []])
+    ('numbers', [array([[1.5], [2. ]], dtype=float32), array([], shape=(0, 1), dtype=float32)])
+    >>> as_sequences(["ab", "c"])
+    ('texts', ['ab', 'c'])
+    """
+    check_unmasked(X, "X")
+    if isinstance(X, (str, bytes, dict)):
+        raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
+    if hasattr(X, "toarray"):
+        raise DTypeError("X", expected="dense numbers", got=f"a sparse {type(X).__name__}", hint=_HINT)
+    X = _opened(X)
+    if isinstance(X, LoDTensor):
+        X = X.to_sequences()
+    if isinstance(X, np.ndarray) and X.dtype.kind != "O" and X.ndim > 1:
+        rows = X[:, :, None] if X.ndim == 2 else X
+        if X.shape[1] == 0:
+            expected = "sequences of at least one step, for an array has no others"
+            got = f"0 feature(s) (shape={X.shape}) while a minimum of 1 is required."
+            raise ShapeError("X", expected=expected, got=got)
+        if X.ndim > 3 or X.dtype.kind not in "fiub":
+            expected = "numbers of shape (sequences, steps) or (sequences, steps, features)"
+            what = "Complex data not supported: " if X.dtype.kind == "c" else ""
+            raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
+        return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(rows)]
+    if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
+        raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
+    if getattr(X, "ndim", 1) == 0:
+        raise ShapeError("X", expected="many sequences", got=shown(X), hint=_HINT)
+    return _of_list(list(X))
+
+
+def _opened(X: Any) -> Any:
+    """Return a column of Arrow or Awkward, or a frame, as what else is taken."""
+    if hasattr(X, "iloc"):  # pandas: a column holds one sequence in each entry, a frame one in each row
+        return np.asarray(X) if X.ndim > 1 else list(X)
+    module = type(X).__module__.partition(".")[0]
+    if module == "awkward":
+        return X.to_list() if "string" in str(X.type) else from_awkward(X)
+    if hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__"):
+        texts = "str" in str(getattr(X, "dtype", getattr(X, "type", ""))).lower()
+        to_list = getattr(X, "to_pylist", None) or getattr(X, "to_list", None)
+        return to_list() if texts and to_list else from_arrow(X)
+    if not isinstance(X, np.ndarray) and hasattr(X, "__array__") and not hasattr(X, "__len__"):
+        return np.asarray(X)
+    return X
+
+
+def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
+    if all(isinstance(entry, str) for entry in entries):
+        return ("texts" if entries else "numbers"), entries
+    kinds: dict[str, int] = {}  # with the number of the first sequence of that kind
+    found = []
+    for number, entry in enumerate(entries):
+        kind, sequence = _of_entry(entry, f"X, sequence {number}")
+        found.append(sequence)
+        if len(sequence):
+            kinds.setdefault(kind, number)
+    if len(kinds) > 1:
+        (first, _), (second, number), *_ = kinds.items()
+        raise DTypeError(f"X, sequence {number}", expected=f"{first}, as before", got=second)
+    kind = next(iter(kinds), "numbers")
+    if kind != "numbers":
+        empty: Any = np.zeros(0, np.int64) if kind == "ids" else []
+        return kind, [sequence if len(sequence) else empty for sequence in found]
+    width, first = next(((s.shape[1], k) for k, s in enumerate(found) if len(s)), (1, 0))
+    for number, sequence in enumerate(found):
+        if len(sequence) and sequence.shape[1] != width:
+            expected = f"{width} features, as in sequence {first}"
+            raise ShapeError(f"X, sequence {number}", expected=expected, got=sequence.shape[1])
+    return kind, [s if len(s) else np.zeros((0, width), np.float32) for s in found]
+
+
+def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
+    """Return the kind of one sequence, and the sequence."""
+    if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
+        return "tokens", entry
+    if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):
+        hint = None
+        if isinstance(entry, (int, float, np.generic)):
+            hint = "Reshape your data: X.reshape(-1, 1) are sequences of one step, X.reshape(1, -1) is one sequence"
+        raise DTypeError(where, expected="a sequence of the kind of the others", got=shown(entry), hint=hint)
+    try:
+        rows = np.asarray(entry)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(where, expected="rows of one width", got=shown(entry)) from error
+    if rows.dtype.kind in "UT" and rows.ndim == 1:
+        return "tokens", rows.tolist()
+    if rows.dtype.kind == "O":
+        try:
+            rows = rows.astype(np.float64)
+        except (ValueError, TypeError) as error:
+            raise DTypeError(where, expected="numbers", got=shown(entry)) from error
+    if rows.dtype.kind not in "fiub" or rows.ndim not in (1, 2):
+        expected = "numbers of shape (steps,) or (steps, features), or a list of tokens"
+        raise DTypeError(where, expected=expected, got=f"{rows.dtype} of shape {rows.shape}")
+    if rows.ndim == 1 and rows.dtype.kind in "iu":
+        if len(rows) and not 0 <= rows.min() <= rows.max() < 2**31:
+            hint = "integers are ids of tokens; of measurements, pass floating-point numbers"
+            raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=hint)
+        return "ids", rows.astype(np.int64)
+    return "numbers", _float32(rows if rows.ndim == 2 else rows[:, None], where)
+
+
+def _float32(rows: np.ndarray, where: str) -> np.ndarray:
+    if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > np.finfo(np.float32).max:
+        got = "NaN" if np.isnan(rows).any() else "infinity, or a number too large for float32"
+        raise InputError(where, expected="finite numbers", got=got, hint="data.read has rules for missing numbers")
+    return np.ascontiguousarray(rows, np.float32)

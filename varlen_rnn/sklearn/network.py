@@ -1,0 +1,76 @@
+"""The network of the estimators: rows to states, states to numbers of each sequence or row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from varlen_rnn import nn
+from varlen_rnn.cells import registry
+from varlen_rnn.errors import ProgramError, ShapeError, check_list, shown
+from varlen_rnn.nn import functional
+from varlen_rnn.tape.variable import Variable
+
+_LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class Network(nn.Module):
+    """Embedding or standardised rows, a recurrent network, pooling, dropout, and a linear layer.
+
+    Parameters
+    ----------
+    kind : {"ids", "numbers"}
+        What rows are.
+    size : int
+        Ids that there are, or features of a row.
+    num_outputs : int
+    cell : str
+        "rnn", "lstm", "gru", or the name of a cell.
+    pool : list of str
+        What is taken of each sequence's rows, side by side (`nn.SequencePool`); none, and each row has its outputs.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        size: int,
+        num_outputs: int,
+        *,
+        cell: str,
+        embedding_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bidirectional: bool,
+        dropout: float,
+        pool: Sequence[str],
+    ) -> None:
+        self.standardize = nn.Standardize(size) if kind == "numbers" else None
+        self.embedding = nn.Embedding(size, embedding_size, sparse=True) if kind == "ids" else None
+        options: dict[str, Any] = {"num_layers": num_layers, "bidirectional": bidirectional}
+        options["dropout"] = dropout if num_layers > 1 else 0.0
+        self.recurrent = _layer(cell)(size if self.embedding is None else embedding_size, hidden_size, **options)
+        self.pool = check_list(pool, "pool", "a list of kinds of pooling")
+        width = hidden_size * (2 if bidirectional else 1) * max(1, len(self.pool))
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, num_outputs)
+
+    def forward(self, x: Any) -> Variable:
+        """Return the outputs of each sequence, or row."""
+        rows = self.embedding(x) if self.standardize is None else self.standardize(x)
+        y, _ = self.recurrent(rows)
+        if self.pool:
+            parts = [functional.sequence_pool(y, kind) for kind in self.pool]
+            y = functional.concat(parts) if len(parts) > 1 else parts[0]
+        return self.output(self.dropout(y))
+
+
+def _layer(cell: str) -> Any:
+    """Return what makes a recurrent layer of a cell's name."""
+    if isinstance(cell, str) and cell in _LAYERS:
+        return _LAYERS[cell]
+    try:
+        found = registry.find_cell(cell)
+    except (ProgramError, TypeError) as error:
+        expected = f"one of {', '.join(map(repr, _LAYERS))}, or the name of a cell"
+        raise ShapeError("cell", expected=expected, got=shown(cell)) from error
+    return lambda *sizes, **options: nn.Recurrent(found, *sizes, **options)
