@@ -180,9 +180,10 @@ def _of_updates(rng):
     rate, *decays = np.array([0.0, 0.9, 0.999, 1e-8], np.float32)
     moments = np.zeros((), np.int64), np.zeros((4, 4), np.float32), np.zeros((4, 4), np.float32)
     return [
-        update("sgd", (), {}, lambda: updates.sgd(row, gradient, 0.0, weights),
+        update("sgd", (), {"weight_decay": 0.0}, lambda: updates.sgd(row, gradient, 0.0, weights),
                lambda: updates.sgd_cpu(row, gradient, rate, weights)),
-        update("adam", moments, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "lazy": False},
+        update("adam", moments, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "corrected": True, "lazy": False,
+                                 "weight_decay": 0.0, "decoupled": False},
                lambda: updates.adam(row, gradient, 0.0, 0.9, 0.999, 1e-8, first, second, weights),
                lambda: updates.adam_cpu(row, gradient, rate, *decays, first, second, weights)),
     ]  # fmt: skip

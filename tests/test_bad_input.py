@@ -176,7 +176,7 @@ for name in ("SGD", "Momentum", "Adagrad", "Adam"):
     cases(f"{name} lr", lambda v, o=optimizer: o([parameter()], lr=v), [-1, NAN, INF, "a", None, X])
 cases("Momentum", lambda v: vr.optim.Momentum([parameter()], 0.1, momentum=v), [-0.1, NAN, INF, "a", None])
 cases("Adam betas", lambda v: vr.optim.Adam([parameter()], betas=v), [(0.9,), (1, 0.9), (0.9, -1), None, 3, ("a", 0)])
-cases("epsilon", lambda v: vr.optim.Adam([parameter()], epsilon=v), [-1, NAN, "a", None])
+cases("epsilon", lambda v: vr.optim.Adam([parameter()], eps=v), [-1, NAN, "a", None])
 cases(
     "grad",
     with_grad,

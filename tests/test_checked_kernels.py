@@ -33,8 +33,9 @@ def of_the_user(x, offsets):
     return out
 
 
-STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2}
+STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "rmsprop": 2, "adadelta": 2}
 NUMBERS = {"sgd": (0.1,), "momentum": (0.1, 0.9, False), "adagrad": (0.1, 1e-6), "adam": (0.1, 0.9, 0.99, 1e-8)}
+NUMBERS |= {"rmsprop": (0.1, 0.9, 0.5, 1e-8), "adadelta": (0.1, 0.9, 1e-6)}
 # For each kernel, arguments that are wrong.
 WRONG = {
     "pool_sum_cpu": (X, indices(0, 2, FAR), ONES, OUT),

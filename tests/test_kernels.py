@@ -184,6 +184,8 @@ UPDATES = {
     "nesterov": (updates.momentum, oracle.momentum, (0.1, 0.9, True), 1),
     "adagrad": (updates.adagrad, oracle.adagrad, (0.1, 1e-6), 1),
     "adam": (updates.adam, oracle.adam, (0.1, 0.9, 0.999, 1e-8), 2),
+    "rmsprop": (updates.rmsprop, oracle.rmsprop, (0.1, 0.9, 0.5, 1e-8), 2),
+    "adadelta": (updates.adadelta, oracle.adadelta, (0.1, 0.9, 1e-6), 2),
 }
 
 

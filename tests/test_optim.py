@@ -15,8 +15,8 @@ OPTIMIZERS = {
         lambda p: vr.optim.Momentum(p, lr=0.1, nesterov=True),
         lambda *a: oracle.momentum(*a, lr=0.1, nesterov=True),
     ),
-    "adagrad": (lambda p: vr.optim.Adagrad(p, lr=0.1), lambda *a: oracle.adagrad(*a, lr=0.1)),
-    "adam": (lambda p: vr.optim.Adam(p, lr=0.1), lambda *a: oracle.adam(*a, lr=0.1)),
+    "adagrad": (lambda p: vr.optim.Adagrad(p, lr=0.1, epsilon=1e-6), lambda *a: oracle.adagrad(*a, lr=0.1)),
+    "adam": (lambda p: vr.optim.Adam(p, lr=0.1, epsilon=1e-8), lambda *a: oracle.adam(*a, lr=0.1)),
 }
 ROWS = [[4, 1, 4], [0, 4], [2, 1, 2, 2]]  # unsorted, with duplicates
 
@@ -44,7 +44,7 @@ def test_equals_the_oracle_over_several_steps(name, sparse, dtype):
 def test_lazy_adam_moves_only_listed_rows():
     start = np.random.default_rng(0).standard_normal((6, 3))
     parameter, expected, state = vr.nn.Parameter(start), start.copy(), {}
-    optimizer = vr.optim.Adam([parameter], lr=0.1, lazy=True)
+    optimizer = vr.optim.Adam([parameter], lr=0.1, lazy=True, epsilon=1e-8)
     for t, rows in enumerate(ROWS):
         gradient = vr.SelectedRows(rows, np.ones((len(rows), 3)), 6)
         dense = gradient.to_dense()
@@ -106,7 +106,7 @@ def test_clipping_counts_a_parameter_listed_twice_once():
 def test_adam_in_float32_knows_betas_that_float32_does_not(betas):
     """As float32, the last two are 1."""
     parameter, expected, state = vr.nn.Parameter(np.ones(3, np.float32)), np.ones(3), {}
-    optimizer = vr.optim.Adam([parameter], lr=0.1, betas=betas)
+    optimizer = vr.optim.Adam([parameter], lr=0.1, betas=betas, epsilon=1e-8)
     for gradient in np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32):
         parameter.grad = gradient
         optimizer.step()

@@ -55,10 +55,23 @@ X, PLAN = rows(3), vr.sort_by_seq_len([0, 2, 2, 5, 6])
 LR, STEP = vr.LoDTensor(np.array(0.1)), vr.LoDTensor(np.array(0))
 TABLE = {"padding_idx": None, "sparse": False}
 UPDATES = {
-    "sgd": ([], {}),
-    "momentum": ([dense(5, 2)], {"momentum": 0.9, "nesterov": False}),
-    "adagrad": ([dense(5, 2)], {"epsilon": 1e-6}),
-    "adam": ([STEP, dense(5, 2), dense(5, 2)], {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "lazy": True}),
+    "sgd": ([], {"weight_decay": 0.1}),
+    "momentum": ([dense(5, 2)], {"momentum": 0.9, "nesterov": False, "weight_decay": 0.1}),
+    "adagrad": ([dense(5, 2)], {"epsilon": 1e-6, "weight_decay": 0.1}),
+    "adam": (
+        [STEP, dense(5, 2), dense(5, 2)],
+        {
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "epsilon": 1e-8,
+            "corrected": True,
+            "lazy": True,
+            "weight_decay": 0.1,
+            "decoupled": True,
+        },
+    ),
+    "rmsprop": ([dense(5, 2)] * 2, {"alpha": 0.9, "momentum": 0.5, "epsilon": 1e-8, "weight_decay": 0.1}),
+    "adadelta": ([dense(5, 2)] * 2, {"rho": 0.9, "epsilon": 1e-8, "weight_decay": 0.1}),
 }
 # Inputs, or what returns them, and constants of every operator with kernels, by a name that begins with its own.
 CASES = {

@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.cells import registry
 from varlen_rnn.nn import functional as F
+from varlen_rnn.optim import lr_scheduler as schedules
 from varlen_rnn.tape import operator
 
 X = np.zeros((5, 3), np.float32)
@@ -70,6 +71,16 @@ class Steps:
     """What a schedule has."""
 
     step = state_dict = load_state_dict = len
+
+
+def sgd():
+    return vr.optim.SGD(parameters(), 0.1)
+
+
+def two_schedules(given, steps):
+    optimizer = sgd()
+    two = [schedules.StepLR(optimizer, 3), schedules.StepLR(optimizer, 3)]
+    return schedules.SequentialLR(optimizer, two if given is None else given, steps)
 
 
 def epochs_of_one():
@@ -452,8 +463,34 @@ CALLS = {
     "SGD": (vr.optim.SGD, parameters, lambda: 0.1),
     "SGD, entry": (lambda p: vr.optim.SGD([p], 0.1), parameter),
     "Momentum": (vr.optim.Momentum, parameters, lambda: 0.1, lambda: 0.9, bool),
-    "Adagrad": (vr.optim.Adagrad, parameters, lambda: 0.1, lambda: 1e-6),
-    "Adam": (vr.optim.Adam, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, bool),
+    "Adagrad": (vr.optim.Adagrad, parameters, lambda: 0.1, lambda: 1e-6, float, float, lambda: None),
+    "Adam": (vr.optim.Adam, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, float, bool, lambda: None),
+    "AdamW": (vr.optim.AdamW, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, float, bool, lambda: None),
+    "RMSprop": (vr.optim.RMSprop, parameters, lambda: 0.1, lambda: 0.9, lambda: 1e-8, float, float),
+    "Adadelta": (vr.optim.Adadelta, parameters, lambda: 0.1, lambda: 0.9, lambda: 1e-8, float),
+    "add_param_group": (vr.optim.SGD(parameters(), 0.1).add_param_group, lambda: {"params": parameters()}),
+    "param_groups": (vr.optim.SGD(parameters(), 0.1).param_groups[0].__setitem__, lambda: "momentum", lambda: 0.5),
+    "AveragedModel": (vr.optim.AveragedModel, Sum, lambda: 0.5),
+    "state of an average": (
+        vr.optim.AveragedModel(Sum()).load_state_dict, lambda: vr.optim.AveragedModel(Sum()).state_dict(),
+    ),
+    "LambdaLR": (schedules.LambdaLR, sgd, lambda: float),
+    "StepLR": (schedules.StepLR, sgd, lambda: 3, lambda: 0.1),
+    "MultiStepLR": (schedules.MultiStepLR, sgd, lambda: [3], lambda: 0.1),
+    "ExponentialLR": (schedules.ExponentialLR, sgd, lambda: 0.1),
+    "LinearLR": (schedules.LinearLR, sgd, lambda: 0.1, lambda: 1.0, lambda: 5),
+    "CosineAnnealingLR": (schedules.CosineAnnealingLR, sgd, lambda: 5, lambda: 0.1),
+    "OneCycleLR": (schedules.OneCycleLR, sgd, lambda: 0.5, lambda: 5, lambda: 5, lambda: 5, lambda: 0.5, lambda: "cos",
+                   lambda: 5.0, lambda: 5.0),
+    "SequentialLR": (
+        two_schedules, lambda: None, lambda: [3],
+    ),
+    "ReduceLROnPlateau": (
+        schedules.ReduceLROnPlateau, sgd, lambda: "max", lambda: 0.5, lambda: 3, lambda: 0.1, lambda: "abs", lambda: 3,
+        lambda: 0.1, lambda: 0.1,
+    ),
+    "plateau": (schedules.ReduceLROnPlateau(sgd()).step, lambda: 0.5),
+    "state of a schedule": (schedules.StepLR(sgd(), 3).load_state_dict, lambda: {"base_lrs": [0.1], "last_epoch": 3}),
     "Adam, beta": (lambda beta: vr.optim.Adam(parameters(), betas=(beta, 0.9)), lambda: 0.9),
     "lr": (lambda lr: setattr(vr.optim.SGD(parameters(), 0.1), "lr", lr), lambda: 0.1),
     "minimize": (lambda loss: vr.optim.SGD(parameters(), 0.1).minimize(loss), lambda: (parameter() * 2.0).sum()),

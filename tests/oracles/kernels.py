@@ -113,6 +113,21 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
         param[r] -= lr * moment1[r] / (np.sqrt(moment2[r]) + epsilon)
 
 
+def rmsprop(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
+    for g, r in zip(grad, rows, strict=True):
+        square[r] = alpha * square[r] + (1 - alpha) * g**2
+        velocity[r] = mu * velocity[r] + g / (np.sqrt(square[r]) + epsilon)
+        param[r] -= lr * velocity[r]
+
+
+def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
+    for g, r in zip(grad, rows, strict=True):
+        square[r] = rho * square[r] + (1 - rho) * g**2
+        d = g * np.sqrt(delta[r] + epsilon) / np.sqrt(square[r] + epsilon)
+        delta[r] = rho * delta[r] + (1 - rho) * d**2
+        param[r] -= lr * d
+
+
 def product(a, weight, c, transposed, bias, accumulate):
     result = a @ (weight.T if transposed else weight) + (0 if bias is None else bias)
     c[:] = c + result if accumulate else result

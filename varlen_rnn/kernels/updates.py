@@ -261,3 +261,131 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
         launch(adam_cuda, grad.size, beside(rows, param), grad, *scalars, moment1, moment2, param)
     else:
         adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param)
+
+
+@body
+def rmsprop_step(g, lr, alpha, share, mu, epsilon, s, v, p):
+    """Return (s, v, p): s = alpha s + share g^2, v = mu v + g / (sqrt(s) + epsilon), then p - lr v."""
+    s = alpha * s + share * g * g
+    v = mu * v + g / (math.sqrt(s) + epsilon)
+    return s, v, p - lr * v
+
+
+@cpu_kernel
+def rmsprop_cpu(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
+    """`square, velocity, param = rmsprop_step(...)` at the listed rows.  No bounds are checked."""
+    number = param.dtype.type
+    share = number(1 - alpha)
+    lr, alpha, mu, epsilon = number(lr), number(alpha), number(mu), number(epsilon)
+    for k in range(grad.shape[0]):
+        row = rows[k]
+        for j in range(grad.shape[1]):
+            s, v, p = rmsprop_step(
+                grad[k, j], lr, alpha, share, mu, epsilon, square[row, j], velocity[row, j], param[row, j]
+            )
+            square[row, j], velocity[row, j], param[row, j] = s, v, p
+
+
+@cuda_kernel
+def rmsprop_cuda(rows, grad, lr, alpha, share, mu, epsilon, square, velocity, param):
+    """Twin of `rmsprop_cpu`, but for the share, 1 - alpha, which comes typed; one thread per element of `grad`."""
+    i = cuda.grid(1)
+    if i < grad.size:
+        k, j = i // grad.shape[1], i % grad.shape[1]
+        row = rows[k]
+        s, v, p = rmsprop_step(
+            grad[k, j], lr, alpha, share, mu, epsilon, square[row, j], velocity[row, j], param[row, j]
+        )
+        square[row, j], velocity[row, j], param[row, j] = s, v, p
+
+
+def rmsprop(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
+    """Update in place, at the listed rows: v = mu v + g / (sqrt(s) + epsilon), p -= lr v.
+
+    s = alpha s + (1 - alpha) g^2 before.  No bounds are checked.
+
+    Parameters
+    ----------
+    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    grad : (n, features) C-contiguous, float32 or float64
+    lr, alpha, mu, epsilon : float
+        Learning rate; decay of the squares; momentum; what keeps the quotient finite.
+    square, velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s, v, param = np.zeros((2, 1)), np.zeros((2, 1)), np.ones((2, 1))
+    >>> rmsprop(np.array([1]), np.array([[2.0]]), 0.5, 0.75, 0.5, 0.0, s, v, param)
+    >>> s.ravel(), v.ravel(), param.ravel()
+    (array([0., 1.]), array([0., 2.]), array([1., 0.]))
+
+    Source: Tieleman and Hinton (2012), in the form of `torch.optim.RMSprop`.
+    """
+    if on_device(param):
+        scalars = _typed(param, lr, alpha, 1 - alpha, mu, epsilon)
+        launch(rmsprop_cuda, grad.size, beside(rows, param), grad, *scalars, square, velocity, param)
+    else:
+        rmsprop_cpu(rows, grad, lr, alpha, mu, epsilon, square, velocity, param)
+
+
+@body
+def adadelta_step(g, lr, rho, share, epsilon, s, a, p):
+    """Return (s, a, p): s = rho s + share g^2, d = g sqrt(a + e) / sqrt(s + e), a = rho a + share d^2, p - lr d."""
+    s = rho * s + share * g * g
+    d = math.sqrt(a + epsilon) / math.sqrt(s + epsilon) * g
+    return s, rho * a + share * d * d, p - lr * d
+
+
+@cpu_kernel
+def adadelta_cpu(rows, grad, lr, rho, epsilon, square, delta, param):
+    """`square, delta, param = adadelta_step(...)` at the listed rows.  No bounds are checked."""
+    number = param.dtype.type
+    share = number(1 - rho)
+    lr, rho, epsilon = number(lr), number(rho), number(epsilon)
+    for k in range(grad.shape[0]):
+        row = rows[k]
+        for j in range(grad.shape[1]):
+            s, a, p = adadelta_step(grad[k, j], lr, rho, share, epsilon, square[row, j], delta[row, j], param[row, j])
+            square[row, j], delta[row, j], param[row, j] = s, a, p
+
+
+@cuda_kernel
+def adadelta_cuda(rows, grad, lr, rho, share, epsilon, square, delta, param):
+    """Twin of `adadelta_cpu`, but for the share, 1 - rho, which comes typed; one thread per element of `grad`."""
+    i = cuda.grid(1)
+    if i < grad.size:
+        k, j = i // grad.shape[1], i % grad.shape[1]
+        row = rows[k]
+        s, a, p = adadelta_step(grad[k, j], lr, rho, share, epsilon, square[row, j], delta[row, j], param[row, j])
+        square[row, j], delta[row, j], param[row, j] = s, a, p
+
+
+def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
+    """Update in place, at the listed rows: d = g sqrt(a + epsilon) / sqrt(s + epsilon), p -= lr d.
+
+    s = rho s + (1 - rho) g^2 before, and a = rho a + (1 - rho) d^2 after.  No bounds are checked.
+
+    Parameters
+    ----------
+    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    grad : (n, features) C-contiguous, float32 or float64
+    lr, rho, epsilon : float
+        Learning rate; decay of the squares; what keeps the quotient finite, more than 0.
+    square, delta, param : (height, features) C-contiguous, the data type of `grad`; changed
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s, a, param = np.zeros((2, 1)), np.ones((2, 1)), np.ones((2, 1))
+    >>> adadelta(np.array([1]), np.array([[2.0]]), 0.5, 0.75, 0.0, s, a, param)
+    >>> s.ravel(), a.ravel(), param.ravel()
+    (array([0., 1.]), array([1.  , 1.75]), array([1., 0.]))
+
+    Source: Zeiler (2012), in the form of `torch.optim.Adadelta`.
+    """
+    if on_device(param):
+        scalars = _typed(param, lr, rho, 1 - rho, epsilon)
+        launch(adadelta_cuda, grad.size, beside(rows, param), grad, *scalars, square, delta, param)
+    else:
+        adadelta_cpu(rows, grad, lr, rho, epsilon, square, delta, param)

@@ -49,7 +49,7 @@ class Standardize(Module):
         self.scale = Parameter(np.ones(self.features, check_dtype(dtype)))
         self.mean.requires_grad = self.scale.requires_grad = False
 
-    def fit(self, sequences: Rows | Iterable[Rows]) -> Standardize:
+    def fit(self, sequences: Any) -> Standardize:
         """Take mean and standard deviation of all rows; return the layer.
 
         Parameters

@@ -1,4 +1,4 @@
-"""Optimizers: SGD, Momentum, Adagrad and Adam, each one operator that takes dense and SelectedRows gradients."""
+"""Optimizers, each rule one operator that takes dense and SelectedRows gradients."""
 
 from __future__ import annotations
 
@@ -9,55 +9,87 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ShapeError, check_flag, check_list, check_number, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_list, shown
+from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.modes import recorded
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
 
 class Optimizer:
-    """The base of optimizers: parameters, their states by name, and the learning rate.
+    """The base of optimizers: parameters in groups, their states by name, and the learning rates.
 
     Parameters
     ----------
-    parameters : iterable of Parameters
-        One that is frozen (`requires_grad = False`) is left alone until it is thawed.
-    lr : float
-        Learning rate; the attribute may be set between steps.
+    parameters : iterable of Parameters, or of dicts
+        One that is frozen (`requires_grad = False`) is left alone until it is thawed.  A dict is a group: "params", and
+        options of its own, as `{"params": [...], "lr": 0.1}`; those that it does not name are the optimizer's.
+    **options
+        Of all groups.
+
+    Attributes
+    ----------
+    param_groups : list of ParamGroup
+        A dict of each group's options; `optimizer.param_groups[0]["lr"] = 0.1` takes effect at the next step.
+    parameters : list of Parameters
+        Of all groups.
     """
 
-    op: str
-    state_names: tuple[str, ...] = ()
-
-    def __init__(self, parameters: Iterable[Variable], lr: float, **attrs: Any) -> None:
-        self.parameters = check_list(parameters, "parameters", "a list of Parameters, as module.parameters()")
-        for number, parameter in enumerate(self.parameters):
-            if not _is_leaf(parameter):
-                got = type(parameter).__name__
-                raise DTypeError(f"parameters, entry {number}", expected="a Parameter", got=got)
-            flags = parameter.value.data.flags
-            if not (flags.c_contiguous and flags.writeable):
-                expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
-                got = "one that is read-only, or not C-contiguous"
-                raise ShapeError(f"parameters, entry {number}", expected=expected, got=got, hint=hint)
+    def __init__(self, parameters: Iterable[Any], **options: Any) -> None:
+        self.defaults = checked_options(options)
+        self.param_groups: list[ParamGroup] = []
+        self.parameters: list[Variable] = []
+        self._states: list[list[Variable] | None] = []
+        entries = check_list(parameters, "parameters", "a list of Parameters, as module.parameters()")
+        groups = entries if entries and isinstance(entries[0], Mapping) else [{"params": entries}]
+        for group in groups:
+            self.add_param_group(group)
         if not self.parameters:
             raise ShapeError("parameters", expected="at least one Parameter", got="none")
-        if len(set(self.parameters)) < len(self.parameters):
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add parameters, with options of their own.
+
+        Parameters
+        ----------
+        group : dict
+            "params", and any of the optimizer's options.
+        """
+        where = f"parameters, group {len(self.param_groups)}, " if self.param_groups else ""
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise DTypeError(f"{where}parameters", expected="dicts with 'params'", got=shown(group))
+        own = {name: value for name, value in group.items() if name != "params"}
+        unknown = [name for name in own if name not in self.defaults]
+        if unknown:
+            expected = f"options among {list(self.defaults)}"
+            raise InputError(f"{where}parameters", expected=expected, got=shown(unknown[0]))
+        options = self.defaults | checked_options(own, where)
+        params = [group["params"]] if isinstance(group["params"], Variable) else group["params"]
+        params = check_list(params, "parameters", "a list of Parameters, as module.parameters()")
+        for number, parameter in enumerate(params, len(self.parameters)):
+            _check_parameter(parameter, f"parameters, entry {number}")
+        together = [*self.parameters, *params]
+        if len(set(together)) < len(together):
             hint = "it would be updated twice per step"
             raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
-        self._lr = Variable(np.zeros((), np.float64), name="learning_rate", persistable=True)
-        self.lr = lr
-        self.attrs = attrs
-        self._states: list[list[Variable] | None] = [None] * len(self.parameters)
+        self.param_groups.append(ParamGroup(params, options))
+        self.parameters = together
+        self._states += [None] * len(params)
 
     @property
     def lr(self) -> float:
-        """The learning rate; a program that this optimizer recorded reads it at every run."""
-        return self._lr.item()
+        """The learning rate, of the first group; set, of all groups.  Programs recorded before read it at every run."""
+        return self.param_groups[0]["lr"]
 
     @lr.setter
     def lr(self, lr: float) -> None:
-        self._lr.value.data[...] = _check_positive("lr", lr)
+        lr = check_positive("lr", lr)
+        for group in self.param_groups:
+            group["lr"] = lr
+
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        """Return a group's operator, the names of its states, and its constants."""
+        raise NotImplementedError
 
     def minimize(self, loss: Variable) -> None:
         """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it.
@@ -79,37 +111,56 @@ class Optimizer:
         InputError
             A gradient of the wrong kind, shape or data type; an array that cannot be updated in place.
         """
-        all_states, groups = list(self._states), {}
-        for number, parameter in enumerate(self.parameters):
-            target = recorded(parameter)
-            if target.grad is None or not parameter.requires_grad:
-                continue
-            states = all_states[number]
-            if states is None:
-                states = all_states[number] = self._initial_states(parameter)
-            if target is not parameter:  # a program's variables have names
-                for name, state in zip(self.state_names, states, strict=True):
-                    state.name = f"{target.name}.{name}"
-            groups[f"parameters, entry {number}"] = target, target.grad, self._lr, *states
-        update = prepared(self.op, groups, **self.attrs)
+        all_states, updates, first = list(self._states), [], 0
+        for group in self.param_groups:
+            op, names, constants = self._rule(group)
+            entries = {}
+            for number, parameter in enumerate(group.params, first):
+                target = recorded(parameter)
+                if target.grad is None or not parameter.requires_grad:
+                    continue
+                states = all_states[number]
+                if states is None or len(states) != len(names):
+                    states = all_states[number] = self._initial_states(parameter, names)
+                if target is not parameter:  # a program's variables have names
+                    for name, state in zip(names, states, strict=True):
+                        state.name = f"{target.name}.{name}"
+                entries[f"parameters, entry {number}"] = target, target.grad, group.rate, *states
+            first += len(group.params)
+            updates.append(prepared(op, entries, **constants))
         self._states = all_states
-        update()
+        for update in updates:
+            update()
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
         for parameter in self.parameters:
             recorded(parameter).grad = None
 
-    def _initial_states(self, parameter: Variable) -> list[Variable]:
-        return [Variable(np.zeros_like(parameter.value.data), persistable=True) for _ in self.state_names]
+    def _initial_states(self, parameter: Variable, names: tuple[str, ...]) -> list[Variable]:
+        return [Variable(self._initial(name, parameter), persistable=True) for name in names]
+
+    def _initial(self, name: str, parameter: Variable) -> np.ndarray:
+        """Return what a state begins with."""
+        return np.zeros((), np.int64) if name == "step" else np.zeros_like(parameter.value.data)
+
+    def _names(self) -> list[tuple[str, ...]]:
+        """Return the names of each parameter's states."""
+        return [self._rule(group)[1] for group in self.param_groups for _ in group.params]
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return the learning rate and copies of the states, by the parameter's number and the state's name."""
-        state = {"lr": np.asarray(self.lr, np.float64)}
-        for number, states in enumerate(self._states):
-            for name, value in zip(self.state_names, states or (), strict=states is not None):
+        """Return learning rates and copies of the states, by the parameter's number and the state's name.
+
+        The rate of the first group is called "lr", those of others "lr.1" and so on.
+        """
+        state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
+        for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
+            for name, value in zip(names, states or (), strict=states is not None):
                 state[f"{number}.{name}"] = value.value.data.copy()
         return state
+
+    def _rates(self) -> list[tuple[str, ParamGroup]]:
+        return [(f"lr.{number}" if number else "lr", group) for number, group in enumerate(self.param_groups)]
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed.
@@ -120,39 +171,51 @@ class Optimizer:
             A state that is missing or unexpected, or of the wrong shape or data type.
         """
         rest = state_arrays(state, "optimizer state")
-        if "lr" not in rest or rest["lr"].shape != () or rest["lr"].dtype.kind != "f":
-            raise CheckpointError("optimizer state", expected="'lr', a number", got=sorted(rest)[:8])
-        lr = float(rest.pop("lr"))
-        if not 0 <= lr < np.inf:
-            raise CheckpointError("optimizer state, 'lr'", expected="finite and at least 0", got=lr)
-        loaded = [self._load(number, parameter, rest) for number, parameter in enumerate(self.parameters)]
+        rates = [_rate_of(rest, name) for name, _ in self._rates()]
+        pairs = zip(self.parameters, self._names(), strict=True)
+        loaded = [self._load(number, parameter, names, rest) for number, (parameter, names) in enumerate(pairs)]
         if rest:
             raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
-        self.lr = lr
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
         for number, (states, values) in enumerate(zip(self._states, loaded, strict=True)):
             if states is None:
                 self._states[number] = values
                 continue
             # In place, for a program that was recorded holds the states themselves.
-            for state, value in zip(states, values or self._initial_states(self.parameters[number]), strict=True):
+            fresh = values or self._initial_states(self.parameters[number], self._names()[number])
+            for state, value in zip(states, fresh, strict=True):
                 state.value.data[...] = value.value.data
 
-    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
-        names = [f"{number}.{name}" for name in self.state_names]
-        if not any(name in rest for name in names):
+    def _load(
+        self, number: int, parameter: Variable, names: tuple[str, ...], rest: dict[str, np.ndarray]
+    ) -> list[Variable] | None:
+        if not any(f"{number}.{name}" in rest for name in names):
             return None
         values = []
-        for name, initial in zip(names, self._initial_states(parameter), strict=True):
-            value = rest.pop(name, None)
+        for name, initial in zip(names, self._initial_states(parameter, names), strict=True):
+            where, value = f"state '{number}.{name}'", rest.pop(f"{number}.{name}", None)
             if value is None or value.shape != initial.shape or value.dtype != initial.dtype:
                 got = None if value is None else f"{value.shape} {value.dtype}"
-                raise CheckpointError(f"state {name!r}", expected=f"{initial.shape} {initial.dtype}", got=got)
+                raise CheckpointError(where, expected=f"{initial.shape} {initial.dtype}", got=got)
+            if name == "step" and not 0 <= int(value) < np.iinfo(np.int64).max:
+                raise CheckpointError(where, expected="at least 0, and less than 2**63 - 1", got=int(value))
             values.append(Variable(np.array(value, order="C"), persistable=True))
         return values
 
 
 class SGD(Optimizer):
-    """`p -= lr g`; a sparse gradient touches only its rows.
+    """`p -= lr g`, or with momentum `v = momentum v + g; p -= lr v`; without it, of a sparse gradient only its rows.
+
+    Parameters
+    ----------
+    parameters, lr
+    momentum : float
+        With it, all rows move, as `Momentum` has it.
+    weight_decay : float
+        Times the parameter is added to the gradient, of the rows that are touched.
+    nesterov : bool
+        Whether `p -= lr (g + momentum v)`.
 
     Examples
     --------
@@ -161,16 +224,26 @@ class SGD(Optimizer):
     >>> SGD([p], lr=0.25).step(); p.data
     array([0.5])
 
-    Source: PaddlePaddle Fluid, operator `sgd`.
+    Source: PaddlePaddle Fluid, operator `sgd`; `torch.optim.SGD`, without dampening.
     """
 
-    op = "sgd"
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
-    def __init__(self, parameters: Iterable[Variable], lr: float) -> None:
-        super().__init__(parameters, lr)
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        if not group["momentum"]:
+            return "sgd", (), {"weight_decay": group["weight_decay"]}
+        return "momentum", ("velocity",), {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
 
 
-class Momentum(Optimizer):
+class Momentum(SGD):
     """`v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`; all rows move.
 
     Examples
@@ -183,18 +256,34 @@ class Momentum(Optimizer):
     Source: Polyak (1964), Nesterov (1983), in the form of PaddlePaddle Fluid's operator `momentum`.
     """
 
-    op = "momentum"
-    state_names = ("velocity",)
-
     def __init__(
-        self, parameters: Iterable[Variable], lr: float, momentum: float = 0.9, nesterov: bool = False
+        self,
+        parameters: Iterable[Any],
+        lr: float,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
     ) -> None:
-        momentum = _check_positive("momentum", momentum)
-        super().__init__(parameters, lr, momentum=momentum, nesterov=check_flag(nesterov, "nesterov"))
+        super().__init__(parameters, lr, momentum, weight_decay, nesterov)
+
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        return "momentum", ("velocity",), {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
 
 
 class Adagrad(Optimizer):
-    """`m += g^2; p -= lr g / (sqrt(m) + epsilon)`; a sparse gradient touches only its rows, merged first.
+    """`m += g^2; p -= lr g / (sqrt(m) + eps)`; a sparse gradient touches only its rows, merged first.
+
+    Parameters
+    ----------
+    parameters, lr
+    eps : float
+        What keeps the quotient finite.
+    weight_decay : float
+        Times the parameter is added to the gradient, of the rows that are touched.
+    initial_accumulator_value : float
+        What `m` begins with.
+    epsilon : float, optional
+        Fluid's name of `eps`, where its default is 1e-6.
 
     Examples
     --------
@@ -203,31 +292,48 @@ class Adagrad(Optimizer):
     >>> Adagrad([p], lr=0.25).step(); p.data.round(4)
     array([0.75])
 
-    Source: Duchi, Hazan and Singer (2011), in the form of PaddlePaddle Fluid's operator `adagrad`.
+    Source: Duchi, Hazan and Singer (2011), in the form of Fluid's operator `adagrad` and of `torch.optim.Adagrad`.
     """
 
-    op = "adagrad"
-    state_names = ("moment",)
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        epsilon: float | None = None,
+    ) -> None:
+        self._start = check_positive("initial_accumulator_value", initial_accumulator_value)
+        super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, epsilon=epsilon)
 
-    def __init__(self, parameters: Iterable[Variable], lr: float = 1e-2, epsilon: float = 1e-6) -> None:
-        super().__init__(parameters, lr, epsilon=_check_positive("epsilon", epsilon))
+    def _initial(self, name: str, parameter: Variable) -> np.ndarray:
+        return np.full_like(parameter.value.data, self._start)
+
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        epsilon = group["eps"] if group["epsilon"] is None else group["epsilon"]
+        return "adagrad", ("moment",), {"epsilon": epsilon, "weight_decay": group["weight_decay"]}
 
 
 class Adam(Optimizer):
     """Adaptive moments, corrected for their start at zero.
 
     `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-    p -= lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + epsilon)`
+    p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)`
 
     Parameters
     ----------
-    parameters : iterable of Parameters
+    parameters : iterable of Parameters, or of dicts
     lr : float
     betas : pair of float
-    epsilon : float
-        Added to the uncorrected root, as in the paper's section 2 and in Fluid.
+    eps : float
+        Added to the corrected root, as PyTorch does.
+    weight_decay : float
+        Times the parameter is added to the gradient, of the rows that are touched.
     lazy : bool
         Whether a sparse gradient moves only its rows; otherwise moments decay and parameters move in all rows.
+    epsilon : float, optional
+        In place of `eps`: added to the uncorrected root, as in the paper's section 2 and in Fluid, where it is 1e-8.
 
     Examples
     --------
@@ -236,46 +342,149 @@ class Adam(Optimizer):
     >>> Adam([p], lr=0.25).step(); p.data.round(4)
     array([0.75])
 
-    Source: Kingma and Ba (2015), in the form of PaddlePaddle Fluid's operator `adam`.
+    Source: Kingma and Ba (2015), in the form of `torch.optim.Adam`; with `epsilon`, of Fluid's operator `adam`.
     """
 
-    op = "adam"
-    state_names = ("step", "moment1", "moment2")
+    _decoupled = False
 
     def __init__(
         self,
-        parameters: Iterable[Variable],
+        parameters: Iterable[Any],
         lr: float = 1e-3,
         betas: tuple[float, float] | list[float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
         lazy: bool = False,
+        epsilon: float | None = None,
     ) -> None:
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ShapeError("betas", expected="a pair of numbers", got=shown(betas))
-        beta1, beta2 = (_check_fraction("betas", beta) for beta in betas)
-        epsilon, lazy = _check_positive("epsilon", epsilon), check_flag(lazy, "lazy")
-        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, epsilon=epsilon, lazy=lazy)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "lazy": lazy}
+        super().__init__(parameters, **options, epsilon=epsilon)
 
-    def _initial_states(self, parameter: Variable) -> list[Variable]:
-        return [Variable(np.zeros((), np.int64), persistable=True), *super()._initial_states(parameter)[1:]]
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        beta1, beta2 = group["betas"]
+        of_fluid = group["epsilon"] is not None
+        constants = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": group["epsilon"] if of_fluid else group["eps"],
+            "corrected": not of_fluid,
+            "lazy": group["lazy"],
+            "weight_decay": group["weight_decay"],
+            "decoupled": self._decoupled,
+        }
+        return "adam", ("step", "moment1", "moment2"), constants
 
-    def _load(self, number: int, parameter: Variable, rest: dict[str, np.ndarray]) -> list[Variable] | None:
-        values = super()._load(number, parameter, rest)
-        if values is not None and not 0 <= (step := values[0].item()) < np.iinfo(np.int64).max:
-            raise CheckpointError(f"state '{number}.step'", expected="at least 0, and less than 2**63 - 1", got=step)
-        return values
+
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradient: `p -= lr weight_decay p` before the update.
+
+    Of a sparse gradient with `lazy`, only the rows that are listed decay.  Parameters are those of `Adam`.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([0.0])
+    >>> AdamW([p], lr=0.5, weight_decay=0.1).step(); p.data
+    array([0.95])
+
+    Source: Loshchilov and Hutter (2019), in the form of `torch.optim.AdamW`.
+    """
+
+    _decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] | list[float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        lazy: bool = False,
+        epsilon: float | None = None,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay, lazy, epsilon)
 
 
-def _is_leaf(parameter: object) -> bool:
-    """Return whether a value is a Variable that an optimizer may update, perhaps when it is thawed."""
-    if not isinstance(parameter, Variable) or parameter.record is not None:
+class RMSprop(Optimizer):
+    """`s = alpha s + (1 - alpha) g^2; b = momentum b + g / (sqrt(s) + eps); p -= lr b`; all rows move.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> RMSprop([p], lr=0.1, alpha=0.75).step(); p.data
+    array([0.8])
+
+    Source: Tieleman and Hinton (2012), in the form of `torch.optim.RMSprop`, without centering.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        constants = {name: group[name] for name in ("alpha", "momentum", "weight_decay")}
+        return "rmsprop", ("square", "velocity"), constants | {"epsilon": group["eps"]}
+
+
+class Adadelta(Optimizer):
+    """Steps in the parameter's own unit: `s = rho s + (1 - rho) g^2; d = sqrt(a + eps) / sqrt(s + eps) g; p -= lr d`.
+
+    Then `a = rho a + (1 - rho) d^2`.  All rows move.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> Adadelta([p], rho=0.75, eps=1.0).step(); p.data.round(4)
+    array([-0.4142])
+
+    Source: Zeiler (2012), in the form of `torch.optim.Adadelta`.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Any],
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
+
+    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+        constants = {"rho": group["rho"], "epsilon": group["eps"], "weight_decay": group["weight_decay"]}
+        return "adadelta", ("square", "delta"), constants
+
+
+def _check_parameter(parameter: object, where: str) -> None:
+    """Raise unless a value is a Variable that an optimizer may update, perhaps when it is thawed."""
+    if not isinstance(parameter, Variable) or not _is_leaf(parameter):
+        raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
+    flags = parameter.value.data.flags
+    if not (flags.c_contiguous and flags.writeable):
+        expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
+        raise ShapeError(where, expected=expected, got="one that is read-only, or not C-contiguous", hint=hint)
+
+
+def _is_leaf(parameter: Variable) -> bool:
+    if parameter.record is not None:
         return False
     return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
 
 
-def _check_positive(name: str, value: float) -> float:
-    return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < np.inf)
-
-
-def _check_fraction(name: str, value: float) -> float:
-    return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)
+def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:
+    """Take a learning rate out of a state, or raise."""
+    if name not in rest or rest[name].shape != () or rest[name].dtype.kind != "f":
+        raise CheckpointError("optimizer state", expected=f"{name!r}, a number", got=sorted(rest)[:8])
+    rate = float(rest.pop(name))
+    if not 0 <= rate < np.inf:
+        raise CheckpointError(f"optimizer state, {name!r}", expected="finite and at least 0", got=rate)
+    return rate

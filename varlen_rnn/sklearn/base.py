@@ -86,6 +86,9 @@ class SequenceEstimator(BaseEstimator):
         self.checkpoints = checkpoints
         self.callbacks = callbacks
 
+    n_iter_: int
+    history_: list[dict[str, float]]
+
     # What subclasses define.
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:

@@ -23,7 +23,9 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
     """Give a constructor that hands `**params` on the signature of both, where scikit-learn looks for parameters."""
 
     def give(init: Any) -> Any:
-        own, inherited = (list(inspect.signature(function).parameters.values()) for function in (init, base.__init__))
+        own, inherited = (
+            list(inspect.signature(function).parameters.values()) for function in (init, vars(base)["__init__"])
+        )
         names = {parameter.name for parameter in inherited}
         more = [parameter for parameter in own[:-1] if parameter.name not in names]
         init.__signature__ = inspect.Signature([*inherited, *more])
@@ -87,8 +89,8 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     class_weight : dict, "balanced" or None
         The weight of each class in the loss.
     early_stopping : bool
-        Whether to hold `validation_fraction` of the sequences back, to end after `n_iter_no_change` epochs without a lower
-        loss of them, and to keep the weights of the best epoch.
+        Whether to hold `validation_fraction` of the sequences back, to end after `n_iter_no_change` epochs without a
+        lower loss of them, and to keep the weights of the best epoch.
     random_state : int, RandomState or None
         An int makes fits equal, bit for bit.
     warm_start : bool
@@ -162,7 +164,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
 class SequenceRegressor(RegressorMixin, SequenceEstimator):
     """Numbers of sequences of unequal length: a recurrent network, trained without padding on the squared error.
 
-    Targets are standardised inside.  Parameters and attributes are those of `SequenceClassifier`, less those of classes.
+    Targets are standardised inside.  Parameters and attributes are those of `SequenceClassifier`, but for classes.
 
     Examples
     --------
@@ -177,7 +179,7 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         targets = self._targets(y, len(lengths))
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         self._scale[self._scale == 0] = 1.0
-        self._flat = np.ndim(y) == 1
+        self._flat = np.asarray(y).ndim == 1
         return targets.shape[1]
 
     def _targets(self, y: Any, number: int) -> np.ndarray:
@@ -223,8 +225,8 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """A class for every step of sequences of unequal length: a recurrent network, trained without padding.
 
-    y is a list of arrays, one label per step.  Parameters and attributes are those of `SequenceClassifier`; classes weigh
-    by steps, and `sample_weight` by sequences.
+    y is a list of arrays, one label per step.  Parameters and attributes are those of `SequenceClassifier`; classes
+    weigh by steps, and `sample_weight` by sequences.
 
     Examples
     --------

@@ -47,9 +47,7 @@ class Inputs:
     vocabulary: tuple[str, ...] = ()
 
     @classmethod
-    def learn(
-        cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None
-    ) -> Inputs:
+    def learn(cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None) -> Inputs:
         """Return what the sequences of a training teach: their kind, features, vocabulary."""
         kind, sequences = as_sequences(X)
         check_choice(tokens, "tokens", "auto", "characters", "words")

@@ -44,7 +44,7 @@ class Network(nn.Module):
         dropout: float,
         pool: Sequence[str],
     ) -> None:
-        self.standardize = nn.Standardize(size) if kind == "numbers" else None
+        self.standardize: Any = nn.Standardize(size) if kind == "numbers" else None
         self.embedding = nn.Embedding(size, embedding_size, sparse=True) if kind == "ids" else None
         options: dict[str, Any] = {"num_layers": num_layers, "bidirectional": bidirectional}
         options["dropout"] = dropout if num_layers > 1 else 0.0
@@ -56,7 +56,7 @@ class Network(nn.Module):
 
     def forward(self, x: Any) -> Variable:
         """Return the outputs of each sequence, or row."""
-        rows = self.embedding(x) if self.standardize is None else self.standardize(x)
+        rows = self.standardize(x) if self.embedding is None else self.embedding(x)
         y, _ = self.recurrent(rows)
         if self.pool:
             parts = [functional.sequence_pool(y, kind) for kind in self.pool]

@@ -1,0 +1,94 @@
+"""Groups of parameters: the options that they share, each checked whenever it is set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.tape.variable import Variable
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return a number of at least 0, or raise an error that names it."""
+    return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < math.inf)
+
+
+def check_fraction(name: str, value: Any) -> float:
+    """Return a number of at least 0 and less than 1, or raise an error that names it."""
+    return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)
+
+
+def _check_betas(name: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ShapeError(name, expected="a pair of numbers", got=shown(value))
+    first, second = (check_fraction(name, beta) for beta in value)
+    return first, second
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "lr": check_positive,
+    "momentum": check_positive,
+    "weight_decay": check_positive,
+    "eps": check_positive,
+    "epsilon": lambda name, value: None if value is None else check_positive(name, value),
+    "alpha": check_fraction,
+    "rho": check_fraction,
+    "betas": _check_betas,
+    "nesterov": lambda name, value: check_flag(value, name),
+    "lazy": lambda name, value: check_flag(value, name),
+}
+
+
+def checked_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return options as an optimizer keeps them, or raise an error that names the wrong one."""
+    return {name: _CHECKS[name](where + name, value) for name, value in options.items()}
+
+
+class ParamGroup(MutableMapping[str, Any]):
+    """Parameters and the options that they share, as a dict: "params", "lr", "weight_decay" and so on.
+
+    An option that is set is that of the next step.  A program that was recorded reads "lr" at every run; the others are
+    constants of its operators.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> from varlen_rnn.optim import SGD
+    >>> group = SGD([Parameter([1.0])], lr=0.5).param_groups[0]
+    >>> group["lr"] = 0.25
+    >>> group["lr"], group["momentum"]
+    (0.25, 0.0)
+    """
+
+    def __init__(self, params: list[Variable], options: dict[str, Any]) -> None:
+        self.params, self._options = params, options
+        self.rate = Variable(np.array(options["lr"], np.float64), name="learning_rate", persistable=True)
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "lr":  # a run of a program may have changed it
+            return self.rate.item()
+        return self.params if name == "params" else self._options[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str) or name not in self._options:
+            hint = "add_param_group adds parameters" if isinstance(name, str) and name == "params" else None
+            raise InputError("param_groups", expected=f"one of {list(self._options)}", got=shown(name), hint=hint)
+        self._options |= checked_options({name: value})
+        if name == "lr":
+            self.rate.value.data[...] = self._options[name]
+
+    def __delitem__(self, name: str) -> None:
+        raise DTypeError("param_groups", expected="options that stay", got=f"del of {shown(name)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["params", *self._options])
+
+    def __len__(self) -> int:
+        return 1 + len(self._options)
+
+    def __repr__(self) -> str:
+        return f"ParamGroup({len(self.params)} parameters, {', '.join(f'{k}={self[k]!r}' for k in self._options)})"

@@ -1,0 +1,440 @@
+"""Schedules: the learning rate of each group as a function of the steps taken.
+
+Names, arguments and numbers are those of `torch.optim.lr_scheduler`.  Rates follow from the rate that the optimizer had
+when the schedule was made, and from the number of steps alone, so a schedule resumes from its `state_dict` exactly.
+A program that was recorded reads the rate at every run.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from varlen_rnn.errors import (
+    CheckpointError,
+    DTypeError,
+    InputError,
+    OutOfRangeError,
+    ShapeError,
+    check_callable,
+    check_choice,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
+from varlen_rnn.optim.groups import check_positive
+from varlen_rnn.optim.optimizers import Optimizer
+
+__all__ = [
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]
+
+
+def _steps(value: int, name: str, minimum: int) -> int:
+    """Return a number of steps: no training takes more than a float64 counts."""
+    return min(check_int(value, name, minimum), 2**53)
+
+
+class LRScheduler:
+    """The base of schedules: `step` moves on after the optimizer's step, or after each epoch; your choice.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+
+    Attributes
+    ----------
+    base_lrs : list of float
+        The rate of each group when the schedule was made.
+    last_epoch : int
+        Steps of the schedule.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
+        self.optimizer = optimizer
+        self.base_lrs = [group["lr"] for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._set()
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step of a group whose rate was `base`; subclasses define it."""
+        raise NotImplementedError
+
+    def rates(self, step: int) -> list[float]:
+        """Return the rate of each group at a step."""
+        return [self.rate(base, step) for base in self.base_lrs]
+
+    def step(self) -> None:
+        """Take the rates of the next step."""
+        self.last_epoch += 1
+        self._set()
+
+    def _set(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.rates(self.last_epoch), strict=False):
+            group["lr"] = rate
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rate of each group as it is."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what changes, as values that JSON can hold."""
+        return {"base_lrs": list(self.base_lrs), "last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; the optimizer's state has the rates.
+
+        Raises
+        ------
+        CheckpointError
+            The state of another schedule.
+        """
+        expected = self.state_dict()
+        if not isinstance(state, Mapping) or state.keys() != expected.keys():
+            raise CheckpointError("state of a schedule", expected=sorted(expected), got=shown(state))
+        for name, value in state.items():
+            numbers, own = (v if isinstance(v, list) else [v] for v in (value, expected[name]))
+            if len(numbers) != len(own) or not all(isinstance(n, (int, float, type(None))) for n in numbers):
+                raise CheckpointError(
+                    f"state of a schedule, {name!r}", expected=f"as {expected[name]}", got=shown(value)
+                )
+        vars(self).update({name: list(value) if isinstance(value, list) else value for name, value in state.items()})
+
+
+class LambdaLR(LRScheduler):
+    """The rate times a function of the step.
+
+    Parameters
+    ----------
+    optimizer
+    lr_lambda : function, or list of one per group
+        Gets the number of steps, returns a factor.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> from varlen_rnn.optim import SGD
+    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> schedule = LambdaLR(optimizer, lambda step: 0.5 ** step)
+    >>> schedule.step(); schedule.step(); optimizer.lr
+    0.25
+    """
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | list[Callable[[int], float]]) -> None:
+        number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
+        functions = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * number
+        if len(functions) != number:
+            raise ShapeError("lr_lambda", expected=f"{number} functions, one per group", got=len(functions))
+        self._factors = [check_callable(function, "lr_lambda") for function in functions]
+        super().__init__(optimizer)
+
+    def rates(self, step: int) -> list[float]:
+        """Return the rate of each group at a step."""
+        return [base * factor(step) for base, factor in zip(self.base_lrs, self._factors, strict=True)]
+
+
+class StepLR(LRScheduler):
+    """The rate times `gamma` after every `step_size` steps."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        self.step_size, self.gamma = _steps(step_size, "step_size", 1), check_positive("gamma", gamma)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step."""
+        return base * self.gamma ** (step // self.step_size)
+
+
+class MultiStepLR(LRScheduler):
+    """The rate times `gamma` at each of some steps; one that is listed twice counts twice."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1) -> None:
+        numbers = [check_int(step, "milestones", 0) for step in check_list(milestones, "milestones")]
+        self._milestones, self.gamma = sorted(numbers), check_positive("gamma", gamma)
+        self.milestones = Counter(numbers)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step."""
+        return base * self.gamma ** bisect.bisect_right(self._milestones, step)
+
+
+class ExponentialLR(LRScheduler):
+    """The rate times `gamma` at every step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = check_positive("gamma", gamma)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step."""
+        return base * self.gamma**step
+
+
+class LinearLR(LRScheduler):
+    """A factor that goes from `start_factor` to `end_factor` in a straight line, in `total_iters` steps: a warm-up.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> from varlen_rnn.optim import SGD
+    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> schedule = LinearLR(optimizer, start_factor=0.5, total_iters=2)
+    >>> rates = [optimizer.lr]
+    >>> for _ in range(3): schedule.step(); rates.append(optimizer.lr)
+    >>> rates
+    [0.5, 0.75, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
+    ) -> None:
+        self.start_factor = check_number(start_factor, "start_factor", "more than 0, at most 1", lambda f: 0 < f <= 1)
+        self.end_factor = check_number(end_factor, "end_factor", "0 to 1", lambda f: 0 <= f <= 1)
+        self.total_iters = _steps(total_iters, "total_iters", 1)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step."""
+        share = min(step, self.total_iters) / self.total_iters
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * share)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """Half a cosine from the rate to `eta_min` in `T_max` steps, and back in as many.
+
+    Source: Loshchilov and Hutter (2017), without restarts.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        self.T_max, self.eta_min = _steps(T_max, "T_max", 1), check_positive("eta_min", eta_min)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        """Return the rate at a step."""
+        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2
+
+
+class OneCycleLR(LRScheduler):
+    """The rate rises to `max_lr`, then falls to almost nothing: one cycle over the whole training, step by step.
+
+    Parameters
+    ----------
+    optimizer
+    max_lr : float, or list of one per group
+    total_steps : int, optional
+        Or `epochs` times `steps_per_epoch`.
+    pct_start : float
+        The share of the steps in which it rises.
+    anneal_strategy : {"cos", "linear"}
+    div_factor : float
+        It begins at `max_lr / div_factor`,
+    final_div_factor : float
+        and ends at that over this.
+
+    Raises
+    ------
+    OutOfRangeError
+        A step beyond the last.
+
+    Source: Smith and Topin (2018), in the form of PyTorch's with `cycle_momentum=False`.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> from varlen_rnn.optim import SGD
+    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> schedule = OneCycleLR(optimizer, 1.0, total_steps=5, pct_start=0.6, anneal_strategy="linear", div_factor=5.0)
+    >>> rates = [optimizer.lr]
+    >>> for _ in range(4): schedule.step(); rates.append(round(optimizer.lr, 3))
+    >>> rates
+    [0.2, 0.6, 1.0, 0.5, 0.0]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: Literal["cos", "linear"] = "cos",
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+    ) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                expected = "total_steps, or epochs and steps_per_epoch"
+                raise InputError("OneCycleLR", expected=expected, got="neither")
+            total_steps = _steps(epochs, "epochs", 1) * _steps(steps_per_epoch, "steps_per_epoch", 1)
+        self.total_steps = _steps(total_steps, "total_steps", 1)
+        self.pct_start = check_number(pct_start, "pct_start", "0 to 1", lambda share: 0 <= share <= 1)
+        self.anneal_strategy = check_choice(anneal_strategy, "anneal_strategy", "cos", "linear")
+        more = "finite and more than 0", lambda number: 0 < number < math.inf
+        self.div_factor = check_number(div_factor, "div_factor", *more)
+        self.final_div_factor = check_number(final_div_factor, "final_div_factor", *more)
+        number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
+        rates = max_lr if isinstance(max_lr, (list, tuple)) else [max_lr] * number
+        if len(rates) != number:
+            raise ShapeError("max_lr", expected=f"{number} rates, one per group", got=len(rates))
+        self._highest = [check_positive("max_lr", rate) for rate in rates]
+        super().__init__(optimizer)
+
+    def rates(self, step: int) -> list[float]:
+        """Return the rate of each group at a step."""
+        if step > self.total_steps:
+            expected = f"at most {self.total_steps}, the steps of the cycle"
+            raise OutOfRangeError("OneCycleLR, step", expected=expected, got=step)
+        top, last = self.pct_start * self.total_steps - 1, self.total_steps - 1
+        rising = step <= top
+        share = step / top if rising and top else (step - top) / (last - top) if last > top else 1.0
+        found = []
+        for highest in self._highest:
+            first = highest / self.div_factor
+            begin, end = (first, highest) if rising else (highest, first / self.final_div_factor)
+            if self.anneal_strategy == "linear":
+                found.append(max(0.0, begin + (end - begin) * share))
+            else:
+                found.append(end + (begin - end) * (1 + math.cos(math.pi * share)) / 2)
+        return found
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after another: at each milestone the next begins at its own step 0.
+
+    Parameters
+    ----------
+    optimizer
+    schedulers : list of LRScheduler
+        Of this optimizer, made before any of them took a step; their rates follow from the rate that it had at first.
+    milestones : list of int
+        One less than the schedules.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: list[LRScheduler], milestones: list[int]) -> None:
+        self._schedulers = check_list(schedulers, "schedulers", "a list of schedules")
+        for number, schedule in enumerate(self._schedulers):
+            if not isinstance(schedule, LRScheduler) or schedule.optimizer is not optimizer:
+                expected = "a schedule of the same optimizer"
+                raise DTypeError(f"schedulers, entry {number}", expected=expected, got=shown(schedule))
+        self._milestones = [check_int(step, "milestones", 1) for step in check_list(milestones, "milestones")]
+        rising = all(a < b for a, b in zip(self._milestones, self._milestones[1:], strict=False))
+        if len(self._schedulers) != len(self._milestones) + 1 or not rising:
+            expected = "rising steps, one less than the schedules"
+            raise ShapeError("milestones", expected=expected, got=shown(milestones))
+        # Each schedule set its own first rate when it was made; the first one's base is the optimizer's own rate.
+        for schedule in self._schedulers:
+            schedule.base_lrs = list(self._schedulers[0].base_lrs)
+        super().__init__(optimizer)
+        self.base_lrs = list(self._schedulers[0].base_lrs)
+
+    def rates(self, step: int) -> list[float]:
+        """Return the rate of each group at a step."""
+        number = bisect.bisect_right(self._milestones, step)
+        return self._schedulers[number].rates(step - (self._milestones[number - 1] if number else 0))
+
+
+class ReduceLROnPlateau:
+    """The rate times `factor` when a number has not improved for more than `patience` steps.
+
+    Parameters
+    ----------
+    optimizer
+    mode : {"min", "max"}
+        Whether less or more is better.
+    factor : float
+        Less than 1.
+    patience : int
+        Steps without improvement that are borne.
+    threshold : float
+    threshold_mode : {"rel", "abs"}
+        An improvement is more than this, times the best or in all.
+    cooldown : int
+        Steps after a reduction that do not count.
+    min_lr : float
+    eps : float
+        A rate that would change by no more stays.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Parameter
+    >>> from varlen_rnn.optim import SGD
+    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> schedule = ReduceLROnPlateau(optimizer, patience=1)
+    >>> for loss in (3.0, 2.0, 2.0, 2.0): schedule.step(loss)
+    >>> optimizer.lr
+    0.1
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: Literal["min", "max"] = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: Literal["rel", "abs"] = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
+        self.optimizer = optimizer
+        self.mode = check_choice(mode, "mode", "min", "max")
+        self.factor = check_number(factor, "factor", "at least 0 and less than 1", lambda number: 0 <= number < 1)
+        self.patience, self.cooldown = _steps(patience, "patience", 0), _steps(cooldown, "cooldown", 0)
+        self.threshold = check_positive("threshold", threshold)
+        self.threshold_mode = check_choice(threshold_mode, "threshold_mode", "rel", "abs")
+        self.min_lr, self.eps = check_positive("min_lr", min_lr), check_positive("eps", eps)
+        self.best: float | None = None
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+
+    def step(self, metrics: float) -> None:
+        """Compare a number with the best."""
+        value = check_number(metrics, "metrics", "any", lambda number: True)
+        self.last_epoch += 1
+        if self._is_better(value):
+            self.best, self.num_bad_epochs = value, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            for group in self.optimizer.param_groups:
+                rate = max(group["lr"] * self.factor, self.min_lr)
+                if group["lr"] - rate > self.eps:
+                    group["lr"] = rate
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _is_better(self, value: float) -> bool:
+        if self.best is None:
+            return not math.isnan(value)
+        sign = 1 if self.mode == "max" else -1
+        if self.threshold_mode == "rel":
+            return sign * value > sign * self.best * (1 + sign * self.threshold)
+        return sign * value > sign * self.best + self.threshold
+
+    get_last_lr = LRScheduler.get_last_lr
+    load_state_dict = LRScheduler.load_state_dict
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what changes, as values that JSON can hold."""
+        return {name: getattr(self, name) for name in ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")}
