@@ -278,7 +278,8 @@ def test_jsonl_reads_each_kind_of_sequence(tmp_path):
         ('{"text": [NaN], "label": 1}', InputError, "line 1, field 'text': expected finite"),
         ('{"text": [1e39], "label": 1}', InputError, "line 1, field 'text': expected finite"),
         (f'{{"text": [1{"0" * 400}], "label": 1}}', InputError, "line 1, field 'text': expected finite"),
-        ('{"text": "a", "label": 1.5}', DTypeError, "line 1, field 'label': expected a string or an integer"),
+        ('{"text": "a", "label": null}', DTypeError, "line 1, field 'label': expected a string or an integer"),
+        ('{"text": "a", "label": 1.5}\n{"text": "a", "label": "b"}', DTypeError, "line 1, field 'label': expected a"),
         ('{"text": "a", "label": 1}\n{"text": "a", "label": "1"}', DTypeError, "line 2, field 'label': expected type"),
     ],
 )

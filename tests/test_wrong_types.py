@@ -31,6 +31,8 @@ class Unprintable:
         raise RuntimeError
 
 
+READ = ["format", "sequence", "label", "id", "time", "features", "wide", "tokens", "delimiter", "missing"]
+READ += ["label_kind", "classes"]
 WRONG = {
     "None": lambda: None, "a text": lambda: "a", "texts": lambda: ["a", "b"], "a dict": lambda: {"a": 1},
     "objects": lambda: np.array([object()]), "a generator": lambda: (number for number in [1]), "-1": lambda: -1,
@@ -534,6 +536,15 @@ CALLS = {
     "read_jsonl": (vr.data.read_jsonl, lambda: saved('{"text":"a","label":"b"}', Path.write_text)),
     "read_jsonl, fields": (
         in_a_file("a.jsonl", '{"text":"a","label":"b"}', vr.data.read_jsonl), lambda: "text", lambda: "label",
+    ),
+    "read": (
+        lambda path, *given: vr.data.read(path, **dict(zip(READ, given, strict=True))),
+        lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
+        lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
+        lambda: ["u"],
+    ),
+    "split, groups": (
+        vr.data.from_texts(["a", "b"], [0, 1]).split, lambda: 0.5, lambda: 0, lambda: False, lambda: [0, 1],
     ),
     "read_csv": (vr.data.read_csv, lambda: saved("text,label\na,b", Path.write_text)),
     "read_csv, fields": (in_a_file("a.csv", "text,label\na,b", vr.data.read_csv), lambda: "text", lambda: "label"),

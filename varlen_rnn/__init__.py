@@ -170,6 +170,7 @@ if TYPE_CHECKING:  # type checkers know no functions with attributes
             self.documentation_sentences = _data.documentation_sentences
             self.standard_library_functions = _data.standard_library_functions
             self.unicode_names = _data.unicode_names
+            self.read = _data.read
 
     data = _Data()
 else:

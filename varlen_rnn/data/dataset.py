@@ -15,6 +15,7 @@ from varlen_rnn.errors import (
     InputError,
     ShapeError,
     check_choice,
+    check_flag,
     check_int,
     check_list,
     check_number,
@@ -34,7 +35,9 @@ class Dataset:
     sequences : list of array
         Token ids, int64 of shape `(tokens,)`; of measurements the rows, float32 of shape `(rows, features)`.
     labels : array, list or None
-        int64, shape `(num_sequences,)`: indices into `classes`; of labels of rows, a list of arrays, one per sequence.
+        int64, shape `(num_sequences,)`: indices into `classes`; or float32, `(num_sequences,)` or `(num_sequences,
+        targets)`: numbers, or, where there are classes, 1 for each that a sequence has; of labels of rows, a list of
+        arrays, one per sequence.
     vocabulary : list of str
         The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
     classes : list of str
@@ -78,6 +81,26 @@ class Dataset:
     def lengths(self) -> np.ndarray:
         """The length of each sequence, int64, shape `(num_sequences,)`."""
         return np.fromiter(map(len, self.sequences), np.int64, len(self))
+
+    @property
+    def label_kind(self) -> str | None:
+        """What the labels are: "classes", "numbers", "several classes", "classes of rows", "numbers of rows", or None.
+
+        Examples
+        --------
+        >>> Dataset("one", [np.array([1])], np.array([0.5]), ["<unk>", "a"], []).label_kind
+        'numbers'
+        """
+        if self.labels is None:
+            return None
+        of_rows = any(np.ndim(label) for label in self.labels) if isinstance(self.labels, list) else False
+        kind = np.asarray(self.labels[0]).dtype.kind if len(self.labels) else "i"
+        if of_rows:
+            kind = next((np.asarray(label).dtype.kind for label in self.labels if np.size(label)), "i")
+            return "numbers of rows" if kind == "f" else "classes of rows"
+        if np.ndim(self.labels) == 2 and self.classes:
+            return "several classes"
+        return "numbers" if kind == "f" else "classes"
 
     def encode(self, text: str | Iterable[str]) -> np.ndarray:
         """Return the ids of a text, or of a list of tokens: int64, shape `(tokens,)`; 0 for unknown tokens.
@@ -135,7 +158,9 @@ class Dataset:
         sequences = [self.sequences[index] for index in indices]
         return dataclasses.replace(self, name=self.name if name is None else name, sequences=sequences, labels=labels)
 
-    def split(self, test_fraction: float = 0.1, seed: int = 0) -> tuple[Dataset, Dataset]:
+    def split(
+        self, test_fraction: float = 0.1, seed: int = 0, stratify: bool = False, groups: ArrayLike | None = None
+    ) -> tuple[Dataset, Dataset]:
         """Return a training and a test set, both in random order; every sequence is in exactly one of them.
 
         Parameters
@@ -144,6 +169,11 @@ class Dataset:
             Share of the sequences in the test set, 0 to 1.
         seed : int
             The same seed gives the same split.
+        stratify : bool
+            Whether both have the same share of each class, as nearly as can be; a class of two sequences or more has
+            one in each.
+        groups : array, shape `(num_sequences,)`, optional
+            Sequences of one group, such as those of one person, stay together; the test set has about its share.
 
         Examples
         --------
@@ -154,8 +184,44 @@ class Dataset:
         """
         test_fraction = check_number(test_fraction, "test_fraction", "0 to 1", lambda share: 0 <= share <= 1)
         order = np.random.default_rng(check_int(seed, "seed", 0)).permutation(len(self))
-        held = round(len(self) * test_fraction)
-        return self.take(order[held:], f"{self.name}, train"), self.take(order[:held], f"{self.name}, test")
+        stratify = check_flag(stratify, "stratify")
+        if groups is not None and stratify:
+            raise InputError("split", expected="stratify or groups", got="both")
+        if stratify:
+            held = self._of_each_class(order, test_fraction)
+        elif groups is not None:
+            held = self._of_groups(order, test_fraction, groups)
+        else:
+            held = np.arange(len(self)) < round(len(self) * test_fraction)
+        return self.take(order[~held], f"{self.name}, train"), self.take(order[held], f"{self.name}, test")
+
+    def _of_each_class(self, order: np.ndarray, share: float) -> np.ndarray:
+        """Return which places of an order are held back: of each class its share."""
+        if self.label_kind != "classes":
+            raise InputError("split, stratify", expected="labels that are classes", got=str(self.label_kind))
+        labels, held = np.asarray(self.labels)[order], np.zeros(len(self), bool)
+        for name in np.unique(labels):
+            places = np.flatnonzero(labels == name)
+            number = round(len(places) * share)
+            if 0 < share < 1 and len(places) > 1:
+                number = min(max(number, 1), len(places) - 1)
+            held[places[:number]] = True
+        return held
+
+    def _of_groups(self, order: np.ndarray, share: float, groups: ArrayLike) -> np.ndarray:
+        """Return which places of an order are held back: groups in the order of their first one, until it is enough."""
+        try:
+            given = np.asarray(groups)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ShapeError("split, groups", expected="an array", got=shown(groups)) from error
+        if given.dtype.kind == "O":
+            raise DTypeError("split, groups", expected="numbers or texts", got=shown(groups))
+        if given.shape != (len(self),):
+            raise ShapeError("split, groups", expected=f"shape ({len(self)},)", got=f"shape {given.shape}")
+        _, first, group, sizes = np.unique(given[order], return_index=True, return_inverse=True, return_counts=True)
+        by_place = np.argsort(first)
+        before = np.cumsum(sizes[by_place]) - sizes[by_place]
+        return np.isin(group, by_place[before < round(len(self) * share)])
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -168,7 +234,10 @@ class Dataset:
             parts[0] += f" of {lengths.min()} to {lengths.max()} {unit}s, median {np.median(lengths):g}"
         if self.vocabulary:
             parts.append(f"vocabulary of {len(self.vocabulary)}")
-        parts.append("no labels" if self.labels is None else f"{len(self.classes)} classes")
+        if self.labels is None:
+            parts.append("no labels")
+        else:
+            parts.append(f"{len(self.classes)} classes" if self.classes else "labels that are numbers")
         return "; ".join(parts)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.labels import typed
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.vocabulary import TOKENS
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
@@ -34,6 +35,7 @@ def from_texts(
     tokens: Tokens = "characters",
     min_count: int = 1,
     max_vocabulary: int | None = None,
+    label_kind: str | None = None,
     name: str = "texts",
 ) -> Dataset:
     """Return the data set of texts.
@@ -42,8 +44,9 @@ def from_texts(
     ----------
     texts : sequence of str, or of lists of str
         Lists of strings are tokens already.
-    labels : sequence of str, int or bool, optional
-        One per text.
+    labels : sequence, optional
+        One per text: a str, int or bool is a class, a float a number; a list as long as the tokens has one for each of
+        them, another list of str is several classes, another list of numbers several numbers.
     vocabulary, classes : list of str, optional
         Those of another data set, such as the training set; by default they are made from these texts and labels:
         tokens by frequency, classes sorted, by value if all of them are integers.
@@ -51,6 +54,8 @@ def from_texts(
         What a text is cut into; words are in lower case, without punctuation.
     min_count, max_vocabulary : int, optional
         Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
+    label_kind : str, optional
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
     name : str
         The name of the data set.
 
@@ -65,7 +70,7 @@ def from_texts(
     >>> data.vocabulary, data.classes, data.labels
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
     texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
@@ -88,6 +93,7 @@ def read_jsonl(
     classes: Iterable[str] | None = None,
     min_count: int = 1,
     max_vocabulary: int | None = None,
+    label_kind: str | None = None,
 ) -> Dataset:
     r"""Return the data set of a JSON Lines file: one object per line.
 
@@ -98,8 +104,8 @@ def read_jsonl(
         The field that holds the sequence: a string, a list of strings, a list of numbers (float32 rows of one
         feature) or a list of equally long lists of numbers (float32 rows); the same kind on every line.
     label : str or None
-        The field that holds the label, a string, an integer or a boolean; None if there is none.
-    tokens, vocabulary, classes, min_count, max_vocabulary
+        The field that holds the label; None if there is none.
+    tokens, vocabulary, classes, min_count, max_vocabulary, label_kind
         As `from_texts` has them.
 
     Raises
@@ -115,10 +121,10 @@ def read_jsonl(
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
     records = []
     # Not splitlines, which cuts at separators that JSON strings may contain.
-    for number, line in enumerate(_read(path).split("\n"), 1):
+    for number, line in enumerate(file_text(path).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -144,6 +150,7 @@ def read_csv(
     min_count: int = 1,
     max_vocabulary: int | None = None,
     delimiter: str = ",",
+    label_kind: str | None = None,
 ) -> Dataset:
     r"""Return the data set of a CSV file whose first line names the fields.
 
@@ -158,7 +165,7 @@ def read_csv(
         What a text is cut into; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
     delimiter : str
         The character between fields.
-    vocabulary, classes, min_count, max_vocabulary
+    vocabulary, classes, min_count, max_vocabulary, label_kind
         As `from_texts` has them.
 
     Raises
@@ -174,8 +181,8 @@ def read_csv(
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary)
-    text, records = _read(path), []
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    text, records = file_text(path), []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     except (TypeError, ValueError) as error:
@@ -198,6 +205,9 @@ def read_csv(
         # The inner reader has counted the line that it failed on; DictReader has not yet.
         raise InputError(f"{path}, line {reader.reader.line_num}", expected="CSV", got=error, hint=hint) from error
     _check_any(records, path)
+    if label is not None and label_kind is None and classes is None:
+        values = typed([record.label for record in records])
+        records = [record._replace(label=value) for record, value in zip(records, values, strict=True)]
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
 
 
@@ -207,6 +217,7 @@ def _options(
     classes: Iterable[str] | None,
     min_count: int,
     max_vocabulary: int | None,
+    label_kind: str | None,
 ) -> dict[str, Any]:
     check_choice(tokens, "tokens", *TOKENS)
     return {
@@ -215,10 +226,12 @@ def _options(
         "classes": classes,
         "min_count": min_count,
         "max_vocabulary": max_vocabulary,
+        "label_kind": label_kind,
     }
 
 
-def _read(path: StrPath) -> str:
+def file_text(path: StrPath) -> str:
+    """Return the text of a file in UTF-8, or raise where it is none."""
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
     try:
         return raw.decode("utf-8-sig")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.labels import labels_of
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
-
-_INTEGER = re.compile(r"[+-]?\d+")
 
 
 class Record(NamedTuple):
@@ -34,6 +32,7 @@ def dataset_of(
     classes: Iterable[str] | None,
     min_count: int,
     max_vocabulary: int | None,
+    label_kind: str | None = None,
 ) -> Dataset:
     """Return the data set of records, which all hold the same kind of sequence.
 
@@ -56,8 +55,11 @@ def dataset_of(
             vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
         vocabulary = check_vocabulary(vocabulary)
         sequences = encode_all(cut, vocabulary)
-    labels, classes = _labels(records, classes) if labelled else (None, check_list(classes or [], "classes"))
-    return Dataset(name, sequences, labels, vocabulary, classes, tokens)
+    if not labelled:
+        return Dataset(name, sequences, None, vocabulary, check_list(classes or [], "classes"), tokens)
+    values, lengths = [item.label for item in records], list(map(len, sequences))
+    labels, names = labels_of(values, lengths, lambda number: records[number].label_where, classes, label_kind)
+    return Dataset(name, sequences, labels, vocabulary, names, tokens)
 
 
 def _common_kind(records: list[Record], tokens: str) -> str:
@@ -125,31 +127,3 @@ def _float32(rows: list[list[float]], width: int, where: str) -> np.ndarray:
     if not (np.abs(array) <= np.finfo(np.float32).max).all():
         raise InputError(where, expected="finite numbers that fit float32", got="NaN, infinity or a larger number")
     return array.astype(np.float32).view()  # nobody can resize it under batches, which have views of it
-
-
-def _labels(records: list[Record], classes: Iterable[str] | None) -> tuple[np.ndarray, list[str]]:
-    names, common = [], None
-    for item in records:
-        kind = type(item.label)
-        if kind not in (str, int, bool):
-            raise DTypeError(item.label_where, expected="a string or an integer", got=shown(item.label))
-        if common is not None and kind is not common[0]:
-            expected = f"type {common[0].__name__}, as in {common[1]}"
-            raise DTypeError(item.label_where, expected=expected, got=shown(item.label))
-        common = common or (kind, item.label_where)
-        names.append(str(item.label).lower() if kind is bool else str(item.label))
-    if classes is None:
-        distinct = set(names)
-        by_value = all(map(_INTEGER.fullmatch, distinct))
-        classes = sorted(distinct, key=lambda name: (int(name), name)) if by_value else sorted(distinct)
-    classes = check_list(classes, "classes")
-    for number, name in enumerate(classes):
-        if not isinstance(name, (str, int)):
-            raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
-    classes = list(map(str, classes))
-    ids = {name: number for number, name in enumerate(classes)}
-    for item, name in zip(records, names, strict=True):
-        if name not in ids:
-            expected = f"one of the {len(classes)} classes"
-            raise InputError(item.label_where, expected=expected, got=shown(name))
-    return np.fromiter(map(ids.__getitem__, names), np.int64, len(names)).view(), classes

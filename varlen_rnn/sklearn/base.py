@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
-from varlen_rnn.data import Batches, batches
+from varlen_rnn.data import Batches, Dataset, batches
 from varlen_rnn.errors import CheckpointError, InputError, ShapeError, check_choice, check_int, check_number, shown
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn.inputs import Inputs
@@ -126,7 +126,7 @@ class SequenceEstimator(BaseEstimator):
 
     # The fit.
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train on sequences and their labels; return the estimator.
 
         Parameters
@@ -134,19 +134,20 @@ class SequenceEstimator(BaseEstimator):
         X : sequences
             A list of arrays of shape `(steps, features)` or `(steps,)`, floating-point numbers that are measurements or
             integers that are ids of tokens; of texts; of lists of tokens; a column of Arrow or Awkward; a LoDTensor; an
-            array of shape `(sequences, steps)` or `(sequences, steps, features)`, of equal length.
+            array of shape `(sequences, steps)` or `(sequences, steps, features)`, of equal length; a `data.Dataset`.
         y : labels
-            One per sequence; of a tagger, one per step.
+            One per sequence; of a tagger, one per step.  Of a data set, its own.
         sample_weight : array, shape `(sequences,)`, optional
             How much each sequence counts.
         """
+        y = labels_of_data(X, y)
         with random.seeded(self._seed()):
             if not (self.warm_start and hasattr(self, "module_")):
                 self._start(X, y)
             self._train(X, y, sample_weight)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one epoch on some sequences, at a constant rate, from what is there; return the estimator.
 
         Parameters
@@ -156,6 +157,7 @@ class SequenceEstimator(BaseEstimator):
         classes : array, optional
             All labels that any call will have; of a classifier or tagger, in the first call.
         """
+        y = labels_of_data(X, y)
         first = not hasattr(self, "module_")
         with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             if first:
@@ -339,8 +341,14 @@ class SequenceEstimator(BaseEstimator):
         tags.non_deterministic = self.random_state is None
         return tags
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Any, notes: Any = None) -> None:
         """Write the fitted estimator to one file, without pickle; `varlen_rnn.sklearn.load` reads it.
+
+        Parameters
+        ----------
+        path : path
+        notes : optional
+            What JSON can hold, to be kept with the model: `notes_` of the estimator that `load` returns.
 
         Raises
         ------
@@ -362,7 +370,7 @@ class SequenceEstimator(BaseEstimator):
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
         save(
             path, module=self.module_.state_dict(), labels=self._label_state(), params=params, fitted=fitted,
-            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
+            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs), notes=notes,
         )  # fmt: skip
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -376,6 +384,19 @@ class SequenceEstimator(BaseEstimator):
         if self.module_.standardize is not None:
             self.n_features_in_ = self._inputs.size
         self._restore_labels(saved["labels"])
+        self.notes_ = saved["notes"]
+
+
+def labels_of_data(X: Any, y: Any) -> Any:
+    """Return the labels of a data set where none are given, by the names of their classes."""
+    if y is not None or not isinstance(X, Dataset) or X.labels is None:
+        return y
+    if not X.classes:
+        return X.labels
+    names = np.array(X.classes)
+    if X.label_kind == "several classes":
+        raise InputError("X", expected="one label per sequence, or per row", got="several classes of each sequence")
+    return [names[labels] for labels in X.labels] if X.label_kind == "classes of rows" else names[X.labels]
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn import functional
-from varlen_rnn.sklearn.base import SequenceEstimator, plain
+from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.tape.variable import Variable
 
 
@@ -154,6 +154,10 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         outputs = self._outputs(X)[1]
         return self.classes_[outputs.argmax(axis=1)]
 
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the share of sequences that are right."""
+        return super().score(X, labels_of_data(X, y), sample_weight)
+
     def _label_state(self) -> dict[str, Any]:
         return {"classes": _saved_classes(self.classes_)}
 
@@ -208,6 +212,10 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         """Return the numbers of each sequence, float64, shape `(sequences,)`, or `(sequences, targets)`."""
         found = self._outputs(X)[1] * self._scale + self._mean
         return found[:, 0] if self._flat else found
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination, R2."""
+        return super().score(X, labels_of_data(X, y), sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that there may be several targets."""
@@ -273,8 +281,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         sequences, outputs = self._outputs(X)
         return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of steps that are right."""
+        y = labels_of_data(X, y)
         found = self.predict(X)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         right = np.concatenate(found) == np.concatenate(_one_per_step(y, lengths))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from varlen_rnn.data import Dataset
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, shown
 from varlen_rnn.interop import from_arrow, from_awkward
@@ -49,6 +50,10 @@ class Inputs:
     @classmethod
     def learn(cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None) -> Inputs:
         """Return what the sequences of a training teach: their kind, features, vocabulary."""
+        if isinstance(X, Dataset) and X.vocabulary:
+            kind = "tokens" if X.tokens == "list" else "texts"
+            cut = "characters" if X.tokens == "list" else X.tokens
+            return cls(kind, len(X.vocabulary), cut, tuple(X.vocabulary))
         kind, sequences = as_sequences(X)
         check_choice(tokens, "tokens", "auto", "characters", "words")
         if kind == "numbers":
@@ -64,6 +69,8 @@ class Inputs:
 
     def rows_of(self, X: Any) -> list[np.ndarray]:
         """Return the rows of each sequence: int64 ids of shape `(rows,)`, or float32 of shape `(rows, features)`."""
+        if isinstance(X, Dataset) and X.vocabulary:
+            return self._encoded_again(X)
         kind, sequences = as_sequences(X)
         if kind != self.kind and any(map(len, sequences)):
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind)
@@ -76,6 +83,16 @@ class Inputs:
             return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
         cut = [split_text(sequence, self.cut) for sequence in sequences] if self.kind == "texts" else sequences
         return encode_all(cut, self.vocabulary)
+
+    def _encoded_again(self, data: Dataset) -> list[np.ndarray]:
+        """Return the ids of a data set's tokens in our vocabulary; of its unknown tokens, that of ours."""
+        kind = "tokens" if data.tokens == "list" else "texts"
+        if kind != self.kind:
+            raise DTypeError("X", expected=f"{self.kind}, as in the training", got=f"{data}")
+        if tuple(data.vocabulary) == self.vocabulary:
+            return list(data.sequences)
+        (ids,) = encode_all([data.vocabulary], self.vocabulary)
+        return [ids[sequence] for sequence in data.sequences]
 
 
 def as_sequences(X: Any) -> tuple[str, list[Any]]:
@@ -98,7 +115,7 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
     if hasattr(X, "toarray"):
         raise DTypeError("X", expected="dense numbers", got=f"a sparse {type(X).__name__}", hint=_HINT)
-    X = _opened(X)
+    X = X.sequences if isinstance(X, Dataset) else _opened(X)
     if isinstance(X, LoDTensor):
         X = X.to_sequences()
     if isinstance(X, np.ndarray) and X.dtype.kind != "O" and X.ndim > 1:

@@ -1,0 +1,285 @@
+"""`data.read`: files of every kind, labels of every kind, numbers that are missing, and what is ambiguous."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.data import read
+
+LONG = """id,t,f1,f2,y
+b,2,3,30,up
+a,1,1,10,down
+b,1,2,20,up
+a,3,5,50,down
+c,1,4,40,up
+"""
+
+
+def saved(tmp_path, text, name="data.csv"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_rows_of_an_id_are_a_sequence_in_the_order_of_time(tmp_path):
+    data = read(saved(tmp_path, LONG), id="id", time="t", label="y")
+    assert [rows.tolist() for rows in data.sequences] == [[[2, 20], [3, 30]], [[1, 10], [5, 50]], [[4, 40]]]
+    assert all(rows.dtype == np.float32 for rows in data.sequences)
+    assert (data.labels.tolist(), data.classes, data.label_kind) == ([1, 0, 1], ["down", "up"], "classes")
+    in_file_order = read(saved(tmp_path, LONG), id="id", features=["f2"], label="y")
+    assert [rows.ravel().tolist() for rows in in_file_order.sequences] == [[30, 20], [10, 50], [40]]
+    assert read(saved(tmp_path, LONG), id="id", time="t", features=["f1"]).labels is None
+
+
+@pytest.mark.parametrize("times", [["2026-02-01", "2026-01-31T23:59:59.5", "2026-02-01T00:00:01"], ["10", "9", "11"]])
+def test_times_are_numbers_or_dates_not_texts(tmp_path, times):
+    text = "id,t,x\n" + "".join(f"a,{time},{number}\n" for number, time in enumerate(times))
+    assert read(saved(tmp_path, text), id="id", time="t").sequences[0].ravel().tolist() == [1, 0, 2]
+
+
+def test_many_ids_against_a_loop(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [(int(rng.integers(50)), float(rng.integers(5)), float(rng.random())) for _ in range(500)]
+    text = "id,t,x\n" + "".join(f"{i},{t},{x!r}\n" for i, t, x in lines)
+    data = read(saved(tmp_path, text), id="id", time="t")
+    by_id = {}
+    for i, t, x in lines:
+        by_id.setdefault(i, []).append((t, x))
+    for rows, entries in zip(data.sequences, by_id.values(), strict=True):
+        expected = [x for _, x in sorted(entries, key=lambda entry: entry[0])]
+        np.testing.assert_array_equal(rows.ravel(), np.float32(expected))
+
+
+def test_labels_that_change_within_an_id_are_of_rows(tmp_path):
+    text = "id,x,y\na,1,u\na,2,v\nb,3,v\n"
+    data = read(saved(tmp_path, text), id="id", label="y")
+    assert (data.label_kind, [labels.tolist() for labels in data.labels]) == ("classes of rows", [[0, 1], [1]])
+    numbers = read(saved(tmp_path, "id,x,y\na,1,0.5\na,2,1\n"), id="id", label="y")
+    assert (numbers.label_kind, numbers.labels[0].tolist()) == ("numbers of rows", [0.5, 1])
+    constant = read(saved(tmp_path, "id,x,y\na,1,0.5\na,2,0.5\nb,3,2\n"), id="id", label="y")
+    assert (constant.label_kind, constant.labels.tolist()) == ("numbers", [0.5, 2])
+    text = "id,x,y\na,1,u\na,2,u\n"
+    assert read(saved(tmp_path, text), id="id", label="y", label_kind="classes of rows").labels[0].tolist() == [0, 0]
+
+
+def test_a_series_per_row(tmp_path):
+    data = read(saved(tmp_path, "y,t1,t2,t3\n1.5,1,2,3\n2,4,,\n3,5,6,\n"), wide=True, label="y")
+    assert [rows.ravel().tolist() for rows in data.sequences] == [[1, 2, 3], [4], [5, 6]]
+    assert data.labels.tolist() == [1.5, 2, 3]
+    some = read(saved(tmp_path, "y,t1,t2\na,1,2\n"), wide=True, features=["t2"], label="y")
+    assert some.sequences[0].tolist() == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ("drop", [[4, 40], [5, 50]]),
+        ("zero", [[0, 10], [1, 0], [4, 40], [5, 50]]),
+        ("forward", [[0, 10], [1, 10], [4, 40], [5, 50]]),
+    ],
+)
+def test_numbers_that_are_missing(tmp_path, missing, expected):
+    text = "id,f1,f2\na,NA,10\na,1,\na,4,40\na,5,50\n"
+    assert read(saved(tmp_path, text), id="id", missing=missing).sequences[0].tolist() == expected
+    with pytest.raises(vr.InputError, match="line 2: expected numbers, got one that is missing"):
+        read(saved(tmp_path, text), id="id")
+    labelled = "id,x,y\na,1,u\na,,v\na,3,w\n"
+    rows = read(saved(tmp_path, labelled), id="id", missing=missing, label="y").labels[0].tolist()
+    assert rows == ([0, 1] if missing == "drop" else [0, 1, 2])  # of the rows that are left
+
+
+def test_labels_that_are_missing(tmp_path):
+    text = "id,x,y\na,1,u\na,2,\nb,3,\nb,4,\nc,5,v\n"
+    with pytest.raises(vr.InputError, match="line 3, label: expected a label, got none"):
+        read(saved(tmp_path, text), id="id", label="y")
+    data = read(saved(tmp_path, text), id="id", label="y", missing="drop")
+    assert [labels.tolist() for labels in data.labels] == [[0, -100], [1]]
+    assert len(data) == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "expected", "classes"),
+    [
+        (["x", "y"], "classes", [0, 1], ["x", "y"]),
+        ([10, 9], "classes", [1, 0], ["9", "10"]),
+        ([True, False], "classes", [1, 0], ["false", "true"]),
+        ([0.5, 2], "numbers", [0.5, 2], []),
+        ([[0.5, 1], [2, 3]], "numbers", [[0.5, 1], [2, 3]], []),
+        ([["x"], ["y", "x", "z"]], "several classes", [[1, 0, 0], [1, 1, 1]], ["x", "y", "z"]),
+        ([["x", "y"], ["y"]], "classes of rows", [[0, 1], [1]], ["x", "y"]),
+        ([[0, 1], [1]], "classes of rows", [[0, 1], [1]], ["0", "1"]),
+        ([[0.5, 1], [1]], "numbers of rows", [[0.5, 1], [1]], []),
+    ],
+)
+def test_labels_are_what_they_look_like(tmp_path, labels, kind, expected, classes):
+    lines = [json.dumps({"x": x, "y": y}) for x, y in zip([[1.5, 2.5], [3.5]], labels, strict=True)]
+    data = read(saved(tmp_path, "\n".join(lines), "data.jsonl"), sequence="x", label="y")
+    assert (data.label_kind, [np.asarray(label).tolist() for label in data.labels], data.classes) == (
+        kind,
+        expected,
+        classes,
+    )
+    if classes:
+        again = read(saved(tmp_path, lines[0], "one.jsonl"), sequence="x", label="y", classes=classes, label_kind=kind)
+        assert np.asarray(again.labels[0]).tolist() == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[0, 1], [1, 1]], "line 2, field 'y': expected 1 labels, one per row, got 2"),
+        ([0.5, [1]], "line 2, field 'y': expected no list"),
+        ([0.5, None], "expected a string or an integer, got 0.5"),
+        ([None, "x"], "line 1, field 'y': expected a string or an integer, got None .missing='drop'"),
+        ([0.5, 1e300], "line 2, field 'y': expected a finite number"),
+        ([[0.5, 1], ["x"]], "line 1, field 'y': expected a string or an integer, got 0.5"),
+    ],
+)
+def test_labels_that_fit_nothing_are_named(tmp_path, labels, message):
+    lines = [json.dumps({"x": x, "y": y}) for x, y in zip([[1.5, 2.5], [3.5]], labels, strict=True)]
+    if labels == [[0, 1], [1, 1]]:  # as many as there are in all, so numbers; as classes of rows they are wrong
+        with pytest.raises(vr.InputError, match=message):
+            read(saved(tmp_path, "\n".join(lines), "d.jsonl"), sequence="x", label="y", label_kind="classes of rows")
+        return
+    with pytest.raises(vr.InputError, match=message):
+        read(saved(tmp_path, "\n".join(lines), "d.jsonl"), sequence="x", label="y")
+
+
+def test_what_is_ambiguous_shows_what_was_read(tmp_path):
+    with pytest.raises(
+        vr.InputError, match=r"expected options that say what a sequence is, got 'id', 't', .*id= \(and"
+    ):
+        read(saved(tmp_path, LONG))
+    numbers = saved(tmp_path, 'text,y\n"1 2 3",u\n"[4, 5]",v\n')
+    with pytest.raises(
+        vr.InputError, match=r"field 'text': expected texts, got 'text', 'y'; '1 2 3', 'u'.*tokens='list'"
+    ):
+        read(numbers, label="y")
+    assert read(numbers, label="y", sequence="text", tokens="characters").tokens == "characters"
+    texts = read(saved(tmp_path, "text,y\nab,u\nb,v\n"), label="y")
+    assert (texts.vocabulary, texts.labels.tolist()) == (["<unk>", "b", "a"], [0, 1])
+    assert read(saved(tmp_path, "name\ty\nab\tu\n", "data.tsv"), sequence="name", label="y").classes == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", {"id": "id"}, "expected at least one record, got none"),
+        ("id,x\n", {"id": "id"}, "expected at least one record, got none"),
+        ("id,x\na,1\n", {"id": "key"}, "line 1, id: expected the field 'key', got only 'id', 'x'"),
+        ("id,x\na,1\n", {"id": "id", "time": "t"}, "line 1, time: expected the field 't'"),
+        ("id,x\na,1\n", {"id": "id", "features": ["z"]}, "line 1, features: expected the field 'z'"),
+        ("id,x\na,1,2\n", {"id": "id"}, "line 2: expected 2 fields, got 3"),
+        ("id,x\na,one\n", {"id": "id"}, "line 2, field 'x': expected a number, got 'one'"),
+        ("id,x\na,inf\n", {"id": "id"}, "line 2: expected finite numbers"),
+        ("id,x\na,1e39\n", {"id": "id"}, "line 2: expected finite numbers"),
+        ("id,t,x\na,soon,1\n", {"id": "id", "time": "t"}, "line 2, field 't': expected a number, or a date"),
+        ("id\na\n", {"id": "id"}, "expected fields of numbers"),
+        ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
+        ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
+        ("id,x\na,1\n", {"id": "id", "wide": True}, r"expected a long form \(id\), or a wide one, got both"),
+        ("id,x\na,1\n", {"id": "id", "missing": "ignore"}, "missing: expected one of"),
+        ("id,x\na,1\n", {"id": 3}, "id: expected the name of a field"),
+        ("id,x\na,1\n", {"id": "id", "delimiter": "ab"}, "delimiter: expected a character"),
+        (
+            "id,x,y\na,1,u\n",
+            {"id": "id", "label": "y", "classes": ["v"]},
+            "line 2, label: expected one of the 1 classes",
+        ),
+    ],
+)
+def test_wrong_tables_are_named(tmp_path, text, options, message):
+    with pytest.raises(vr.InputError, match=message):
+        read(saved(tmp_path, text), **options)
+
+
+def test_a_byte_order_mark_and_windows_lines(tmp_path):
+    data = read(saved(tmp_path, b"\xef\xbb\xbfid,x\r\na,1\r\na,2\r\n"), id="id")
+    assert data.sequences[0].ravel().tolist() == [1, 2]
+    with pytest.raises(vr.InputError, match=r"line 2: expected UTF-8"):
+        read(saved(tmp_path, b"id,x\n\xff,1\n"), id="id")
+
+
+def test_formats_go_by_suffix_or_name(tmp_path):
+    with pytest.raises(vr.InputError, match="expected a suffix of"):
+        read(saved(tmp_path, LONG, "data.dat"), id="id")
+    assert len(read(saved(tmp_path, LONG, "data.dat"), format="csv", id="id", features=["f1"])) == 3
+    with pytest.raises(vr.InputError, match="format: expected one of"):
+        read(saved(tmp_path, LONG), format="xls")
+    assert len(read(io.StringIO(LONG), format="csv", id="id", features=["f1"])) == 3
+    assert len(read(io.BytesIO(b'{"text": "a"}\n'), format="jsonl")) == 1
+    with pytest.raises(vr.InputError, match="for an open file"):
+        read(io.StringIO(LONG), id="id")
+
+
+def test_arrays_of_numpy(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, rows=np.arange(8.0).reshape(4, 2), offsets=[0, 1, 1, 4], y=["u", "v", "u"], z=np.ones(2))
+    data = read(path, label="y")
+    assert [rows.tolist() for rows in data.sequences] == [[[0, 1]], [], [[2, 3], [4, 5], [6, 7]]]
+    assert data.labels.tolist() == [0, 1, 0]
+    with pytest.raises(vr.InputError, match="array 'x': expected this array, got only"):
+        read(path, sequence="x")
+    with pytest.raises(vr.InputError, match="labels: expected 3, one per sequence, got 2"):
+        read(path, label="z")
+    with pytest.raises(vr.InputError, match=r"expected a file of np.savez"):
+        read(saved(tmp_path, "no", "bad.npz"))
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_columns_of_arrow(tmp_path, suffix):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]]
+    table = pa.table({
+        "x": pa.array(rows, pa.list_(pa.list_(pa.float32(), 2))), "y": ["u", "v", "u"], "name": ["ab", "", "b"],
+        "tokens": [["p", "q"], [], ["p"]], "ids": pa.array([[1, 2], [], [3]], pa.list_(pa.int64())),
+        "tags": [["t", "s"], [], ["t"]],
+    })  # fmt: skip
+    path = str(tmp_path / f"data.{suffix}")
+    if suffix == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:  # in two pieces
+            writer.write_table(table.slice(0, 1))
+            writer.write_table(table.slice(1))
+    data = read(path, sequence="x", label="y")
+    assert [sequence.tolist() for sequence in data.sequences] == rows
+    assert (data.labels.tolist(), data.sequences[0].dtype) == ([0, 1, 0], np.float32)
+    assert read(path, sequence="name", label="y").vocabulary == ["<unk>", "b", "a"]
+    assert read(path, sequence="tokens", label="tags").label_kind == "classes of rows"
+    assert [ids.tolist() for ids in read(path, sequence="ids").sequences] == [[1, 2], [], [3]]
+    if suffix == "arrow":  # on the pages of the file
+        assert not any(rows.flags.owndata for rows in data.sequences)
+    with pytest.raises(vr.InputError, match="column 'z': expected this column"):
+        read(path, sequence="z")
+    with pytest.raises(vr.InputError, match="expected a file of format"):
+        read(saved(tmp_path, "no", f"bad.{suffix}"), sequence="x")
+
+
+def test_splits_keep_classes_and_groups():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, 3], [50, 5, 2, 1])
+    data = vr.data.Dataset("d", [np.array([k]) for k in range(58)], labels, ["<unk>"], list("abcd"))
+    for seed in range(5):
+        train, test = data.split(0.2, seed, stratify=True)
+        assert sorted(int(s[0]) for part in (train, test) for s in part.sequences) == list(range(58))
+        assert np.bincount(test.labels, minlength=4).tolist() == [10, 1, 1, 0]
+        groups = rng.integers(12, size=58)
+        train, test = data.split(0.25, seed, groups=groups)
+        of_train, of_test = ({int(groups[int(s[0])]) for s in part.sequences} for part in (train, test))
+        assert not of_train & of_test
+        assert of_train | of_test == set(groups.tolist())
+        assert len(test) >= round(58 * 0.25)
+    with pytest.raises(vr.InputError, match="expected stratify or groups, got both"):
+        data.split(0.2, stratify=True, groups=groups)
+    with pytest.raises(vr.ShapeError, match=r"groups: expected shape \(58,\)"):
+        data.split(0.2, groups=[1])
+    with pytest.raises(vr.InputError, match="stratify: expected labels that are classes, got None"):
+        vr.data.Dataset("d", [np.array([1])], None, ["<unk>"], []).split(stratify=True)

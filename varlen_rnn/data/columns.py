@@ -1,0 +1,93 @@
+"""Columns of Arrow and Parquet files, and arrays of NumPy: sequences on the memory that they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.labels import labels_of
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list
+from varlen_rnn.interop import from_arrow
+from varlen_rnn.interop.foreign import library
+from varlen_rnn.lod import LoDTensor
+
+
+def read_columns(
+    path: str, format: str, sequence: str, label: str | None, classes: Any, label_kind: str | None, options: Any
+) -> Dataset:
+    """Return the data set of a Parquet or an Arrow IPC file; the latter's rows stay in the file (a memory map)."""
+    pa = library("pyarrow", '"varlen_rnn[arrow]"')
+    table = _table(pa, path, format)
+    for field in (sequence, label):
+        if field is not None and field not in table.column_names:
+            got = f"only {', '.join(map(repr, table.column_names))}"
+            raise InputError(f"{path}, column {field!r}", expected="this column", got=got)
+    column = table.column(sequence)
+    values = None if label is None else table.column(label).to_pylist()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _of_texts(pa, column.type):
+        return options(column.to_pylist(), values)
+    if column.null_count:
+        raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
+    sequences = [rows for chunk in column.chunks for rows in from_arrow(chunk).to_sequences()]
+    return _dataset(path, [_as_rows(rows) for rows in sequences], values, classes, label_kind)
+
+
+def _table(pa: Any, path: str, format: str) -> Any:
+    try:
+        if format == "parquet":
+            return library("pyarrow.parquet", '"varlen_rnn[arrow]"').read_table(path)
+        source = pa.memory_map(path)
+        try:
+            return pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            return pa.ipc.open_stream(source).read_all()
+    except pa.ArrowException as error:
+        raise InputError(path, expected=f"a file of format {format!r}", got=str(error)[:80]) from error
+
+
+def _of_texts(pa: Any, kind: Any) -> bool:
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_string(kind.value_type)
+
+
+def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_kind: str | None) -> Dataset:
+    """Return the data set of a file of `np.savez`: rows one after another, "offsets", and labels.
+
+    Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
+    for name in (sequence, "offsets", label):
+        if name is not None and name not in arrays:
+            got = f"only {', '.join(map(repr, arrays))}"
+            raise InputError(f"{path}, array {name!r}", expected="this array", got=got)
+    tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
+    values = None if label is None else arrays[label].tolist()
+    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, classes, label_kind)
+
+
+def _as_rows(rows: np.ndarray) -> np.ndarray:
+    """Return ids as they are, and numbers as rows of features."""
+    if rows.dtype.kind not in "fiu":
+        raise DTypeError("sequences", expected="numbers", got=f"data type {rows.dtype}")
+    return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows
+
+
+def _dataset(
+    path: str, sequences: list[np.ndarray], values: list[Any] | None, classes: Any, label_kind: str | None
+) -> Dataset:
+    if not sequences:
+        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
+    if values is None:
+        return Dataset(path, sequences, None, [], check_list(classes or [], "classes"), "list")
+    if len(values) != len(sequences):
+        raise ShapeError(f"{path}, labels", expected=f"{len(sequences)}, one per sequence", got=len(values))
+    where = lambda number: f"{path}, label of record {number}"
+    labels, names = labels_of(values, list(map(len, sequences)), where, classes, label_kind)
+    return Dataset(path, sequences, labels, [], names, "list")

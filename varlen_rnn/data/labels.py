@@ -1,0 +1,199 @@
+"""Labels as they stand in files become arrays: classes or numbers, of sequences or of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
+
+# What labels are: one class, one or more numbers, or any number of classes of each sequence; or one of each row.
+KINDS = ("classes", "numbers", "several classes", "classes of rows", "numbers of rows")
+IGNORED = -100  # the class of a row without a label, which losses leave out
+
+_INTEGER = re.compile(r"[+-]?\d+")
+_NUMBERS = {int, float}
+_NAMES = {str, int, bool}
+
+Where = Callable[[int], str]
+
+
+def labels_of(
+    values: Sequence[Any], lengths: Sequence[int], where: Where, classes: Iterable[str] | None, kind: str | None = None
+) -> tuple[np.ndarray | list[np.ndarray], list[str]]:
+    """Return labels as a data set has them, and the classes: none, of numbers.
+
+    Parameters
+    ----------
+    values : list
+        The label of each sequence: a text, an integer, a number, or a list of them.
+    lengths : list of int
+        The length of each sequence: lists that are all as long are labels of rows.
+    where : function
+        Returns where the label of a sequence stands, for errors.
+    classes : list of str, optional
+        Those of another data set; by default those that there are.
+    kind : str, optional
+        One of `KINDS`; by default what the labels look like.
+
+    Examples
+    --------
+    >>> labels_of(["b", "a"], [3, 4], str, None)
+    (array([1, 0]), ['a', 'b'])
+    >>> labels_of([[0, 1], [1]], [2, 1], str, None)
+    ([array([0, 1]), array([1])], ['0', '1'])
+    >>> labels_of([0.5, 2], [2, 1], str, None)
+    (array([0.5, 2. ], dtype=float32), [])
+    """
+    if kind is None:
+        kind = _kind(values, lengths, where)
+    check_choice(kind, "label_kind", *KINDS)
+    if "numbers" in kind:
+        if classes is not None and list(classes):
+            raise InputError("classes", expected="none for labels that are numbers", got=shown(classes))
+        return (_numbers_of_rows(values, lengths, where) if kind == "numbers of rows" else _numbers(values, where)), []
+    if kind == "classes":
+        names, found = _names([[value] for value in values], where, classes, flat=True)
+        return found[:, 0] if len(found) else np.zeros(0, np.int64), names
+    lists = [_as_list(value, where(number)) for number, value in enumerate(values)]
+    if kind == "classes of rows":
+        for number, (labels, length) in enumerate(zip(lists, lengths, strict=True)):
+            if len(labels) != length:
+                raise ShapeError(where(number), expected=f"{length} labels, one per row", got=len(labels))
+        names, rows = _names(lists, where, classes)
+        return rows, names
+    names, rows = _names(lists, where, classes)
+    hot = np.zeros((len(rows), len(names)), np.float32)
+    for number, labels in enumerate(rows):
+        hot[number, labels] = 1
+    return hot, names
+
+
+def typed(texts: Sequence[str]) -> Sequence[Any]:
+    """Return labels of a CSV file as numbers where all of them are and one is no integer, else as they are.
+
+    Examples
+    --------
+    >>> typed(["1", "2.5"]), typed(["1", "2"]), typed(["1", "x"])
+    ([1.0, 2.5], ['1', '2'], ['1', 'x'])
+    """
+    if all(_INTEGER.fullmatch(text.strip()) for text in texts):
+        return texts
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        return texts
+
+
+def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
+    """Return what labels look like, of the types of all of them."""
+    lists = [isinstance(value, (list, tuple)) for value in values]
+    if not any(lists):
+        return "numbers" if set(map(type, values)) <= _NUMBERS and float in map(type, values) else "classes"
+    if not all(lists):
+        number = lists.index(not lists[0])
+        raise DTypeError(
+            where(number), expected="a list, as others" if lists[0] else "no list", got=shown(values[number])
+        )
+    inside = {type(label) for value in values for label in value}
+    of_numbers = inside <= _NUMBERS and float in inside
+    if all(len(value) == length for value, length in zip(values, lengths, strict=True)):
+        return "numbers of rows" if of_numbers else "classes of rows"
+    if inside <= _NUMBERS and len({len(value) for value in values}) == 1:
+        return "numbers"
+    if inside <= {str}:
+        return "several classes"
+    number = next(k for k, value in enumerate(values) if len(value) != lengths[k])
+    raise ShapeError(where(number), expected=f"{lengths[number]} labels, one per row", got=len(values[number]))
+
+
+def _as_list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise DTypeError(where, expected="a list of labels", got=shown(value))
+    return list(value)
+
+
+def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
+    """Return float32 labels of shape `(sequences,)`, or `(sequences, targets)`."""
+    width: int | None = None
+    for number, value in enumerate(values):
+        own = len(value) if isinstance(value, (list, tuple)) else 0
+        width = own if width is None else width
+        if own != width:
+            expected = f"{width} numbers, as before" if width else "a number, as before"
+            raise ShapeError(where(number), expected=expected, got=shown(value))
+    flat = [[value] if not width else value for value in values]
+    found = np.array([_float32(row, where(number)) for number, row in enumerate(flat)], np.float32)
+    return (found.reshape(len(values), -1) if width else found.reshape(len(values))).view()
+
+
+def _numbers_of_rows(values: Sequence[Any], lengths: Sequence[int], where: Where) -> list[np.ndarray]:
+    found = []
+    for number, (value, length) in enumerate(zip(values, lengths, strict=True)):
+        labels = _float32(_as_list(value, where(number)), where(number))
+        if len(labels) != length:
+            raise ShapeError(where(number), expected=f"{length} numbers, one per row", got=len(labels))
+        found.append(labels)
+    return found
+
+
+def _float32(row: Sequence[Any], where: str) -> np.ndarray:
+    numbers = []
+    for value in row:
+        try:
+            number = float(value) if type(value) in (int, float, str) else None
+        except (ValueError, OverflowError):
+            number = None
+        if number is None:
+            raise DTypeError(where, expected="a number", got=shown(value))
+        numbers.append(number)
+    array = np.array(numbers, np.float64)
+    if not (np.abs(array) <= np.finfo(np.float32).max).all():
+        raise InputError(where, expected="a finite number that fits float32", got=shown(list(row)))
+    return array.astype(np.float32).view()
+
+
+def _names(
+    lists: Sequence[Sequence[Any]], where: Where, classes: Iterable[str] | None, flat: bool = False
+) -> tuple[list[str], Any]:
+    """Return the classes, and the number of each label's; labels are of one type."""
+    common: tuple[type, str] | None = None
+    named = []
+    for number, labels in enumerate(lists):
+        for label in labels:
+            kind = type(label)
+            if kind not in _NAMES:
+                hint = None if label is not None else "missing='drop' leaves it out"
+                raise DTypeError(where(number), expected="a string or an integer", got=shown(label), hint=hint)
+            if common is not None and kind is not common[0]:
+                expected = f"type {common[0].__name__}, as in {common[1]}"
+                raise DTypeError(where(number), expected=expected, got=shown(label))
+            common = common or (kind, where(number))
+        named.append([str(label).lower() if type(label) is bool else str(label) for label in labels])
+    names = _sorted(named) if classes is None else _checked(classes)
+    ids = {name: number for number, name in enumerate(names)}
+    found = []
+    for number, labels in enumerate(named):
+        for name in labels:
+            if name not in ids:
+                raise InputError(where(number), expected=f"one of the {len(names)} classes", got=shown(name))
+        found.append(np.fromiter(map(ids.__getitem__, labels), np.int64, len(labels)).view())
+    return names, np.array(found).reshape(-1, 1).view() if flat else found
+
+
+def _sorted(named: Sequence[Sequence[str]]) -> list[str]:
+    distinct = {name for labels in named for name in labels}
+    if all(map(_INTEGER.fullmatch, distinct)):
+        return sorted(distinct, key=lambda name: (int(name), name))
+    return sorted(distinct)
+
+
+def _checked(classes: Iterable[str]) -> list[str]:
+    found = check_list(classes, "classes")
+    for number, name in enumerate(found):
+        if not isinstance(name, (str, int)):
+            raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
+    return list(map(str, found))
