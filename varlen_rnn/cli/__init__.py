@@ -4,12 +4,12 @@ import argparse
 import os
 import sys
 
-from varlen_rnn.cli import cache, compare, show
+from varlen_rnn.cli import cache, compare, predict, show, train
 from varlen_rnn.errors import InputError
 
 
 def main(argv=None):
-    """Run a command, and return its exit status: 0, or 2 after a line that says what was wrong.
+    """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after a line that says what was wrong.
 
     Nothing is wrong where nobody reads on, as `head` does not.
 
@@ -42,6 +42,8 @@ def _run(argv):
     cache.add_to(commands)
     compare.add_to(commands)
     show.add_to(commands)
+    train.add_to(commands)
+    predict.add_to(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
         parser.print_help()
@@ -50,6 +52,8 @@ def _run(argv):
         arguments.run(arguments)
     except BrokenPipeError:
         raise
+    except KeyboardInterrupt:
+        return 130  # as shells have it: 128 and the number of the signal
     except (InputError, OSError, MemoryError) as error:
         print(f"varlen-rnn: {error}", file=sys.stderr)
         return 2

@@ -44,6 +44,8 @@ class Dataset:
         The name of each label.
     tokens : str
         How a text becomes tokens: "characters", "words", or "list" if the tokens came as lists.
+    features : tuple of str
+        The names of the numbers of a row, or of a series' steps, where the file has them.
 
     Examples
     --------
@@ -60,6 +62,7 @@ class Dataset:
     vocabulary: list[str]
     classes: list[str]
     tokens: str = "characters"
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):

@@ -60,7 +60,7 @@ def read(
     wide : bool
         Whether a row of a CSV file is a series whose steps are its fields; blanks at the end are no steps.
     tokens : {"characters", "words", "list"}, optional
-        What a text is cut into; characters by default.
+        What a text is cut into; by default words, if the median text has ten or more, else characters.
     delimiter : str, optional
         Between fields: a comma by default, in a .tsv file a tab.
     missing : {"error", "drop", "zero", "forward"}
@@ -108,11 +108,11 @@ def read(
         "label_kind": label_kind,
     }  # fmt: skip
     if format == "jsonl":
-        return read_jsonl(path, sequence or "text", label, tokens=tokens or "characters", **texts)
+        return read_jsonl(path, sequence or "text", label, tokens=tokens or "auto", **texts)
     if format == "npz":
         return read_npz(path, sequence or "rows", label, classes, label_kind)
     if format in ("parquet", "arrow"):
-        as_texts = lambda sequences, labels: from_texts(sequences, labels, tokens=tokens or "characters", **texts)
+        as_texts = lambda sequences, labels: from_texts(sequences, labels, tokens=tokens or "auto", **texts)
         return read_columns(path, format, sequence or "text", label, classes, label_kind, as_texts)
     if delimiter is None:
         delimiter = "\t" if suffix == ".tsv" else ","
@@ -120,7 +120,7 @@ def read(
         table = None if sequence is not None and tokens is not None else _table(path, delimiter)
         if table is not None:
             sequence = _text_field(table, sequence, label, tokens)
-        return read_csv(path, sequence or "text", label, tokens=tokens or "characters", delimiter=delimiter, **texts)
+        return read_csv(path, sequence or "text", label, tokens=tokens or "auto", delimiter=delimiter, **texts)
     if id is not None and wide:
         raise InputError("read", expected="a long form (id), or a wide one", got="both")
     table = _table(path, delimiter)
@@ -140,7 +140,7 @@ def _of_stream(source: Any, format: str | None, options: dict[str, Any]) -> Data
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, f"input.{format}")
         path.write_bytes(content)
-        return read(path, format=format, **options)
+        return read(path, **options | {"format": format})
 
 
 def _table(path: str, delimiter: str) -> Table:

@@ -23,7 +23,7 @@ from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, 
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import StrPath
 
-Tokens: TypeAlias = Literal["characters", "words", "list"]
+Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]
 
 
 def from_texts(
@@ -50,8 +50,9 @@ def from_texts(
     vocabulary, classes : list of str, optional
         Those of another data set, such as the training set; by default they are made from these texts and labels:
         tokens by frequency, classes sorted, by value if all of them are integers.
-    tokens : "characters" or "words"
-        What a text is cut into; words are in lower case, without punctuation.
+    tokens : "characters", "words" or "auto"
+        What a text is cut into; words are in lower case, without punctuation.  "auto" is words, if the median text has
+        ten or more.
     min_count, max_vocabulary : int, optional
         Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
     label_kind : str, optional
@@ -219,7 +220,7 @@ def _options(
     max_vocabulary: int | None,
     label_kind: str | None,
 ) -> dict[str, Any]:
-    check_choice(tokens, "tokens", *TOKENS)
+    check_choice(tokens, "tokens", *TOKENS, "auto")
     return {
         "tokens": tokens,
         "vocabulary": vocabulary,

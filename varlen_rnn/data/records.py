@@ -9,7 +9,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
-from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, split_text
+from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
 
 
@@ -50,6 +50,8 @@ def dataset_of(
         sequences, vocabulary, tokens = _rows(records), [], "list"
     else:
         tokens = "list" if kind == "tokens" else tokens
+        if tokens == "auto":
+            tokens = natural_tokens([item.sequence for item in records])
         cut = [item.sequence if tokens == "list" else split_text(item.sequence, tokens) for item in records]
         if vocabulary is None:
             vocabulary = build_vocabulary(cut, min_count, max_vocabulary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 from collections.abc import Callable, Sequence
@@ -111,7 +112,8 @@ def read_long(
     """
     names = [name for name in (id, time, label) if name is not None]
     ids, times = table.column(id, "id"), None if time is None else _times(table, time)
-    rows = _rows(table, features, names)
+    features = _features(table, features, names)
+    rows = np.stack([table.numbers(name) for name in features], axis=1)
     _, first, group = np.unique(np.array(ids), return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))  # ids in the order of the file
@@ -123,32 +125,34 @@ def read_long(
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     parts = [part[kept] for part, (_, kept) in zip(parts, keep, strict=True)]
-    return _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    return dataclasses.replace(data, features=tuple(features))
 
 
 def read_wide(
     table: Table, features: Sequence[str] | None, label: str | None, missing: str, classes: Any, label_kind: str | None
 ) -> Dataset:
     """Return the data set of a table with a row for each series: fields are its steps, blanks at the end no steps."""
-    rows = _rows(table, features, [] if label is None else [label])
-    sequences = []
+    features = _features(table, features, [] if label is None else [label])
+    rows, sequences = np.stack([table.numbers(name) for name in features], axis=1), []
     for number, row in enumerate(rows):
         there = np.flatnonzero(~np.isnan(row))
         row = row[: there[-1] + 1 if len(there) else 0, None]
         sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
     texts = None if label is None else table.column(label, "label")
     parts = [np.array([number]) for number in range(len(rows))]
-    return _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    return dataclasses.replace(data, features=tuple(features))
 
 
-def _rows(table: Table, features: Sequence[str] | None, others: Sequence[str]) -> np.ndarray:
-    """Return the numbers of the features' fields, float64 of shape `(lines, features)`."""
+def _features(table: Table, features: Sequence[str] | None, others: Sequence[str]) -> list[str]:
+    """Return the names of the fields of numbers."""
     names = [name for name in table.fields if name not in others]
     if features is not None:
         names = check_list(features, "features", "a list of fields")
     if not names:
         raise InputError(table.name, expected="fields of numbers", got=f"only {shown(table.fields)}")
-    return np.stack([table.numbers(name) for name in names], axis=1)
+    return names
 
 
 def _times(table: Table, time: str) -> np.ndarray:

@@ -16,6 +16,9 @@ TOKENS = ("characters", "words", "list")  # what a text is cut into
 # Id 0: tokens that the vocabulary does not have, and whatever padding a baseline needs.
 UNKNOWN = "<unk>"
 
+# Texts of fewer words are names, codes, formulas, whose characters tell more.
+_MANY_WORDS = 10
+
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
@@ -48,6 +51,18 @@ def split_text(text: str, tokens: str) -> Sequence[str]:
     """
     # A string is the sequence of its characters already.
     return _WORD.findall(text.lower()) if tokens == "words" else text
+
+
+def natural_tokens(texts: Sequence[str]) -> str:
+    """Return what texts are cut into where nothing is asked for: words, if the median text has ten or more.
+
+    Examples
+    --------
+    >>> natural_tokens(["GREEK SMALL LETTER ALPHA"]), natural_tokens(["a b " * 5])
+    ('characters', 'words')
+    """
+    numbers = [len(text.split()) for text in texts]
+    return "words" if numbers and np.median(numbers) >= _MANY_WORDS else "characters"
 
 
 def build_vocabulary(

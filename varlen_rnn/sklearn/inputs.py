@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data import Dataset
-from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, split_text
+from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, shown
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import check_unmasked
 
-# Texts whose median has fewer words are cut into characters, where nothing else is asked for: names, codes, formulas.
-_WORDS = 10
 _HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward column; a LoDTensor; a 2-D or 3-D array"
 
 
@@ -61,8 +59,7 @@ class Inputs:
         if kind == "ids":
             return cls(kind, 1 + max((int(sequence.max()) for sequence in sequences if len(sequence)), default=0))
         if tokens == "auto":
-            numbers = [len(text.split()) for text in sequences] if kind == "texts" else []
-            tokens = "words" if numbers and np.median(numbers) >= _WORDS else "characters"
+            tokens = natural_tokens(sequences) if kind == "texts" else "characters"
         cut = [split_text(sequence, tokens) for sequence in sequences] if kind == "texts" else sequences
         vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
         return cls(kind, len(vocabulary), tokens, tuple(vocabulary))

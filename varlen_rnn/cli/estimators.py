@@ -1,0 +1,43 @@
+"""What `train`, `predict` and `evaluate` share: the estimators, and how good they are."""
+
+import numpy as np
+
+from varlen_rnn.interop.foreign import library
+
+# The estimator of each kind of labels.
+KIND_OF = {
+    "classes": "SequenceClassifier",
+    "numbers": "SequenceRegressor",
+    "classes of rows": "SequenceTagger",
+}
+
+
+def estimators():
+    """Return the module of estimators, or raise what to install."""
+    library("sklearn", '"varlen_rnn[sklearn]"')
+    from varlen_rnn import sklearn
+
+    return sklearn
+
+
+def metrics_of(model, data):
+    """Return what a model is worth on a data set: names and numbers."""
+    from sklearn import metrics
+
+    from varlen_rnn.sklearn.base import labels_of_data
+
+    if not len(data):
+        return {}
+    y, found = labels_of_data(data, None), model.predict(data)
+    if isinstance(y, list):
+        y, found = np.concatenate(y), np.concatenate(found)
+    if not hasattr(model, "classes_"):
+        return {"R2": metrics.r2_score(y, found), "mean absolute error": metrics.mean_absolute_error(y, found)}
+    f1 = metrics.f1_score(y, found, average="macro", zero_division=0.0)
+    return {"accuracy": metrics.accuracy_score(y, found), "macro F1": f1}
+
+
+def print_metrics(found, what):
+    """Print names and numbers in one line."""
+    numbers = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+    print(f"{what}: {numbers or 'none'}")

@@ -1,0 +1,77 @@
+"""`predict MODEL DATA` and `evaluate MODEL DATA`: what a saved model says of a file, and how right it is."""
+
+import json
+import sys
+
+import numpy as np
+
+from varlen_rnn.cli import reading
+from varlen_rnn.cli.estimators import estimators, metrics_of, print_metrics
+from varlen_rnn.errors import InputError
+
+
+def add_to(commands):
+    """Add the commands to the parser's."""
+    text = "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps'."
+    parser = commands.add_parser("predict", help="what a model says of a file", description=text)
+    parser.add_argument("--out", metavar="FILE", help="a file for the lines; default standard output")
+    _add_files(parser, _predict)
+    text = "Print how right a model is on a file with labels."
+    parser = commands.add_parser("evaluate", help="how right a model is on a file", description=text)
+    _add_files(parser, _evaluate)
+
+
+def _add_files(parser, run):
+    parser.add_argument("model", metavar="MODEL", help="a file of train, or of an estimator's save")
+    parser.add_argument("data", metavar="DATA", help="a file as that of the training; - is stdin")
+    reading.add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _read(arguments, labelled):
+    """Return the model, and the data set as the training read its own, but for options that are given."""
+    model = estimators().load(arguments.model)
+    options = (model.notes_ or {}) | reading.options_of(arguments)
+    label = options.pop("label", None)
+    if labelled:
+        if label is None:
+            raise InputError("evaluate", expected="--label COLUMN", got="none")
+        options["label"] = label
+        if hasattr(model, "classes_"):
+            options["classes"] = [str(name) for name in model.classes_]
+    if not labelled:
+        options.pop("label_kind", None)
+    cut = model.vocabulary_ and ("list" if model._inputs.kind == "tokens" else model._inputs.cut)
+    if cut:
+        options |= {"tokens": cut, "vocabulary": model.vocabulary_}
+    return model, reading.read(arguments.data, options)
+
+
+def _predict(arguments):
+    model, data = _read(arguments, labelled=False)
+    lines = (json.dumps(record, ensure_ascii=False) for record in _records(model, data))
+    if arguments.out is None:
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        return
+    with open(arguments.out, "w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def _records(model, data):
+    """Yield what a model says of each sequence, as JSON can hold it."""
+    if not hasattr(model, "classes_"):
+        for number in model.predict(data):
+            yield {"prediction": np.asarray(number).tolist()}
+        return
+    for probabilities in model.predict_proba(data):
+        best = probabilities.argmax(axis=-1)
+        if best.ndim:
+            yield {"prediction": model.classes_[best].tolist()}
+        else:
+            yield {"prediction": model.classes_[best].item(), "probability": round(float(probabilities[best]), 6)}
+
+
+def _evaluate(arguments):
+    model, data = _read(arguments, labelled=True)
+    print_metrics(metrics_of(model, data), f"{len(data)} sequences")

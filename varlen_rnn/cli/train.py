@@ -1,0 +1,121 @@
+"""`train DATA --label COLUMN --out MODEL`: from a file to a model; what was killed goes on."""
+
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+from varlen_rnn.cli import reading
+from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
+from varlen_rnn.errors import InputError
+from varlen_rnn.training import Callback, plot_history
+from varlen_rnn.training.files import checkpoint_path, newest
+
+_INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
+
+
+def add_to(commands):
+    """Add the command to the parser's."""
+    text = (
+        "Train a classifier, a regressor or a tagger on a file of sequences, without padding, and save it. A tenth of "
+        "the sequences is held back to measure it. The same command goes on with a training that was stopped."
+    )
+    parser = commands.add_parser("train", help="train a model on a file of sequences", description=text)
+    parser.add_argument("data", metavar="DATA", help="a CSV, JSON Lines, Parquet, Arrow or NumPy file; - is stdin")
+    parser.add_argument("--out", metavar="MODEL", required=True, help="the file of the model")
+    reading.add_options(parser)
+    add = parser.add_argument_group("the model, and its training").add_argument
+    add("--cell", default="lstm", help="lstm, gru, rnn, or the name of another cell; default lstm")
+    for name, default in _INTEGERS.items():
+        add(f"--{name.replace('_', '-')}", type=_number, default=default, metavar="N", help=f"default {default}")
+    add("--lr", type=float, default=4e-3, help="the highest learning rate; default 0.004")
+    add("--class-weight", choices=["balanced"], help="rare classes weigh more")
+    add("--early-stopping", action="store_true", help="hold another tenth back, and keep the best epoch's weights")
+    add("--seed", type=int, default=0, help="decides everything random; default 0")
+    add("--test-fraction", type=float, default=0.1, metavar="SHARE", help="of the sequences, held back; default 0.1")
+    add("--picture", metavar="FILE", help="a picture of the training, as curve.png")
+    add("--restart", action="store_true", help="forget a training that was stopped")
+    add("--quiet", action="store_true", help="no bar")
+    parser.set_defaults(run=_run)
+
+
+def _number(text):
+    return text if text == "auto" else int(text)
+
+
+def _run(arguments):
+    if arguments.label is None:
+        raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
+    options = reading.options_of(arguments)
+    data = reading.read(arguments.data, options)
+    print(data)
+    if data.label_kind not in KIND_OF:
+        expected = "labels that are classes or numbers, or classes of steps"
+        raise InputError("train, --label", expected=expected, got=data.label_kind)
+    train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
+    folder = Path(arguments.out + ".run")
+    if arguments.restart:
+        shutil.rmtree(folder, ignore_errors=True)
+    stop = _Stop(folder)
+    model = _estimator(arguments, data.label_kind, folder, stop)
+    if (found := newest(folder)) is not None:
+        print(f"going on after {found.stem.replace('-', ' ')}; --restart begins anew")
+    try:
+        model.fit(train)
+    except KeyboardInterrupt:
+        print(f"\nstopped after step {stop.step}: the same command goes on from there")
+        raise
+    print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
+    model.set_params(callbacks=(), checkpoints=None)
+    if data.features:  # a file for predictions may have more columns
+        options["features"] = list(data.features)
+    model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
+    print(f"model: {arguments.out}")
+    if arguments.picture is not None:
+        plot_history(model.history_, arguments.picture, Path(arguments.out).stem)
+        print(f"picture: {arguments.picture}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _estimator(arguments, label_kind, folder, stop):
+    """Return the estimator of the options."""
+    params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
+    params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
+    params |= {"checkpoints": folder, "callbacks": [stop]}
+    kind = KIND_OF[label_kind]
+    if arguments.class_weight is not None:
+        if kind == "SequenceRegressor":
+            raise InputError("train, --class-weight", expected="labels that are classes", got=label_kind)
+        params["class_weight"] = arguments.class_weight
+    return getattr(estimators(), kind)(**params)
+
+
+class _Stop(Callback):
+    """Ctrl-C ends the training between two steps, and saves it."""
+
+    def __init__(self, folder):
+        self.folder, self.step, self.asked, self.before = folder, 0, False, None
+
+    def on_fit_begin(self, trainer):
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._ask)
+
+    def _ask(self, *_):
+        self.asked = True
+
+    def on_step_end(self, trainer):
+        self.step = trainer.step
+        if self.asked and trainer.step % trainer.steps_per_epoch:  # an epoch has its record first
+            self._end(trainer)
+
+    def on_epoch_end(self, trainer):
+        if self.asked:
+            self._end(trainer)
+
+    def _end(self, trainer):
+        trainer.save(checkpoint_path(self.folder, trainer.step))
+        raise KeyboardInterrupt
+
+    def on_fit_end(self, trainer):
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
