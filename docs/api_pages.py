@@ -1,0 +1,137 @@
+"""Writes a page for each public name: those of every module's `__all__`, and the kernels that other code may call."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+from numba.core.dispatcher import Dispatcher
+
+import varlen_rnn
+
+NOT_PUBLIC = {"varlen_rnn.attention"}  # an engine's front, as `recurrence`
+KERNELS = ("largest", "losses", "norms", "pool", "rows", "segment", "softmax", "updates", "windows")
+TITLES = {"class": "Classes", "exception": "Errors", "function": "Functions", "data": "Values"}
+
+
+def public_modules():
+    """Return the public modules by name, those with an `__all__` and those of kernels, the package first."""
+    root = Path(varlen_rnn.__file__).parent
+    files = [path for path in sorted(root.rglob("*.py")) if "\n__all__ = " in path.read_text()]
+    names = [".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    names += [f"varlen_rnn.kernels.{name}" for name in KERNELS]
+    return {name: importlib.import_module(name) for name in sorted(names) if name not in NOT_PUBLIC}
+
+
+def public_names(module):
+    """Return the public names of a module but for those of modules, which have pages of their own."""
+    names = getattr(module, "__all__", None) or [name for name, value in vars(module).items() if is_kernel(name, value)]
+    chosen = [name for name in names if not isinstance(getattr(module, name), ModuleType)]
+    return sorted(chosen, key=lambda name: (name.lower(), name))
+
+
+def is_kernel(name, value):
+    """Return whether a name of a module of `kernels` is a function that compiled code may call, no part of one."""
+    is_ours = isinstance(value, Dispatcher) and not name.startswith("_") and not name.endswith("_cuda")
+    return is_ours and value.targetoptions.get("inline") != "always"
+
+
+def kind_of(value):
+    """Return what Sphinx calls a value: class, exception, function or data."""
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    return "function" if callable(value) and hasattr(value, "__name__") else "data"
+
+
+def pages():
+    """Return the text of all pages by their names."""
+    modules = public_modules()
+    names = [(module, public) for module in modules.values() for public in public_names(module)]
+    texts = {name: page_of_module(module) for name, module in modules.items()}
+    texts["index"] = "\n".join([title("Public names"), ".. toctree::", "", *(f"   {name}" for name in modules), ""])
+    full_names = {id(getattr(module, public)): f"{module.__name__}.{public}" for module, public in names}
+    for module, public in names:
+        texts[page_name(f"{module.__name__}.{public}", texts)] = page_of_name(module, public, full_names)
+    return texts
+
+
+def page_name(full, taken):
+    """Return the name of a page, another one for `cell` beside `Cell`, which not all file systems tell apart."""
+    return full + "-function" if full.lower() in map(str.lower, taken) else full
+
+
+def page_of_module(module):
+    """Return the page of a module: its docstring, and what is in it by kind."""
+    lines = [title(module.__name__), f".. automodule:: {module.__name__}"]
+    lines += ["   :no-index:", ""] if module.__name__ == "varlen_rnn.data" else [""]  # `varlen_rnn.data` is a function
+    for kind, heading in TITLES.items():
+        chosen = [name for name in public_names(module) if kind_of(getattr(module, name)) == kind]
+        if chosen:
+            lines += [f".. rubric:: {heading}", ""]
+            lines += map(value_with_summary, [module] * len(chosen), chosen) if kind == "data" else table_of(chosen)
+            lines += [""]
+    return "\n".join(lines)
+
+
+def table_of(names):
+    """Return the lines of a table of names and the first sentences of their docstrings."""
+    return [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names)]
+
+
+def value_with_summary(module, public):
+    """Return the line of a value in a list: what its module says of it."""
+    origin = origin_of(module, public)
+    return f"* `{public}`" + (f": {importlib.import_module(origin).__doc__.splitlines()[0]}" if origin else "")
+
+
+def page_of_name(module, public, full_names):
+    """Return the page of a public name, to which the page of its module leads, not the site's contents."""
+    value = getattr(module, public)
+    kind, full = kind_of(value), f"{module.__name__}.{public}"
+    lines = [":orphan:", "", title(full), f".. currentmodule:: {module.__name__}", ""]
+    if kind == "data" and (origin := origin_of(module, public)):
+        lines += [f".. py:data:: {full}", f"   :type: {type(value).__name__}", ""]
+        lines += [f".. automodule:: {origin}", "   :no-index:"]
+    else:
+        lines += [f".. auto{kind}:: {full}"]
+    if kind == "class":
+        lines += ["   :members:", "   :special-members: __getitem__", "", *inherited(value, full_names)]
+    return "\n".join([*lines, ""])
+
+
+def origin_of(module, public):
+    """Return the name of the module from which a module imports a value, or None: that one's docstring explains it."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and public in (alias.asname or alias.name for alias in node.names):
+            return node.module
+    return None
+
+
+def inherited(cls, full_names):
+    """Return lines that name what a class has from other public classes, with links."""
+    named, lines = set(vars(cls)), []
+    for base in cls.__mro__[1:]:
+        if full := full_names.get(id(base)):
+            names = sorted(n for n, v in vars(base).items() if n[0] != "_" and n not in named and inspect.getdoc(v))
+            named |= set(names)
+            lines += [f"From `{full}`: " + ", ".join(f":py:obj:`{n} <{full}.{n}>`" for n in names), ""]
+    return lines
+
+
+def title(name):
+    """Return a heading."""
+    return f"{name}\n{'=' * len(name)}\n"
+
+
+def write(folder):
+    """Write all pages into a folder, those that changed, and remove what else is there."""
+    folder.mkdir(exist_ok=True)
+    texts = {f"{name}.rst": text for name, text in pages().items()}
+    for path in folder.iterdir():
+        if path.name not in texts:
+            path.unlink()
+    for name, text in texts.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)

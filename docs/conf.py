@@ -1,0 +1,70 @@
+"""The documentation site: `python -m sphinx -W --keep-going docs build/site`, after `pip install -e ".[docs]"`."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+os.environ.setdefault("VARLEN_RNN_QUIET", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import api_pages
+
+import varlen_rnn
+
+project, author, copyright = "varlen_rnn", "The varlen_rnn developers", "The varlen_rnn developers"
+version = release = varlen_rnn.__version__
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["gallery/*"]
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "write_computation_times": False,
+}
+html_theme = "furo"
+html_title = f"varlen_rnn {release}"
+
+myst_heading_anchors = 3  # links to headings, as GitHub has them
+myst_enable_extensions = ["dollarmath"]
+
+default_role = "py:obj"  # what stands between single backticks in docstrings is code, and a link where it is a name
+autosummary_generate = False  # api_pages.py writes the pages
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Lengths", "Offsets", "Rows")}
+autodoc_preserve_defaults = True
+autodoc_member_order = "groupwise"
+numpydoc_show_class_members = False  # they are documented in full below the class
+
+
+def with_math(app, what, name, obj, options, lines):
+    """Show what docstrings write between dollars as formulas."""
+    lines[:] = [re.sub(r"\$([^$]+)\$", r":math:`\1`", line) for line in lines]
+
+
+def with_short_types(app, what, name, obj, options, signature, returned):
+    """Show an alias inside of another type by its name."""
+    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returned))
+
+
+def is_field(app, what, name, obj, skip, options):
+    """Leave out the fields of named tuples, of which Python says only their number."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else skip
+
+
+def setup(app):
+    """Write the pages of public names before Sphinx looks which pages there are."""
+    app.connect("builder-inited", lambda app: api_pages.write(Path(app.srcdir) / "api"))
+    app.connect("autodoc-process-docstring", with_math)
+    app.connect("autodoc-skip-member", is_field)
+    app.connect("autodoc-process-signature", with_short_types)

@@ -1,0 +1,98 @@
+"""The pages of docs/: what they show runs and prints what they say, links lead somewhere, all are in the contents."""
+
+import contextlib
+import io
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# Pages whose results a test of their own looks at.
+ELSEWHERE = {"cells", "interop", "kernels", "layers", "onnx", "operators", "programs", "sequences", "serving", "torch"}
+PAGES = sorted(path for path in DOCS.glob("*.md") if "```python\n" in path.read_text() and path.stem not in ELSEWHERE)
+NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def agrees(shown, printed):
+    """Return whether a text is the other but for numbers with a point, which another machine may round otherwise."""
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=False)
+    near = all(abs(float(a) - float(b)) <= 0.05 * max(1, abs(float(a))) for a, b in pairs)
+    return near and NUMBER.sub("#", shown) == NUMBER.sub("#", printed)
+
+
+def test_what_is_printed_agrees_or_not():
+    assert agrees("loss 0.35, 3 rows\n", "loss 0.36, 3 rows\n")
+    assert not agrees("loss 0.35, 3 rows\n", "loss 0.45, 3 rows\n")
+    assert not agrees("loss 0.35, 3 rows\n", "loss 0.35, 4 rows\n")
+    assert not agrees("[0.5]\n", "[0.5, 0.5]\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_prints_what_it_shows(page):
+    blocks = re.findall(r"```(python|text)\n(.*?)```", page.read_text(), re.DOTALL)
+    names, printed = {}, ""
+    for number, (language, text) in enumerate([*blocks, ("python", "")]):
+        if language == "text":
+            assert agrees(text, printed), f"block {number} of {page.name} printed\n{printed}"
+            printed = ""
+            continue
+        assert printed == "", f"{page.name} does not show what the block before {number} prints"
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(text, f"{page.name}, block {number}", "exec"), names)
+        printed = output.getvalue()
+
+
+def names_after(script, monkeypatch):
+    """Return the names after running a script of the gallery."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    monkeypatch.setattr(pyplot, "show", lambda: pyplot.close("all"))
+    return runpy.run_path(str(DOCS / "gallery" / f"{script}.py"))
+
+
+def test_the_gallery_on_rows(monkeypatch):
+    names = names_after("plot_1_rows", monkeypatch)
+    assert names["plan"].batch_sizes.sum() == names["lengths"].sum() == np.count_nonzero(names["padded"])
+
+
+def test_the_gallery_on_labels_of_steps(monkeypatch):
+    names = names_after("plot_2_every_step", monkeypatch)
+    with vr.no_grad():
+        rows = {way: np.asarray(model(names["held_out"])).argmax(axis=1) for way, model in names["models"].items()}
+    shares = {way: np.mean(found == names["wanted"]) for way, found in rows.items()}
+    assert shares["both"] > shares["forward"] > 0.85, "as it says"
+
+
+def test_the_gallery_on_weights_of_rows(monkeypatch):
+    names = names_after("plot_3_attention", monkeypatch)
+    assert np.mean(names["losses"][-20:]) < 0.01
+    for weights, (rows, _) in zip(names["weights"].value.to_sequences(), names["problems"], strict=True):
+        assert weights[rows[:, 1] == 1].sum() > 0.8, "the marked rows are looked at"
+
+
+def test_every_page_stands_in_the_contents():
+    listed = re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in DOCS.glob("*.md") if path.stem != "index")
+
+
+def anchors(path):
+    """Return what links to the headings of a page end with, on GitHub and on the site."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.glob("*.md")], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            path = page.parent / path if path else page
+            assert path.exists(), target
+            assert not anchor or anchor in anchors(path), target
