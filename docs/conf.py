@@ -62,9 +62,15 @@ def is_field(app, what, name, obj, skip, options):
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else skip
 
 
+def with_built_gallery(app, name, source):
+    """Lead to the built pages of the gallery where GitHub is led to its scripts."""
+    source[0] = re.sub(r"\]\(gallery/(\w+)\.py\)", r"](auto_gallery/\1.rst)", source[0])
+
+
 def setup(app):
     """Write the pages of public names before Sphinx looks which pages there are."""
     app.connect("builder-inited", lambda app: api_pages.write(Path(app.srcdir) / "api"))
+    app.connect("source-read", with_built_gallery)
     app.connect("autodoc-process-docstring", with_math)
     app.connect("autodoc-skip-member", is_field)
     app.connect("autodoc-process-signature", with_short_types)

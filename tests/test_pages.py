@@ -33,8 +33,10 @@ def test_what_is_printed_agrees_or_not():
     assert not agrees("[0.5]\n", "[0.5, 0.5]\n")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_prints_what_it_shows(page):
+def names_of(page):
+    """Return the names after running the Python blocks of a page; raise unless each prints what stands behind it."""
+    if "import torch" in page.read_text():
+        pytest.importorskip("torch", reason="PyTorch is not installed")
     blocks = re.findall(r"```(python|text)\n(.*?)```", page.read_text(), re.DOTALL)
     names, printed = {}, ""
     for number, (language, text) in enumerate([*blocks, ("python", "")]):
@@ -46,6 +48,53 @@ def test_a_page_prints_what_it_shows(page):
         with contextlib.redirect_stdout(io.StringIO()) as output:
             exec(compile(text, f"{page.name}, block {number}", "exec"), names)
         printed = output.getvalue()
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_prints_what_it_shows(page):
+    names_of(page)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm_of_keras(x, kernel, recurrent_kernel, bias):
+    """Return the outputs of Keras' LSTM for one sequence, gates in the order i f c o."""
+    h, c, outputs = np.zeros(16), np.zeros(16), []
+    for row in x:
+        i, f, g, o = np.split(row @ kernel + h @ recurrent_kernel + bias, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        outputs.append(h)
+    return outputs
+
+
+def gru_of_keras(x, kernel, recurrent_kernel, bias):
+    """Return the outputs of Keras' GRU that resets after its product, gates in the order z r h."""
+    h, outputs = np.zeros(16), []
+    for row in x:
+        (x_z, x_r, x_h), (u_z, u_r, u_h) = (
+            np.split(row @ kernel + bias[0], 3),
+            np.split(h @ recurrent_kernel + bias[1], 3),
+        )
+        z, candidate = sigmoid(x_z + u_z), np.tanh(x_h + sigmoid(x_r + u_r) * u_h)
+        h = z * h + (1 - z) * candidate
+        outputs.append(h)
+    return outputs
+
+
+def test_weights_from_keras():
+    names = names_of(DOCS / "coming_from_keras.md")
+    x = np.random.default_rng(1).standard_normal((7, 8))
+    shapes = {"lstm": [(8, 64), (16, 64), (64,)], "gru": [(8, 48), (16, 48), (2, 48)]}
+    for kind, of_keras in (("lstm", lstm_of_keras), ("gru", gru_of_keras)):
+        weights = [np.random.default_rng(2).standard_normal(shape) for shape in shapes[kind]]
+        layer = {"lstm": vr.nn.LSTM, "gru": vr.nn.GRU}[kind](8, 16, dtype=np.float64)
+        layer.load_state_dict(names[f"{kind}_state"](*weights))
+        y, _ = layer(vr.LoDTensor.from_sequences([x]))
+        np.testing.assert_allclose(y, of_keras(x, *weights), atol=1e-12)
 
 
 def names_after(script, monkeypatch):
