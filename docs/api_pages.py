@@ -12,21 +12,35 @@ import varlen_rnn
 
 NOT_PUBLIC = {"varlen_rnn.attention"}  # an engine's front, as `recurrence`
 KERNELS = ("largest", "losses", "norms", "pool", "rows", "segment", "softmax", "updates", "windows")
+# What public functions take and return, or refer to, beside what stands in an `__all__`.
+MORE = {
+    "varlen_rnn.cells.family": ["Family"],
+    "varlen_rnn.kernels": [],
+    "varlen_rnn.nn.prepared": ["Prepared"],
+    "varlen_rnn.nn.stream": ["Stream"],
+    "varlen_rnn.ops": [],
+    "varlen_rnn.ops.cost": ["Cost"],
+    "varlen_rnn.plan": ["sort_by_seq_len"],
+    "varlen_rnn.random": ["get_state", "set_state"],
+    "varlen_rnn.tape.declare": ["Declaration", "Operator"],
+}
 TITLES = {"class": "Classes", "exception": "Errors", "function": "Functions", "data": "Values"}
 
 
 def public_modules():
-    """Return the public modules by name, those with an `__all__` and those of kernels, the package first."""
+    """Return the public modules by name: those with an `__all__`, those of kernels, and what else is listed above."""
     root = Path(varlen_rnn.__file__).parent
     files = [path for path in sorted(root.rglob("*.py")) if "\n__all__ = " in path.read_text()]
     names = [".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__") for path in files]
-    names += [f"varlen_rnn.kernels.{name}" for name in KERNELS]
+    names += [*MORE, *(f"varlen_rnn.kernels.{name}" for name in KERNELS)]
     return {name: importlib.import_module(name) for name in sorted(names) if name not in NOT_PUBLIC}
 
 
 def public_names(module):
     """Return the public names of a module but for those of modules, which have pages of their own."""
-    names = getattr(module, "__all__", None) or [name for name, value in vars(module).items() if is_kernel(name, value)]
+    names = MORE.get(module.__name__, getattr(module, "__all__", None))
+    if names is None:
+        names = [name for name, value in vars(module).items() if is_kernel(name, value)]
     chosen = [name for name in names if not isinstance(getattr(module, name), ModuleType)]
     return sorted(chosen, key=lambda name: (name.lower(), name))
 
@@ -41,7 +55,10 @@ def kind_of(value):
     """Return what Sphinx calls a value: class, exception, function or data."""
     if inspect.isclass(value):
         return "exception" if issubclass(value, BaseException) else "class"
-    return "function" if callable(value) and hasattr(value, "__name__") else "data"
+    is_function = (
+        callable(value) and hasattr(value, "__name__") and not hasattr(value, "__origin__")
+    )  # which types have
+    return "function" if is_function else "data"
 
 
 def pages():
@@ -94,9 +111,9 @@ def page_of_name(module, public, full_names):
         lines += [f".. py:data:: {full}", f"   :type: {type(value).__name__}", ""]
         lines += [f".. automodule:: {origin}", "   :no-index:"]
     else:
-        lines += [f".. auto{kind}:: {full}"]
+        lines += [f".. auto{kind}:: {full}"] + ["   :no-value:"] * (module.__name__ == "varlen_rnn.typing")
     if kind == "class":
-        lines += ["   :members:", "   :special-members: __getitem__", "", *inherited(value, full_names)]
+        lines += ["   :members:", "   :special-members: __call__, __getitem__", "", *inherited(value, full_names)]
     return "\n".join([*lines, ""])
 
 
@@ -113,9 +130,10 @@ def inherited(cls, full_names):
     named, lines = set(vars(cls)), []
     for base in cls.__mro__[1:]:
         if full := full_names.get(id(base)):
-            names = sorted(n for n, v in vars(base).items() if n[0] != "_" and n not in named and inspect.getdoc(v))
+            members = {n: v for n, v in vars(base).items() if callable(v) or isinstance(v, property)}
+            names = sorted(n for n, v in members.items() if n[0] != "_" and n not in named and v.__doc__)
             named |= set(names)
-            lines += [f"From `{full}`: " + ", ".join(f":py:obj:`{n} <{full}.{n}>`" for n in names), ""]
+            lines += [f"From `{full}`: " + ", ".join(f":py:obj:`{n} <{full}.{n}>`" for n in names), ""] * bool(names)
     return lines
 
 

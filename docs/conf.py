@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import api_pages
 
-import varlen_rnn
+import varlen_rnn.typing
 
 project, author, copyright = "varlen_rnn", "The varlen_rnn developers", "The varlen_rnn developers"
 version = release = varlen_rnn.__version__
@@ -38,23 +38,31 @@ html_title = f"varlen_rnn {release}"
 myst_heading_anchors = 3  # links to headings, as GitHub has them
 myst_enable_extensions = ["dollarmath"]
 
+smartquotes = False  # "max" in a docstring is code
+
 default_role = "py:obj"  # what stands between single backticks in docstrings is code, and a link where it is a name
 autosummary_generate = False  # api_pages.py writes the pages
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "Lengths", "Offsets", "Rows")}
+autodoc_type_aliases = {name: f"varlen_rnn.typing.{name}" for name in varlen_rnn.typing.__all__}
+autodoc_type_aliases |= {name: f"numpy.typing.{name}" for name in ("ArrayLike", "DTypeLike")}
 autodoc_preserve_defaults = True
 autodoc_member_order = "groupwise"
 numpydoc_show_class_members = False  # they are documented in full below the class
 
 
 def with_math(app, what, name, obj, options, lines):
-    """Show what docstrings write between dollars as formulas."""
+    """Show what docstrings write between dollars as formulas, and indented equations of modules as they stand."""
     lines[:] = [re.sub(r"\$([^$]+)\$", r":math:`\1`", line) for line in lines]
+    if what == "module":
+        begins = [n for n in range(1, len(lines)) if lines[n].startswith("    ") and not lines[n - 1]]
+        for number in reversed(begins):
+            lines[number:number] = ["::", ""]
 
 
 def with_short_types(app, what, name, obj, options, signature, returned):
-    """Show an alias inside of another type by its name."""
-    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returned))
+    """Show aliases by their names, inside of other types too, with links."""
+    alias = re.compile(r"(?:TypeAliasForwardRef\(')?((?:varlen_rnn|numpy)\.typing\.\w+)(?:'\))?")
+    return tuple(text and alias.sub(r"~\1", text) for text in (signature, returned))
 
 
 def is_field(app, what, name, obj, skip, options):
