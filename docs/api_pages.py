@@ -1,6 +1,7 @@
 """Writes a page for each public name: those of every module's `__all__`, and the kernels that other code may call."""
 
 import ast
+import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -55,10 +56,14 @@ def kind_of(value):
     """Return what Sphinx calls a value: class, exception, function or data."""
     if inspect.isclass(value):
         return "exception" if issubclass(value, BaseException) else "class"
-    is_function = (
-        callable(value) and hasattr(value, "__name__") and not hasattr(value, "__origin__")
-    )  # which types have
-    return "function" if is_function else "data"
+    is_type = hasattr(value, "__origin__")  # as list[int] has
+    return "function" if callable(value) and hasattr(value, "__name__") and not is_type else "data"
+
+
+@functools.cache
+def full_names():
+    """Return the full names of all that has a page, as `varlen_rnn.nn.LSTM`."""
+    return {f"{name}.{public}" for name, module in public_modules().items() for public in public_names(module)}
 
 
 def pages():
@@ -67,9 +72,9 @@ def pages():
     names = [(module, public) for module in modules.values() for public in public_names(module)]
     texts = {name: page_of_module(module) for name, module in modules.items()}
     texts["index"] = "\n".join([title("Public names"), ".. toctree::", "", *(f"   {name}" for name in modules), ""])
-    full_names = {id(getattr(module, public)): f"{module.__name__}.{public}" for module, public in names}
+    by_value = {id(getattr(module, public)): f"{module.__name__}.{public}" for module, public in names}
     for module, public in names:
-        texts[page_name(f"{module.__name__}.{public}", texts)] = page_of_name(module, public, full_names)
+        texts[page_name(f"{module.__name__}.{public}", texts)] = page_of_name(module, public, by_value)
     return texts
 
 
@@ -102,7 +107,7 @@ def value_with_summary(module, public):
     return f"* `{public}`" + (f": {importlib.import_module(origin).__doc__.splitlines()[0]}" if origin else "")
 
 
-def page_of_name(module, public, full_names):
+def page_of_name(module, public, by_value):
     """Return the page of a public name, to which the page of its module leads, not the site's contents."""
     value = getattr(module, public)
     kind, full = kind_of(value), f"{module.__name__}.{public}"
@@ -113,7 +118,7 @@ def page_of_name(module, public, full_names):
     else:
         lines += [f".. auto{kind}:: {full}"] + ["   :no-value:"] * (module.__name__ == "varlen_rnn.typing")
     if kind == "class":
-        lines += ["   :members:", "   :special-members: __call__, __getitem__", "", *inherited(value, full_names)]
+        lines += ["   :members:", "   :special-members: __call__, __getitem__", "", *inherited(value, by_value)]
     return "\n".join([*lines, ""])
 
 
@@ -125,11 +130,11 @@ def origin_of(module, public):
     return None
 
 
-def inherited(cls, full_names):
+def inherited(cls, by_value):
     """Return lines that name what a class has from other public classes, with links."""
     named, lines = set(vars(cls)), []
     for base in cls.__mro__[1:]:
-        if full := full_names.get(id(base)):
+        if full := by_value.get(id(base)):
             members = {n: v for n, v in vars(base).items() if callable(v) or isinstance(v, property)}
             names = sorted(n for n, v in members.items() if n[0] != "_" and n not in named and v.__doc__)
             named |= set(names)

@@ -9,6 +9,8 @@ os.environ.setdefault("VARLEN_RNN_QUIET", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import api_pages
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 
 import varlen_rnn.typing
 
@@ -65,6 +67,19 @@ def with_short_types(app, what, name, obj, options, signature, returned):
     return tuple(text and alias.sub(r"~\1", text) for text in (signature, returned))
 
 
+def with_links(app, doctree):
+    """Make links of the public names that pages write as code: `vr.save(...)`, `nn.LSTM`, `LoDTensor`, not `save`."""
+    page = app.env.current_document.docname
+    for literal in [] if page.startswith(("api/", "auto_gallery/")) else list(doctree.findall(nodes.literal)):
+        name, is_call, _ = literal.astext().partition("(")
+        is_plain = name.isalpha() and name.islower() and not is_call
+        full = f"varlen_rnn.{name.removeprefix('varlen_rnn.').removeprefix('vr.')}"
+        if full in api_pages.full_names() and not is_plain and not isinstance(literal.parent, nodes.reference):
+            link = pending_xref(refdomain="py", reftype="obj", reftarget=full, refdoc=page, refexplicit=True)
+            literal.replace_self(link)
+            link += literal
+
+
 def is_field(app, what, name, obj, skip, options):
     """Leave out the fields of named tuples, of which Python says only their number."""
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else skip
@@ -79,6 +94,7 @@ def setup(app):
     """Write the pages of public names before Sphinx looks which pages there are."""
     app.connect("builder-inited", lambda app: api_pages.write(Path(app.srcdir) / "api"))
     app.connect("source-read", with_built_gallery)
+    app.connect("doctree-read", with_links)
     app.connect("autodoc-process-docstring", with_math)
     app.connect("autodoc-skip-member", is_field)
     app.connect("autodoc-process-signature", with_short_types)
