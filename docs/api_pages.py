@@ -5,7 +5,7 @@ import functools
 import importlib
 import inspect
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from numba.core.dispatcher import Dispatcher
 
@@ -118,7 +118,7 @@ def page_of_name(module, public, by_value):
     else:
         lines += [f".. auto{kind}:: {full}"] + ["   :no-value:"] * (module.__name__ == "varlen_rnn.typing")
     if kind == "class":
-        lines += ["   :members:", "   :special-members: __call__, __getitem__", "", *inherited(value, by_value)]
+        lines += members_of(value, by_value)
     return "\n".join([*lines, ""])
 
 
@@ -130,16 +130,29 @@ def origin_of(module, public):
     return None
 
 
-def inherited(cls, by_value):
-    """Return lines that name what a class has from other public classes, with links."""
-    named, lines = set(vars(cls)), []
-    for base in cls.__mro__[1:]:
-        if full := by_value.get(id(base)):
-            members = {n: v for n, v in vars(base).items() if callable(v) or isinstance(v, property)}
-            names = sorted(n for n, v in members.items() if n[0] != "_" and n not in named and v.__doc__)
-            named |= set(names)
-            lines += [f"From `{full}`: " + ", ".join(f":py:obj:`{n} <{full}.{n}>`" for n in names), ""] * bool(names)
+def members_of(cls, by_value):
+    """Return the option that shows a class's members, those of private bases too, and links to those of public ones."""
+    names_of = {}
+    for name, base in documented_members(cls):
+        names_of.setdefault("" if base is cls else by_value.get(id(base), ""), []).append(name)
+    lines = [f"   :members: {', '.join(own)}"] if (own := names_of.pop("", [])) else []
+    for full, names in names_of.items():
+        lines += ["", f"From `{full}`: " + ", ".join(f":py:obj:`{name} <{full}.{name}>`" for name in names)]
     return lines
+
+
+def documented_members(cls):
+    """Yield the documented methods and properties of a class, base after base: a name, and the class it is from."""
+    seen = set()
+    for base in cls.__mro__:
+        for name, member in sorted(vars(base).items()):
+            member = getattr(member, "__func__", member)  # of class methods
+            is_public = not name.startswith("_") or name in ("__call__", "__getitem__")
+            is_kind = isinstance(member, (property, FunctionType, type)) and member.__doc__
+            home = base if isinstance(member, property) else member  # scikit-learn puts functions into classes
+            if is_public and is_kind and name not in seen and home.__module__.startswith("varlen_rnn."):
+                yield name, base
+        seen |= vars(base).keys()
 
 
 def title(name):

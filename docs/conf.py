@@ -47,7 +47,6 @@ autosummary_generate = False  # api_pages.py writes the pages
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {name: f"varlen_rnn.typing.{name}" for name in varlen_rnn.typing.__all__}
 autodoc_type_aliases |= {name: f"numpy.typing.{name}" for name in ("ArrayLike", "DTypeLike")}
-autodoc_preserve_defaults = True
 autodoc_member_order = "groupwise"
 numpydoc_show_class_members = False  # they are documented in full below the class
 
@@ -62,9 +61,10 @@ def with_math(app, what, name, obj, options, lines):
 
 
 def with_short_types(app, what, name, obj, options, signature, returned):
-    """Show aliases by their names, inside of other types too, with links."""
+    """Show aliases by their names, inside of other types too, with links; and data types as one writes them."""
     alias = re.compile(r"(?:TypeAliasForwardRef\(')?((?:varlen_rnn|numpy)\.typing\.\w+)(?:'\))?")
-    return tuple(text and alias.sub(r"~\1", text) for text in (signature, returned))
+    shown = [text and alias.sub(r"~\1", text) for text in (signature, returned)]
+    return tuple(text and re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", text) for text in shown)
 
 
 def with_links(app, doctree):
@@ -80,11 +80,6 @@ def with_links(app, doctree):
             link += literal
 
 
-def is_field(app, what, name, obj, skip, options):
-    """Leave out the fields of named tuples, of which Python says only their number."""
-    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else skip
-
-
 def with_built_gallery(app, name, source):
     """Lead to the built pages of the gallery where GitHub is led to its scripts."""
     source[0] = re.sub(r"\]\(gallery/(\w+)\.py\)", r"](auto_gallery/\1.rst)", source[0])
@@ -96,5 +91,4 @@ def setup(app):
     app.connect("source-read", with_built_gallery)
     app.connect("doctree-read", with_links)
     app.connect("autodoc-process-docstring", with_math)
-    app.connect("autodoc-skip-member", is_field)
     app.connect("autodoc-process-signature", with_short_types)

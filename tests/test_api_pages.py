@@ -63,3 +63,12 @@ def test_pages_are_reached(pages):
 
 def test_file_systems_that_know_no_cases_keep_all_pages(pages):
     assert len({name.lower() for name in pages}) == len(pages)
+
+
+def test_classes_show_what_they_have_from_bases(pages):
+    """In full where the base is private, as `fit` of an estimator would be; else as links."""
+    text = pages["varlen_rnn.nn.LSTM"]
+    assert re.search(r":members: .*\bweights\b", text), "of a private base"
+    assert ":py:obj:`all_states <varlen_rnn.nn.Recurrent.all_states>`" in text
+    assert ":py:obj:`state_dict <varlen_rnn.nn.Module.state_dict>`" in text
+    assert "count" not in pages["varlen_rnn.PaddingReport"], "a method of tuples"
