@@ -113,7 +113,7 @@ def page_of_name(module, public, by_value):
     kind, full = kind_of(value), f"{module.__name__}.{public}"
     lines = [":orphan:", "", title(full), f".. currentmodule:: {module.__name__}", ""]
     if kind == "data" and (origin := origin_of(module, public)):
-        lines += [f".. py:data:: {full}", f"   :type: {type(value).__name__}", ""]
+        lines += [f".. py:data:: {public}", f"   :type: {type(value).__name__}", ""]
         lines += [f".. automodule:: {origin}", "   :no-index:"]
     else:
         lines += [f".. auto{kind}:: {full}"] + ["   :no-value:"] * (module.__name__ == "varlen_rnn.typing")

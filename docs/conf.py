@@ -68,13 +68,13 @@ def with_short_types(app, what, name, obj, options, signature, returned):
 
 
 def with_links(app, doctree):
-    """Make links of the public names that pages write as code: `vr.save(...)`, `nn.LSTM`, `LoDTensor`, not `save`."""
+    """Make links of the public names that pages write as code: `vr.cell`, `nn.LSTM(8, 16)`, not any `cell`."""
     page = app.env.current_document.docname
     for literal in [] if page.startswith(("api/", "auto_gallery/")) else list(doctree.findall(nodes.literal)):
-        name, is_call, _ = literal.astext().partition("(")
-        is_plain = name.isalpha() and name.islower() and not is_call
+        name = literal.astext().partition("(")[0]
         full = f"varlen_rnn.{name.removeprefix('varlen_rnn.').removeprefix('vr.')}"
-        if full in api_pages.full_names() and not is_plain and not isinstance(literal.parent, nodes.reference):
+        is_word = name.isalpha() and name.islower()
+        if full in api_pages.full_names() and not is_word and not isinstance(literal.parent, nodes.reference):
             link = pending_xref(refdomain="py", reftype="obj", reftarget=full, refdoc=page, refexplicit=True)
             literal.replace_self(link)
             link += literal

@@ -26,9 +26,12 @@ def pages():
 
 def described(pages):
     """Return the full names that pages describe."""
-    lines = [line.split(":: ") for text in pages.values() for line in text.splitlines() if line.startswith(".. ")]
-    kinds = ("autoclass", "autofunction", "autoexception", "autodata", "py:data")
-    return {name for directive, *name in lines if directive.removeprefix(".. ") in kinds for name in name}
+    found = set()
+    for text in pages.values():
+        found |= set(re.findall(r"^\.\. auto(?:class|function|exception|data):: (.*)$", text, re.MULTILINE))
+        if data := re.search(r"^\.\. currentmodule:: (.*)\n\n\.\. py:data:: (.*)$", text, re.MULTILINE):
+            found.add(".".join(data.groups()))
+    return found
 
 
 def test_every_public_name_has_a_page(pages):
