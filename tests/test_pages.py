@@ -122,7 +122,7 @@ def test_the_gallery_on_weights_of_rows(monkeypatch):
     names = names_after("plot_3_attention", monkeypatch)
     assert np.mean(names["losses"][-20:]) < 0.01
     for weights, (rows, _) in zip(names["weights"].value.to_sequences(), names["problems"], strict=True):
-        assert weights[rows[:, 1] == 1].sum() > 0.8, "the marked rows are looked at"
+        assert weights[rows[:, 1] == 1].sum() > 0.5, "the marked rows are looked at"
 
 
 def test_every_page_stands_in_the_contents():
