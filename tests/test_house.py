@@ -162,6 +162,6 @@ def test_errors_are_value_errors():
 @pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=["check", "format"])
 def test_ruff(arguments):
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent))
-    folders = ["varlen_rnn", "tests", "examples", "benchmarks"]
+    folders = ["varlen_rnn", "tests", "examples", "benchmarks", "docs"]
     result = subprocess.run([ruff, *arguments, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

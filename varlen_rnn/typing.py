@@ -6,11 +6,16 @@ from typing import SupportsIndex, TypeAlias
 
 from numpy.typing import ArrayLike
 
+__all__ = ["Lengths", "Offsets", "Rows", "StrPath"]
+
+#: The path of a file.
 StrPath: TypeAlias = str | os.PathLike[str]
 
-# Rows, with or without a LoD: a Variable and a LoDTensor have `__array__`, which makes them array_like.
-Rows: TypeAlias = ArrayLike
+#: Rows, with or without a LoD: a `LoDTensor`, a `Variable`, an array, or what NumPy makes one of.
+Rows: TypeAlias = ArrayLike  # a Variable and a LoDTensor have `__array__`
 
-# One level of detail, in its two forms: an array, or a list of ints.
+#: The offsets of one level of detail, an array or a list of ints: 0, then where each sequence ends.
 Offsets: TypeAlias = Iterable[SupportsIndex]
+
+#: The lengths of one level of detail, an array or a list of ints.
 Lengths: TypeAlias = Iterable[SupportsIndex]

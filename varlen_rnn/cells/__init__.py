@@ -66,3 +66,4 @@ __all__ = [
 ]
 
 CELLS = {built_in.name: built_in for built_in in (RNN_TANH, RNN_RELU, LSTM, GRU)}
+"""The cells that have layers of their own, by the names that programs have for them."""

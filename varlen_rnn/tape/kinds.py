@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Type(IntEnum):
-    """The data types, then the kinds of variables, with the numbers of the seed's `enum Type`.
+    """The data types, then the kinds of variables, with the numbers of the design document "Var_desc".
 
     The numbers after CHANNEL are those of Fluid 1.8.
     """

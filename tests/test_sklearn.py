@@ -1,0 +1,337 @@
+"""Estimators: scikit-learn's own checks, sequences of every kind, equal bits, files, and labels that fit nothing."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load
+from varlen_rnn.sklearn.inputs import as_sequences
+from varlen_rnn.training import Callback
+
+# What of scikit-learn's checks does not fit sequences of unequal length, and why.
+_ANY_LENGTH = "a row of a 2-D array is a sequence, of any number of steps: columns are no features"
+DO_NOT_FIT = {
+    "check_n_features_in": _ANY_LENGTH,
+    "check_n_features_in_after_fitting": _ANY_LENGTH,
+    "check_estimators_partial_fit_n_features": _ANY_LENGTH,
+    "check_classifiers_train": _ANY_LENGTH + "; the rest of this check is test_what_check_classifiers_train_asks",
+    "check_sample_weight_equivalence_on_dense_data": "one that is repeated is in other batches than one of weight 2",
+    "check_array_api_input": "NumPy's arrays alone",
+}
+SMALL = {"hidden_size": 8, "random_state": 0}
+
+
+def checks():
+    for kind in (SequenceClassifier, SequenceRegressor):
+        for estimator, check in estimator_checks_generator(kind(**SMALL, max_epochs=40)):
+            name = check.func.__name__ if hasattr(check, "func") else check.__name__
+            if name not in DO_NOT_FIT:
+                yield pytest.param(estimator, check, id=f"{kind.__name__}-{name}")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), list(checks()))
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def series(number=60, seed=0):
+    """Return series of 0 to 12 rows of two features, and whether the first feature rises on the whole."""
+    rng = np.random.default_rng(seed)
+    X = [np.cumsum(rng.standard_normal((length, 2)), axis=0) for length in rng.integers(1, 13, size=number)]
+    return X, np.array([x[-1, 0] > 0 for x in X])
+
+
+def test_what_check_classifiers_train_asks():
+    X, y = series(200)
+    model = SequenceClassifier(**SMALL).fit(X, y)
+    assert model.score(X, y) > 0.95
+    assert model.classes_.tolist() == [False, True]
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(X))
+    with pytest.raises(ValueError, match="rows of 2 features, as in the training, got 3 features"):
+        model.predict([np.zeros((4, 3))])
+
+
+def kinds_of_rows():
+    X, y = series()
+    tensor = vr.LoDTensor.from_sequences([np.float32(x) for x in X])
+    yield "a list of arrays", X, y
+    yield "lists of lists", [x.tolist() for x in X], y
+    yield "a LoDTensor", tensor, y
+    yield "an array of objects", np.array([*X, None], object)[:-1], y
+    if pytest.importorskip("pyarrow"):
+        yield "an Arrow column", vr.to_arrow(tensor), y
+    if pytest.importorskip("awkward"):
+        yield "an Awkward array", vr.to_awkward(tensor), y
+    yield (
+        "a data set",
+        vr.data.Dataset("d", list(map(np.float32, X)), y.astype(int), [], ["False", "True"], "list"),
+        None,
+    )
+
+
+def test_sequences_of_every_kind_are_the_same():
+    expected = None
+    for name, X, y in kinds_of_rows():
+        model = SequenceClassifier(**SMALL, max_epochs=2).fit(X, y)
+        found = model.predict_proba(X)
+        expected = found if expected is None else expected
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_arrays_are_sequences_of_equal_length():
+    X = np.random.default_rng(0).standard_normal((20, 5, 3))
+    for array in (X, X[:, :, 0], X[:, :, 0].astype(np.float32)):
+        kind, sequences = as_sequences(array)
+        rows = array if array.ndim == 3 else array[:, :, None]
+        assert kind == "numbers"
+        np.testing.assert_array_equal(np.array(sequences), rows.astype(np.float32))
+
+
+def test_texts_tokens_and_ids():
+    texts = ["b a", "a", "", "b b b"] * 6
+    y = ["x", "y", "y", "x"] * 6
+    for X in (texts, [text.split() for text in texts], [np.array([len(t) for t in text.split()]) for text in texts]):
+        model = SequenceClassifier(**SMALL, max_epochs=2).fit(X, y)
+        assert model.predict_proba(X).shape == (24, 2)
+        assert set(model.predict(X)) <= {"x", "y"}
+    assert SequenceClassifier(**SMALL, max_epochs=1).fit(texts, y).vocabulary_ == ["<unk>", "b", " ", "a"]
+    words = SequenceClassifier(**SMALL, max_epochs=1, tokens="words").fit(texts, y)
+    assert words.vocabulary_ == ["<unk>", "b", "a"]
+    words.predict(["never seen"])
+
+
+def test_columns_of_texts():
+    texts, y = ["ab", "b", "ba"] * 4, [0, 1, 0] * 4
+    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(texts, y).predict_proba(texts)
+    pa, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    for X in (np.array(texts), pa.array(texts), pandas.Series(texts), tuple(texts)):
+        found = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict_proba(X)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ("text", "X: expected many sequences"),
+        (3, "X: expected many sequences"),
+        ([1.0, 2.0], "X, sequence 0: expected a sequence of the kind of the others.*Reshape your data"),
+        ([[1.5], "a"], "X, sequence 1: expected a sequence of the kind of the others"),
+        ([[1.5], ["a"]], "X, sequence 1: expected numbers, as before, got tokens"),
+        ([[1.5], [2]], "X, sequence 1: expected numbers, as before, got ids"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "X, sequence 1: expected 3 features, as in sequence 0, got 4"),
+        ([np.zeros((2, 3, 4))], "X, sequence 0: expected numbers of shape"),
+        ([[1.0, float("nan")]], "X, sequence 0: expected finite numbers, got NaN"),
+        ([[1.0, float("inf")]], "X, sequence 0: expected finite numbers, got infinity"),
+        ([[-1, 2]], "X, sequence 0: expected ids of at least 0.*integers are ids"),
+        ([[None, 2]], "X, sequence 0: expected numbers"),
+        ([[[1.0], [1.0, 2.0]]], "X, sequence 0: expected rows of one width"),
+        (np.zeros((2, 0)), r"0 feature\(s\)"),
+        ([], "X: expected at least one sequence"),
+    ],
+)
+def test_what_is_no_sequence_is_named(X, message):
+    with pytest.raises(vr.InputError, match=message):
+        SequenceClassifier(**SMALL).fit(X, np.zeros(len(X) if hasattr(X, "__len__") else 1))
+
+
+def test_labels_that_fit_nothing_are_named():
+    X, y = series(20)
+    with pytest.raises(vr.ShapeError, match="y: expected 20 entries, one per sequence"):
+        SequenceClassifier(**SMALL).fit(X, y[:3])
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected .* labels, one per step"):
+        SequenceTagger(**SMALL).fit(X, [[1]] * 20)
+    with pytest.raises(vr.DTypeError, match="y: expected numbers"):
+        SequenceRegressor(**SMALL).fit(X, ["a"] * 20)
+    with pytest.raises(vr.ShapeError, match="sample_weight: expected shape"):
+        SequenceClassifier(**SMALL).fit(X, y, sample_weight=[1, 2])
+    with pytest.raises(vr.InputError, match="class_weight: expected classes of"):
+        SequenceClassifier(**SMALL, class_weight={"other": 2}).fit(X, y)
+    with pytest.raises(vr.ShapeError, match="cell: expected one of 'rnn', 'lstm', 'gru', or the name of a cell"):
+        SequenceClassifier("cell", 4).fit(X, y)
+    with pytest.raises(vr.ShapeError, match="schedule: expected one of"):
+        SequenceClassifier(**SMALL, schedule="step").fit(X, y)
+    model = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y)
+    with pytest.raises(vr.InputError, match="y: expected one of the 2 classes of the first fit, got 7"):
+        model.partial_fit(X, np.full(20, 7))
+
+
+def test_a_tagger_and_a_regressor_learn():
+    X, _ = series(150)
+    y = [np.where(x[:, 0] > x[:, 1], "up", "down") for x in X]
+    tagger = SequenceTagger(**SMALL).fit(X, y)
+    assert tagger.score(X, y) > 0.95
+    assert [found.shape for found in tagger.predict(X)] == [labels.shape for labels in y]
+    np.testing.assert_allclose(np.concatenate(tagger.predict_proba(X)).sum(axis=1), 1, rtol=1e-5)
+    targets = np.array([[1000 + 50 * x[:, 0].max(), x[-1, 1]] for x in X])
+    regressor = SequenceRegressor(hidden_size=16, random_state=0).fit(X, targets)
+    assert regressor.score(X, targets) > 0.95
+    assert regressor.predict(X).shape == (150, 2)
+    assert SequenceRegressor(**SMALL, max_epochs=1).fit(X, targets[:, 0]).predict(X).shape == (150,)
+
+
+@pytest.mark.parametrize("cell", ["gru", "rnn", "mgu", "lstm(peepholes=True)"])
+def test_any_cell(cell):
+    X, y = series(20)
+    assert SequenceClassifier(cell, 4, num_layers=2, bidirectional=False, max_epochs=1).fit(X, y).predict(X).shape == (
+        20,
+    )
+
+
+def test_an_int_makes_fits_equal_and_leaves_the_generator_alone():
+    X, y = series()
+    vr.manual_seed(5)
+    first = SequenceClassifier(**SMALL, max_epochs=3, early_stopping=True).fit(X, y)
+    state = vr.random.get_state()
+    vr.manual_seed(5)
+    assert vr.random.get_state() == state
+    vr.manual_seed(6)
+    second = clone(first).fit(X, y)
+    np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
+    other = clone(first).set_params(random_state=1).fit(X, y)
+    assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
+
+
+def test_weights_of_sequences_and_classes():
+    """Sequences of weight 0 do not count; with balanced classes, a rare one is found."""
+    X, y = series(120)
+    wrong = y.copy()
+    wrong[::2] = ~y[::2]
+    weights = np.where(np.arange(120) % 2, 1.0, 0.0)
+    model = SequenceClassifier(**SMALL).fit(X, wrong, sample_weight=weights)
+    assert model.score(X, y) > 0.9
+    rare = np.array([x[-1, 0] > 2.5 for x in X])
+    plain = SequenceClassifier(**SMALL, max_epochs=3).fit(X, rare).predict_proba(X)[:, 1].mean()
+    balanced = SequenceClassifier(**SMALL, max_epochs=3, class_weight="balanced").fit(X, rare)
+    heavier = SequenceClassifier(**SMALL, max_epochs=3, class_weight={True: 20.0}).fit(X, rare)
+    assert plain < balanced.predict_proba(X)[:, 1].mean() < heavier.predict_proba(X)[:, 1].mean()
+    tags = [np.full(len(x), value) for x, value in zip(X, rare, strict=True)]
+    tagger = SequenceTagger(**SMALL, max_epochs=3, class_weight="balanced").fit(X, tags, sample_weight=weights + 1)
+    assert 0 < tagger.score(X, tags, sample_weight=weights) <= 1
+
+
+def test_early_stopping_holds_sequences_back_and_keeps_the_best():
+    X, y = series(100)
+    noise = np.random.default_rng(1).permutation(y)
+    model = SequenceClassifier(
+        hidden_size=32, random_state=0, early_stopping=True, n_iter_no_change=2, max_epochs=60
+    ).fit(X, noise)
+    losses = [record["valid_loss"] for record in model.history_]
+    assert model.n_iter_ == len(losses) < 60
+    assert min(losses) == losses[-3]
+    with pytest.raises(vr.ShapeError, match="beside those that early stopping holds back"):
+        SequenceClassifier(early_stopping=True).fit(X[:1], y[:1])
+
+
+def test_partial_fit_and_warm_start_go_on():
+    X, y = series(120)
+    model = SequenceClassifier(**SMALL, lr=0.01)
+    for _ in range(15):
+        for part in (slice(0, 60), slice(60, 120)):
+            model.partial_fit(X[part], y[part], classes=[False, True])
+    assert model.n_iter_ == 30
+    assert model.score(X, y) > 0.9
+    warm = SequenceClassifier(**SMALL, warm_start=True, max_epochs=1, schedule="constant").fit(X, y)
+    before = warm.module_
+    assert warm.fit(X, y).module_ is before
+    assert clone(warm).set_params(warm_start=False).fit(X, y).module_ is not before
+
+
+class Kill(Callback):
+    """Ends the process, as it were, after some steps."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, trainer):
+        if trainer.step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, early_stopping):
+    X, y = series()
+    params = {**SMALL, "max_epochs": 8, "early_stopping": early_stopping, "cell": "gru"}
+    whole = SequenceClassifier(**params).fit(X, y)
+    killed = SequenceClassifier(**params, checkpoints=tmp_path / "run", callbacks=[Kill(25)])
+    with pytest.raises(KeyboardInterrupt):
+        killed.fit(X, y)
+    resumed = SequenceClassifier(**params, checkpoints=tmp_path / "run", callbacks=[Kill(0)]).fit(X, y)
+    np.testing.assert_array_equal(whole.predict_proba(X), resumed.predict_proba(X))
+    assert [record["loss"] for record in whole.history_] == [record["loss"] for record in resumed.history_]
+    with pytest.raises(vr.CheckpointError, match="expected the training"):
+        SequenceClassifier(**params, checkpoints=tmp_path / "run", callbacks=[Kill(0)]).fit(X, ~y)
+    with pytest.raises(vr.CheckpointError, match="expected the training"):
+        SequenceClassifier(**params, lr=0.1, checkpoints=tmp_path / "run", callbacks=[Kill(0)]).fit(X, y)
+
+
+FITTED = {
+    "classifier": lambda: SequenceClassifier(**SMALL, max_epochs=1, class_weight={True: 2.0}).fit(*series()),
+    "texts": lambda: SequenceClassifier(**SMALL, max_epochs=1).fit(["ab", "b"], ["x", "y"]),
+    "regressor": lambda: SequenceRegressor(**SMALL, max_epochs=1).fit(series()[0], np.arange(60.0)),
+    "tagger": lambda: SequenceTagger(**SMALL, max_epochs=1).fit(
+        series()[0], [np.ones(len(x), int) for x in series()[0]]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FITTED)
+def test_fitted_estimators_are_saved_with_pickle_and_without(tmp_path, kind):
+    model = FITTED[kind]()
+    X = ["ab", "bb"] if kind == "texts" else series(9, 1)[0]
+    model.save(tmp_path / "model", notes={"of": ["me"]})
+    loaded, unpickled = load(tmp_path / "model"), pickle.loads(pickle.dumps(model))
+    assert loaded.notes_ == {"of": ["me"]}
+    for other in (loaded, unpickled):
+        assert other.get_params() == model.get_params()
+        np.testing.assert_equal(other.predict(X), model.predict(X))
+        assert other.history_ == model.history_
+    other.partial_fit(X, model.predict(X))
+
+
+def test_files_that_are_no_estimators(tmp_path):
+    vr.save(tmp_path / "other", a=1)
+    with pytest.raises(vr.CheckpointError, match=r"expected a file of an estimator's save, got the groups \['a'\]"):
+        load(tmp_path / "other")
+    vr.save(tmp_path / "broken", estimator="SequenceTagger", params={"cell": 3})
+    with pytest.raises(vr.CheckpointError, match="expected a fitted estimator"):
+        load(tmp_path / "broken")
+    model = SequenceClassifier(**SMALL, max_epochs=1, callbacks=[Kill(0)]).fit(*series())
+    with pytest.raises(vr.CheckpointError, match="save, callbacks: expected what JSON can hold"):
+        model.save(tmp_path / "model")
+
+
+def test_pipelines_searches_and_validation_over_processes():
+    X, y = series(30)
+    pipeline = Pipeline(
+        [
+            ("scale", FunctionTransformer(lambda X: [x * 2 for x in X])),
+            ("model", SequenceClassifier(**SMALL, max_epochs=2)),
+        ]
+    )
+    assert pipeline.fit(X, y).score(X, y) > 0.3
+    assert cross_val_score(SequenceClassifier(**SMALL, max_epochs=2), X, y, cv=3).shape == (3,)
+    search = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2, n_jobs=2).fit(X, y)
+    alone = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2).fit(X, y)
+    np.testing.assert_array_equal(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+
+
+def test_a_bar_where_it_is_asked_for(capsys):
+    X, y = series(10)
+    SequenceClassifier(**SMALL, max_epochs=1).fit(X, y)
+    assert capsys.readouterr().err == ""
+    SequenceClassifier(**SMALL, max_epochs=1, verbose=1).fit(X, y)
+    assert "rows/s" in capsys.readouterr().err
