@@ -183,6 +183,8 @@ class SequenceEstimator(BaseEstimator):
         self.__dict__.pop("_optimizer", None)
         inputs = Inputs.learn(X, self.tokens, self.min_count, self.max_vocabulary)
         sequences = inputs.rows_of(X)
+        if not sequences:
+            raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
         self.module_ = self._network()

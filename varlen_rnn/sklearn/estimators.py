@@ -324,7 +324,7 @@ def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     wrong = np.flatnonzero(classes[numbers] != labels)
     if len(wrong):
         expected = f"one of the {len(classes)} classes of the first fit"
-        raise InputError("y", expected=expected, got=shown(labels[wrong[0]]))
+        raise InputError("y", expected=expected, got=shown(plain(labels[wrong[0]])))
     return numbers.astype(np.int64)
 
 
