@@ -1,0 +1,184 @@
+"""`varlen-rnn train`, `predict` and `evaluate`: from a file to a model and its predictions, and on after Ctrl-C."""
+
+import csv
+import io
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.cli import main, train
+
+pytest.importorskip("sklearn")
+
+from varlen_rnn.sklearn import load
+
+SMALL = ["--hidden-size", "8", "--max-epochs", "6", "--quiet"]
+
+
+def texts_file(tmp_path):
+    """Write texts of which those with an "a" are of another class."""
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("abcd"), rng.integers(1, 8))) for _ in range(120)]
+    with (tmp_path / "texts.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["name", "kind"], *[[text, "with" if "a" in text else "without"] for text in texts]]
+        )
+    return tmp_path / "texts.csv"
+
+
+def series_file(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["id,t,u,v,y"]
+    for number in range(80):
+        rows = rng.standard_normal((rng.integers(1, 9), 2))
+        lines += [f"s{number},{t},{u},{v},{rows[:, 0].mean()}" for t, (u, v) in enumerate(rows)]
+    (tmp_path / "series.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "series.csv"
+
+
+def tags_file(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(80):
+        tokens = [str(token) for token in rng.choice(["the", "cat", "runs"], rng.integers(1, 7))]
+        lines.append(json.dumps({"tokens": tokens, "tags": [token[:1].upper() for token in tokens]}))
+    (tmp_path / "tags.jsonl").write_text("\n".join(lines))
+    return tmp_path / "tags.jsonl"
+
+
+CASES = {
+    "texts": (texts_file, ["--sequence", "name", "--label", "kind"], "accuracy"),
+    "series": (series_file, ["--id", "id", "--time", "t", "--label", "y"], "R2"),
+    "tags": (tags_file, ["--sequence", "tokens", "--label", "tags"], "accuracy"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_becomes_a_model_and_predictions(tmp_path, capsys, case):
+    write, options, metric = CASES[case]
+    path, model = str(write(tmp_path)), str(tmp_path / "my.model")
+    picture = ["--picture", str(tmp_path / "curve.svg")]
+    assert (
+        main(
+            ["train", path, *options, "--out", model, *SMALL, *picture, "--class-weight", "balanced"][
+                : -2 if case == "series" else None
+            ]
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert f"sequences that were held back: {metric} " in printed
+    assert (tmp_path / "curve.svg").exists()
+    assert not (tmp_path / "my.model.run").exists()
+    assert main(["evaluate", model, path]) == 0
+    printed = capsys.readouterr().out
+    assert metric in printed
+    score = float(printed.split(f"{metric} ")[1].split(",")[0])
+    assert score > 0.6
+    assert main(["predict", model, path]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    data = vr.data.read(
+        path,
+        **{"tokens": "characters"} if case == "texts" else {},
+        **dict(zip((o[2:] for o in options[::2]), options[1::2], strict=True)),
+    )
+    assert len(lines) == len(data)
+    assert main(["predict", model, path, "--out", str(tmp_path / "lines.jsonl")]) == 0
+    assert [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()] == lines
+    estimator = load(model)
+    if case == "texts":
+        right = [line["prediction"] == data.classes[label] for line, label in zip(lines, data.labels, strict=True)]
+        np.testing.assert_allclose(np.mean(right), score, atol=1e-4)
+        texts = [row[0] for row in csv.reader(io.StringIO((tmp_path / "texts.csv").read_text()))][1:]
+        assert estimator.predict(texts).tolist() == [line["prediction"] for line in lines]
+        assert all(0.5 <= line["probability"] <= 1 for line in lines)
+    if case == "tags":
+        assert [len(line["prediction"]) for line in lines] == data.lengths.tolist()
+
+
+def test_predictions_need_no_labels_and_take_standard_input(tmp_path, capsys, monkeypatch):
+    model = str(tmp_path / "my.model")
+    options = CASES["series"][1]
+    assert main(["train", str(series_file(tmp_path)), *options, "--out", model, *SMALL]) == 0
+    text = "id,t,u,more,v\nx,1,0.5,no,1\nx,0,0.5,no,2\n"
+    (tmp_path / "new.csv").write_text(text)
+    capsys.readouterr()
+    assert main(["predict", model, str(tmp_path / "new.csv")]) == 0
+    expected = capsys.readouterr().out
+    assert len(expected.splitlines()) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["predict", model, "-", "--format", "csv"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("step", [7, 12])
+def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, capsys, monkeypatch, step):
+    """In the middle of an epoch, and at its end: the model's bits are those of a training that nobody stopped."""
+    path = str(texts_file(tmp_path))
+    command = ["train", path, "--sequence", "name", "--label", "kind", *SMALL, "--early-stopping"]
+    assert main([*command, "--out", str(tmp_path / "whole")]) == 0
+    took = train._Stop.on_step_end
+
+    def on_step_end(self, trainer):
+        if trainer.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        took(self, trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._Stop, "on_step_end", on_step_end)
+        assert main([*command, "--out", str(tmp_path / "part")]) == 130
+    assert f"stopped after step {step}: the same command goes on" in capsys.readouterr().out
+    assert not (tmp_path / "part").exists()
+    assert main([*command, "--out", str(tmp_path / "part"), "--lr", "0.5"]) == 2
+    assert "expected the training" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / "part")]) == 0
+    assert f"going on after step {step:09}" in capsys.readouterr().out
+    whole, part = load(tmp_path / "whole"), load(tmp_path / "part")
+    for name, value in whole.module_.state_dict().items():
+        np.testing.assert_array_equal(part.module_.state_dict()[name], value)
+    assert whole.history_ == part.history_
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "texts.csv", "--out", "m"], "train: expected --label COLUMN, got none"),
+        (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that say what a sequence is"),
+        (
+            ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
+            "expected this field, got only",
+        ),
+        (["train", "none.csv", "--label", "kind", "--out", "m"], "none.csv"),
+        (
+            ["train", "series.csv", "--id", "id", "--label", "y", "--class-weight", "balanced", "--out", "m"],
+            "labels that are classes",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--cell", "cell", "--out", "m"],
+            "cell: expected one of",
+        ),
+        (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
+        (["evaluate", "none.model", "texts.csv"], "none.model"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
+    texts_file(tmp_path)
+    series_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, *(["--quiet"] if arguments[0] == "train" else [])]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("varlen-rnn: ")
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_several_classes_are_refused(tmp_path, capsys):
+    path = tmp_path / "many.jsonl"
+    path.write_text('{"text": "a", "label": ["x", "y"]}\n{"text": "bcd", "label": ["x"]}\n')
+    assert main(["train", str(path), "--label", "label", "--out", str(tmp_path / "m")]) == 2
+    assert "expected labels that are classes or numbers" in capsys.readouterr().err
