@@ -446,6 +446,26 @@ CALLS = {
         F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean", lambda: "row",
     ),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "cross_entropy, weights": (
+        lambda weight, index, smoothing, sample_weight: F.cross_entropy(
+            X, np.zeros(5, int), weight=weight, ignore_index=index, label_smoothing=smoothing, sample_weight=sample_weight
+        ),
+        lambda: np.ones(3), lambda: 1, lambda: 0.1, lambda: np.ones(5),
+    ),
+    "focal_loss": (
+        lambda gamma, weight: F.focal_loss(X, np.zeros(5, int), gamma=gamma, weight=weight), lambda: 2.0, lambda: np.ones(3),
+    ),
+    "binary_cross_entropy, weights": (
+        lambda weight, pos_weight: F.binary_cross_entropy_with_logits(X, X, weight=weight, pos_weight=pos_weight),
+        lambda: np.ones(3), lambda: np.ones(3),
+    ),
+    "hinge_loss": (F.hinge_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "l1_loss": (F.l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "poisson_nll_loss": (F.poisson_nll_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "quantile_loss": (F.quantile_loss, lambda: X, lambda: X, lambda: 0.5, lambda: "mean", lambda: "row"),
+    "Standardize": (vr.nn.Standardize, lambda: 3, lambda: "f4"),
+    "Standardize.fit": (vr.nn.Standardize(3).fit, lambda: [X]),
+    "Standardize, x": (vr.nn.Standardize(3), rows),
     "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
     "Trainer": (
         lambda *given: vr.training.Trainer(*given[:4], validate=given[4], clip_norm=given[5], accumulate=given[6],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from varlen_rnn.errors import check_choice, check_flag, check_int
-from varlen_rnn.nn.functional import Reduction, ctc_loss
+from varlen_rnn.nn.losses import Reduction, ctc_loss
 from varlen_rnn.nn.module import Module
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows

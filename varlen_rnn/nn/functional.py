@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
@@ -19,6 +18,20 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
+from varlen_rnn.nn.losses import (
+    Per,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    ctc_loss,
+    focal_loss,
+    hinge_loss,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+    poisson_nll_loss,
+    quantile_loss,
+    smooth_l1_loss,
+)
 from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
@@ -31,14 +44,11 @@ from varlen_rnn.typing import Rows
 
 __all__ = [
     "abs", "additive_attention", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "ctc_loss", "dropout",
-    "embedding", "equal",
-    "exp", "gelu", "huber_loss", "layer_norm", "log", "log_softmax", "maximum", "minimum", "mse_loss", "not_equal",
-    "relu", "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split",
-    "sqrt", "stack", "tanh", "topk", "weight_norm", "where",
+    "embedding", "equal", "exp", "focal_loss", "gelu", "hinge_loss", "huber_loss", "l1_loss", "layer_norm", "log",
+    "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "poisson_nll_loss", "quantile_loss", "relu",
+    "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt",
+    "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
-
-Reduction: TypeAlias = Literal["mean", "sum", "none"]
-Per: TypeAlias = Literal["row", "sequence"]
 
 
 def scaled_dot_product_attention(
@@ -458,147 +468,3 @@ def weight_norm(v: Rows, g: Rows) -> Variable:
 def check_probability(p: float, name: str = "dropout, p") -> None:
     """Raise unless `p` is a probability."""
     check_number(p, name, "0 <= p <= 1", lambda p: 0 <= p <= 1)
-
-
-def cross_entropy(logits: Rows, labels: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:
-    """Return minus the log-probability of the labels' classes.
-
-    Parameters
-    ----------
-    logits : Variable, shape `(rows, classes)`
-        Unnormalised; softmax is inside.
-    labels : integers, shape `(rows,)`
-        A LoD, if they have one, must be that of `logits`.
-    reduction : {"mean", "sum", "none"}
-        "none" returns the loss of each row, with the LoD of `logits`.
-    per : {"row", "sequence"}
-        What weighs the same: every row, or every sequence, whose loss is then the mean over its rows.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> float(np.asarray(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 1])))).__round__(4)
-    0.6931
-    """
-    return reduce_loss(apply("cross_entropy", logits, labels)[0], reduction, per)
-
-
-def binary_cross_entropy_with_logits(
-    logits: Rows, targets: Rows, reduction: Reduction = "mean", per: Per = "row"
-) -> Variable:
-    """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
-
-    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
-
-    Examples
-    --------
-    >>> round(binary_cross_entropy_with_logits([0.0, 0.0], [0.0, 1.0]).item(), 4)
-    0.6931
-    """
-    return reduce_loss(apply("binary_cross_entropy", logits, targets), reduction, per)
-
-
-def ctc_loss(
-    log_probs: Rows, targets: Rows, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False
-) -> Variable:
-    """Return the loss of connectionist temporal classification: of targets whose alignment with the steps is unknown.
-
-    Parameters
-    ----------
-    log_probs : Variable, shape `(rows, classes)`
-        Logarithms of probabilities, as of `log_softmax`; the last level's sequences.
-    targets : integers, shape `(labels,)`
-        Of as many sequences; classes but `blank`.
-    blank : int
-    reduction : {"mean", "sum", "none"}
-        "mean" first divides each loss by the labels of its target, at least one, as PyTorch does; "none" returns one
-        loss per sequence.
-    zero_infinity : bool
-        Whether the loss of a target that is too long for its steps is 0 instead of infinity; its gradient is 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from varlen_rnn.lod import create_lod_tensor
-    >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
-    >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
-    array([0.75, 0.5 ])
-
-    Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, whose lengths the LoD has.
-    """
-    check_choice(reduction, "reduction", "mean", "sum", "none")
-    log_probs, targets = required(log_probs, "ctc_loss, log_probs"), required(targets, "ctc_loss, targets")
-    blank = check_int(blank, "ctc_loss, blank", 0)
-    losses = apply("ctc_loss", log_probs, targets, blank=blank, per_label=reduction == "mean")
-    if check_flag(zero_infinity, "ctc_loss, zero_infinity"):
-        losses = where(losses < math.inf, losses, 0.0)
-    return reduce_loss(losses, reduction, "row")
-
-
-def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row") -> Variable:
-    """Return the squared difference of two Variables of the same shape.
-
-    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
-
-    Examples
-    --------
-    >>> mse_loss([1.0, 3.0], [1.0, 1.0]).item()
-    2.0
-    """
-    x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
-    return reduce_loss(apply("squared_error", x, target), reduction, per)
-
-
-def huber_loss(x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, per: Per = "row") -> Variable:
-    """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
-
-    `reduction` and `per` are those of `cross_entropy`; elements of a row weigh the same.
-
-    Parameters
-    ----------
-    x, target : Variable
-    delta : float
-        The difference from which on the loss grows in proportion to it; more than 0.
-
-    Examples
-    --------
-    >>> huber_loss([1.0, 4.0], [1.5, 1.0], "none").value.data
-    array([0.125, 2.5  ])
-
-    Source: Huber (1964), with the arguments of `torch.nn.functional.huber_loss`.
-    """
-    x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
-    delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
-    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per)
-
-
-def smooth_l1_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, per: Per = "row"
-) -> Variable:
-    """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
-
-    Its parameters are those of `huber_loss`.
-
-    Examples
-    --------
-    >>> smooth_l1_loss([1.0, 4.0], [2.0, 1.0], "none", beta=2.0).value.data
-    array([0.25, 2.  ])
-
-    Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
-    """
-    beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
-    return huber_loss(x, target, reduction, beta, per) / beta
-
-
-def reduce_loss(loss: Variable, reduction: Reduction, per: Per) -> Variable:
-    """Return the loss of elements reduced over rows or over sequences; 0 when there are none."""
-    check_choice(reduction, "reduction", "mean", "sum", "none")
-    check_choice(per, "per", "row", "sequence")
-    if per == "sequence":
-        loss = sequence_pool(loss, "mean")
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
-    # Not a mean of nothing, which is NaN and would end a training run at an empty batch.
-    return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)

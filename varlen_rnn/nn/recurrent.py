@@ -10,8 +10,9 @@ from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
-from varlen_rnn.nn.functional import Per, check_probability, concat, dropout
+from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
+from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.nn.prepared import Prepared
 from varlen_rnn.nn.stream import Stream

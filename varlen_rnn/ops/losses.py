@@ -1,4 +1,4 @@
-"""Losses, one number for each row: softmax cross entropy and binary cross entropy, from logits, squares, Huber's."""
+"""Losses: softmax cross entropy, what labels count, focal; binary cross entropy of elements, squares, Huber's."""
 
 import numpy as np
 
@@ -16,14 +16,27 @@ from varlen_rnn.tape.variable import apply, operand
 
 
 @operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",))
-def cross_entropy(logits, labels):
-    """Return minus the log-probability of each row's class; softmax is inside."""
+def cross_entropy(logits, labels, ignore_index: int | None = None):
+    """Return minus the log-probability of each row's class, or 0 where it is `ignore_index`; softmax is inside."""
+    labels, ignored = _kept_labels(labels, ignore_index)
     classes = _checked_classes(labels, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
     log_probabilities, lod = np.ascontiguousarray(log_softmax_of(logits.data)), logits.structure
     loss = np.empty(len(classes), log_probabilities.dtype)
     negative_log_likelihood(log_probabilities, classes, loss)
+    if ignored is not None:
+        loss[ignored] = 0
     return LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)
+
+
+def _kept_labels(labels, ignore_index):
+    """Return labels whose ignored rows have a class that there is, and which rows these are, or None."""
+    if ignore_index is None:
+        return labels, None
+    ignored = labels.data == ignore_index
+    if not ignored.any():
+        return labels, None
+    return labels.like(np.where(ignored, labels.dtype.type(0), labels.data)), ignored
 
 
 def _checked_classes(labels, num_classes):
@@ -31,7 +44,7 @@ def _checked_classes(labels, num_classes):
 
 
 @cross_entropy.infer
-def _infer_cross_entropy(logits, labels):
+def _infer_cross_entropy(logits, labels, ignore_index=None):
     check_float("cross_entropy", logits=logits)
     check_rank("cross_entropy", "logits", logits, 2)
     if logits.shape[1] == 0:
@@ -42,17 +55,20 @@ def _infer_cross_entropy(logits, labels):
 
 
 @cross_entropy.backward("logits")
-def _cross_entropy_grad(labels, log_probabilities, d_loss):
+def _cross_entropy_grad(labels, log_probabilities, d_loss, ignore_index: int | None = None):
     """Return softmax minus the one-hot label, times the gradient of the row's loss."""
-    d = np.exp(log_probabilities.data)
+    labels, ignored = _kept_labels(labels, ignore_index)
+    d, d_rows = np.exp(log_probabilities.data), d_loss.data
     d[np.arange(len(d)), _checked_classes(labels, d.shape[1])] -= 1
-    d *= d_loss.data[:, None]
+    if ignored is not None:
+        d_rows = np.where(ignored, d.dtype.type(0), d_rows)
+    d *= d_rows[:, None]
     return log_probabilities.like(d)
 
 
 @_cross_entropy_grad.infer
-def _infer_cross_entropy_grad(labels, log_probabilities, d_loss):
-    loss, _ = _infer_cross_entropy(log_probabilities, labels)
+def _infer_cross_entropy_grad(labels, log_probabilities, d_loss, ignore_index=None):
+    loss, _ = _infer_cross_entropy(log_probabilities, labels, ignore_index)
     check_like("cross_entropy_grad", "d_loss", d_loss, loss)
     return log_probabilities
 
@@ -60,6 +76,83 @@ def _infer_cross_entropy_grad(labels, log_probabilities, d_loss):
 @cross_entropy.examples
 def _examples_of_classes(rng):
     yield [rows(rng, 3), np.array([0, 2, 1, 1, 0, 2])], {}
+    yield [rows(rng, 3), np.array([0, -100, 1, 1, -100, 2])], {"ignore_index": -100}
+
+
+@operator
+def label_weights(labels, weight, ignore_index: int):
+    """Return what each row counts in a mean: the weight of its class; 0 where it is ignored."""
+    kept, ignored = _kept_labels(labels, ignore_index)
+    found = weight.data[_checked_classes(kept, len(weight.data))]
+    if ignored is not None:
+        found[ignored] = 0
+    return labels.like(found)
+
+
+@label_weights.infer
+def _infer_label_weights(labels, weight, ignore_index):
+    check_float("label_weights", weight=weight)
+    check_rank("label_weights", "weight", weight, 1)
+    check_integer("label_weights", labels=labels)
+    check_rank("label_weights", "labels", labels, 1)
+    return TensorSpec(labels.shape, weight.dtype, labels.lod_level)
+
+
+@label_weights.backward("weight")
+def _label_weights_grad(labels, weight, d_out, ignore_index: int):
+    """Return the sum of the gradients of each class's rows."""
+    kept, ignored = _kept_labels(labels, ignore_index)
+    counted = d_out.data if ignored is None else np.where(ignored, 0, d_out.data)
+    sums = np.bincount(_checked_classes(kept, len(weight.data)), counted, len(weight.data))
+    return weight.like(sums.astype(weight.dtype))
+
+
+@_label_weights_grad.infer
+def _infer_label_weights_grad(labels, weight, d_out, ignore_index):
+    check_like("label_weights_grad", "d_out", d_out, _infer_label_weights(labels, weight, ignore_index))
+    return weight
+
+
+@label_weights.examples
+def _examples_of_label_weights(rng):
+    yield [np.array([0, 2, -1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
+    yield [np.array([0, 2, 1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
+
+
+@operator
+def focal(loss, gamma: float):
+    """Return a cross entropy times `(1 - p) ** gamma`, where p is the probability whose logarithm it is minus."""
+    return loss.like((-np.expm1(-loss.data)) ** loss.dtype.type(gamma) * loss.data)
+
+
+@focal.infer
+def _infer_focal(loss, gamma):
+    check_float("focal", loss=loss)
+    if not 0 <= gamma < np.inf:
+        raise ShapeError("focal_loss, gamma", expected="finite and at least 0", got=gamma)
+    return loss
+
+
+@focal.backward("loss")
+def _focal_grad(loss, d_out, gamma: float):
+    """Return the gradient of the cross entropy."""
+    x, power = loss.data, loss.dtype.type(gamma)
+    wrong = -np.expm1(-x)  # 1 - p
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = np.where(wrong > 0, wrong ** (power - 1), 0) if gamma else np.zeros_like(x)
+    return loss.like(d_out.data * (wrong**power + power * inner * np.exp(-x) * x))
+
+
+@_focal_grad.infer
+def _infer_focal_grad(loss, d_out, gamma):
+    check_like("focal_grad", "d_out", d_out, loss)
+    return loss
+
+
+@focal.examples
+def _examples_of_focal(rng):
+    for gamma in (0.0, 0.5, 2.0):
+        yield [rows(rng, positive=True)], {"gamma": gamma}
 
 
 @operator

@@ -1,0 +1,530 @@
+"""Losses: what a model should make small, reduced over rows or over sequences, with weights where there are any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, check_list, check_number
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.sequence.structure import lod_reset
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required
+from varlen_rnn.typing import Rows
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+Per: TypeAlias = Literal["row", "sequence"]
+
+
+def cross_entropy(
+    logits: Rows,
+    labels: Rows,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    weight: Rows | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return minus the log-probability of the labels' classes.
+
+    Parameters
+    ----------
+    logits : Variable, shape `(rows, classes)`
+        Unnormalised; softmax is inside.
+    labels : integers, shape `(rows,)`, or floats, shape `(rows, classes)`
+        Classes, or the probability of each class.  A LoD, if they have one, must be that of `logits`.
+    reduction : {"mean", "sum", "none"}
+        "none" returns the loss of each row, with the LoD of `logits`.
+    per : {"row", "sequence"}
+        What weighs the same: every row, or every sequence, whose loss is then the mean over its rows that count;
+        sequences that have none, as empty ones, do not count.
+    weight : array, shape `(classes,)`, optional
+        The weight of each class: a mean is that by the weights of the labels' classes.
+    ignore_index : int
+        Rows with this label do not count; any other label that is no class is an error.
+    label_smoothing : float
+        The share of a label's probability that goes to all classes alike, 0 to 1.
+    sample_weight : array, optional
+        The weight of each row, shape `(rows,)`, or with `per="sequence"` of each sequence.
+
+    Returns
+    -------
+    Variable
+        Where nothing counts, the mean is 0 (PyTorch's is not a number).
+
+    Examples
+    --------
+    >>> logits = np.zeros((3, 2))
+    >>> round(cross_entropy(logits, np.array([0, 1, -100])).item(), 4)
+    0.6931
+    >>> cross_entropy(logits, np.array([0, 1, -100]), "none", weight=[2.0, 0.0]).value.data.round(4)
+    array([1.3863, 0.    , 0.    ])
+
+    Source: `torch.nn.functional.cross_entropy`; label smoothing of Szegedy et al. (2016).
+    """
+    logits, labels = required(logits, "cross_entropy, logits"), required(labels, "cross_entropy, labels")
+    label_smoothing = check_number(label_smoothing, "label_smoothing", "0 to 1", lambda share: 0 <= share <= 1)
+    weight = None if weight is None else _like(weight, logits)
+    if labels.dtype is not None and labels.dtype.kind == "f":
+        loss = _of_probabilities(logits, labels, weight, label_smoothing)
+        return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return _of_classes("plain", logits, labels, reduction, per, weight, ignore_index, label_smoothing, sample_weight)
+
+
+def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
+    """Return the cross entropy of each row against probabilities."""
+    targets = _same_shape("cross_entropy", logits, targets, "labels")
+    if smoothing:
+        targets = targets * (1 - smoothing) + smoothing / logits.shape[-1]
+    if weight is not None:
+        targets = targets * weight
+    return -(targets * apply("log_softmax", logits)).sum(axis=1)
+
+
+def _of_classes(
+    kind: str,
+    logits: Variable,
+    labels: Variable,
+    reduction: Reduction,
+    per: Per,
+    weight: Variable | None,
+    ignore_index: int,
+    label_smoothing: float,
+    sample_weight: Rows | None,
+    gamma: float = 0.0,
+) -> Variable:
+    """Return the cross entropy against classes, or the focal loss, and leave out what is ignored."""
+    ignore_index = check_int(ignore_index, "ignore_index")
+    loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
+    counts: Variable | None = None
+    # Values tell whether any row is ignored; a program, whose labels are not there yet, counts always.
+    if weight is not None and weight.shape != logits.shape[1:]:
+        raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
+    if weight is not None or recorder() is not None or (np.asarray(labels.value.data) == ignore_index).any():
+        of_class = as_variable(np.ones(logits.shape[1], logits.dtype)) if weight is None else weight
+        counts = apply("label_weights", labels, of_class, ignore_index=ignore_index)
+    if kind == "focal":
+        loss = apply("focal", loss, gamma=gamma)
+    if weight is not None and counts is not None:
+        loss = loss * counts
+    if label_smoothing:
+        spread = apply("log_softmax", logits)
+        spread = (spread if weight is None else spread * weight).mean(axis=1)
+        if counts is not None:  # what is ignored has no share
+            counted = apply("not_equal", labels, operand(ignore_index, labels))
+            spread = apply("where", counted, spread, operand(0.0, spread))
+        loss = loss * (1 - label_smoothing) - spread * label_smoothing
+    return reduce_loss(loss, reduction, per, counts, sample_weight)
+
+
+def focal_loss(
+    logits: Rows,
+    labels: Rows,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    gamma: float = 2.0,
+    weight: Rows | None = None,
+    ignore_index: int = -100,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the label's class.
+
+    What is classified well already counts little.  Other parameters are those of `cross_entropy`; `weight` is the
+    paper's alpha, and a mean is that by the weights.
+
+    Examples
+    --------
+    >>> round(focal_loss(np.zeros((3, 2)), np.array([0, 1, 1])).item(), 4)  # 0.25 log 2
+    0.1733
+
+    Source: Lin et al. (2017), over classes.
+    """
+    gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
+    logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
+    weight = None if weight is None else _like(weight, logits)
+    return _of_classes("focal", logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
+
+
+def binary_cross_entropy_with_logits(
+    logits: Rows,
+    targets: Rows,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    weight: Rows | None = None,
+    pos_weight: Rows | None = None,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
+
+    Parameters
+    ----------
+    logits, targets : Variable
+    reduction, per, sample_weight
+        Those of `cross_entropy`; elements of a row weigh the same.
+    weight : array, optional
+        The factor of each element's loss, of a shape that fits.
+    pos_weight : array, shape `(columns,)`, optional
+        The weight of positive targets in each column.
+
+    Examples
+    --------
+    >>> round(binary_cross_entropy_with_logits([0.0, 0.0], [0.0, 1.0]).item(), 4)
+    0.6931
+
+    Source: `torch.nn.functional.binary_cross_entropy_with_logits`.
+    """
+    what = "binary_cross_entropy_with_logits"
+    logits, targets = required(logits, f"{what}, logits"), required(targets, f"{what}, targets")
+    loss = apply("binary_cross_entropy", logits, targets)
+    if pos_weight is not None:
+        # At a target of 1 the loss is softplus(-x) = log(1 + exp(-x)).
+        of_ones = apply("binary_cross_entropy", logits, targets * 0.0 + 1.0)
+        loss = loss + (_like(pos_weight, logits) - 1.0) * targets * of_ones
+    if weight is not None:
+        loss = loss * _like(weight, logits)
+    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+
+
+def ctc_loss(
+    log_probs: Rows, targets: Rows, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False
+) -> Variable:
+    """Return the loss of connectionist temporal classification: of targets whose alignment with the steps is unknown.
+
+    Parameters
+    ----------
+    log_probs : Variable, shape `(rows, classes)`
+        Logarithms of probabilities, as of `log_softmax`; the last level's sequences.
+    targets : integers, shape `(labels,)`
+        Of as many sequences; classes but `blank`.
+    blank : int
+    reduction : {"mean", "sum", "none"}
+        "mean" first divides each loss by the labels of its target, at least one, as PyTorch does; "none" returns one
+        loss per sequence.
+    zero_infinity : bool
+        Whether the loss of a target that is too long for its steps is 0 instead of infinity; its gradient is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
+    >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
+    array([0.75, 0.5 ])
+
+    Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, whose lengths the LoD has.
+    """
+    check_choice(reduction, "reduction", "mean", "sum", "none")
+    log_probs, targets = required(log_probs, "ctc_loss, log_probs"), required(targets, "ctc_loss, targets")
+    blank = check_int(blank, "ctc_loss, blank", 0)
+    losses = apply("ctc_loss", log_probs, targets, blank=blank, per_label=reduction == "mean")
+    if check_flag(zero_infinity, "ctc_loss, zero_infinity"):
+        losses = apply("where", losses < math.inf, losses, operand(0.0, losses))
+    return reduce_loss(losses, reduction, "row")
+
+
+def mse_loss(
+    x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row", *, sample_weight: Rows | None = None
+) -> Variable:
+    """Return the squared difference of two Variables of the same shape.
+
+    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> mse_loss([1.0, 3.0], [1.0, 1.0]).item()
+    2.0
+    """
+    x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
+    return reduce_loss(apply("squared_error", x, target), reduction, per, sample_weight=sample_weight)
+
+
+def l1_loss(
+    x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row", *, sample_weight: Rows | None = None
+) -> Variable:
+    """Return the absolute difference of two Variables of the same shape.
+
+    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> l1_loss([1.0, 3.0], [1.0, 1.0]).item()
+    1.0
+    """
+    x, target = required(x, "l1_loss, x"), required(target, "l1_loss, target")
+    return reduce_loss(_difference(x, target).abs(), reduction, per, sample_weight=sample_weight)
+
+
+def huber_loss(
+    x: Rows,
+    target: Rows,
+    reduction: Reduction = "mean",
+    delta: float = 1.0,
+    per: Per = "row",
+    *,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
+
+    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Parameters
+    ----------
+    x, target : Variable
+    delta : float
+        The difference from which on the loss grows in proportion to it; more than 0.
+
+    Examples
+    --------
+    >>> huber_loss([1.0, 4.0], [1.5, 1.0], "none").value.data
+    array([0.125, 2.5  ])
+
+    Source: Huber (1964), with the arguments of `torch.nn.functional.huber_loss`.
+    """
+    x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
+    delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
+    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per, sample_weight=sample_weight)
+
+
+def smooth_l1_loss(
+    x: Rows,
+    target: Rows,
+    reduction: Reduction = "mean",
+    beta: float = 1.0,
+    per: Per = "row",
+    *,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
+
+    Its parameters are those of `huber_loss`.
+
+    Examples
+    --------
+    >>> smooth_l1_loss([1.0, 4.0], [2.0, 1.0], "none", beta=2.0).value.data
+    array([0.25, 2.  ])
+
+    Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
+    """
+    beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
+    return huber_loss(x, target, reduction, beta, per, sample_weight=sample_weight) / beta
+
+
+def hinge_loss(
+    x: Rows,
+    target: Rows,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    margin: float = 1.0,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return `max(0, margin - target x)` of scores against targets that are -1 or 1, of the same shape.
+
+    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> hinge_loss([0.5, -2.0], [1.0, 1.0], "none").value.data
+    array([0.5, 3. ])
+
+    Source: Cortes and Vapnik (1995); `sklearn.metrics.hinge_loss`.
+    """
+    x, target = required(x, "hinge_loss, x"), required(target, "hinge_loss, target")
+    margin = check_number(margin, "margin", "finite", math.isfinite)
+    below = margin - _same_shape("hinge_loss", x, target) * x
+    return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, per, sample_weight=sample_weight)
+
+
+def poisson_nll_loss(
+    x: Rows,
+    target: Rows,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    log_input: bool = True,
+    eps: float = 1e-8,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return minus the log-likelihood of counts under Poisson distributions, but for a term of the counts alone.
+
+    Parameters
+    ----------
+    x, target : Variable
+        The logarithm of the rate, or the rate itself; counts, of the same shape.
+    log_input : bool
+        Whether the loss is `exp(x) - target x`, or `x - target log(x + eps)`.
+    reduction, per, sample_weight
+        Those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> poisson_nll_loss([0.0], [3.0]).item()
+    1.0
+
+    Source: `torch.nn.functional.poisson_nll_loss` with `full=False`.
+    """
+    x, target = required(x, "poisson_nll_loss, x"), required(target, "poisson_nll_loss, target")
+    target = _same_shape("poisson_nll_loss", x, target)
+    eps = check_number(eps, "eps", "finite and at least 0", lambda eps: 0 <= eps < math.inf)
+    loss = x.exp() - target * x if check_flag(log_input, "log_input") else x - target * (x + eps).log()
+    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+
+
+def quantile_loss(
+    x: Rows,
+    target: Rows,
+    quantiles: float | Sequence[float] = 0.5,
+    reduction: Reduction = "mean",
+    per: Per = "row",
+    *,
+    sample_weight: Rows | None = None,
+) -> Variable:
+    """Return `max(q d, (q - 1) d)` of the difference `d = target - x`: its mean is least at the quantile q.
+
+    Parameters
+    ----------
+    x : Variable
+        Of one quantile, of the shape of the targets; of several, one column for each.
+    target : Variable
+    quantiles : float, or list of float
+        Between 0 and 1.
+    reduction, per, sample_weight
+        Those of `cross_entropy`; elements of a row weigh the same.
+
+    Examples
+    --------
+    >>> quantile_loss([1.0, 1.0], [2.0, 0.0], 0.9, "none").value.data.round(2)
+    array([0.9, 0.1])
+
+    Source: Koenker and Bassett (1978); `sklearn.metrics.mean_pinball_loss`.
+    """
+    x, target = required(x, "quantile_loss, x"), required(target, "quantile_loss, target")
+    several = [quantiles] if isinstance(quantiles, (int, float)) else check_list(quantiles, "quantiles")
+    between = "between 0 and 1", lambda q: 0 < q < 1
+    levels = [check_number(q, "quantiles", *between) for q in several]
+    if isinstance(quantiles, (int, float)):
+        difference = _difference(x, target, reverse=True)
+        parts = operand(levels[0], x), operand(levels[0] - 1, x)
+    else:
+        if len(x.shape) != 2 or x.shape[1] != len(levels):
+            raise _shape_error("quantile_loss, x", f"(rows, {len(levels)})", x)
+        if len(target.shape) == 1:
+            target = target.reshape(-1, 1)
+        difference = target - x
+        array = np.array(levels, x.dtype)
+        parts = as_variable(array), as_variable(array - 1)
+    loss = apply("maximum", difference * parts[0], difference * parts[1])
+    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+
+
+def _like(value: Rows, x: Variable) -> Variable:
+    """Return weights as a Variable of the data type of `x`: lists and arrays of float64 are cast."""
+    if isinstance(value, Variable):
+        return value
+    array = np.asarray(value)
+    return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" else value)
+
+
+def _shape_error(what: str, expected: str, x: Variable) -> ShapeError:
+    return ShapeError(what, expected=f"shape {expected}", got=f"shape {x.shape}")
+
+
+def _same_shape(op: str, x: Variable, target: Variable, name: str = "target") -> Variable:
+    """Return the target, or raise unless it has the shape of `x`: broadcast, it would make a matrix of two vectors."""
+    differ = any(a != b and -1 not in (a, b) for a, b in zip(x.shape, target.shape, strict=False))
+    if len(x.shape) != len(target.shape) or differ:
+        raise _shape_error(f"{op}, {name}", str(x.shape), target)
+    return target
+
+
+def _difference(x: Variable, target: Variable, reverse: bool = False) -> Variable:
+    target = _same_shape("loss", x, target)
+    return target - x if reverse else x - target
+
+
+def reduce_loss(
+    loss: Variable,
+    reduction: Reduction,
+    per: Per,
+    weights: Variable | None = None,
+    sample_weight: Any = None,
+) -> Variable:
+    """Return the loss of elements reduced over rows or over sequences; 0 when there are none.
+
+    Parameters
+    ----------
+    loss : Variable
+        Of rows, by which `weights` have been multiplied.
+    weights : Variable, optional
+        What each row counts in a mean.
+    sample_weight : array, optional
+        Of rows or sequences, as `per` says.
+    """
+    check_choice(reduction, "reduction", "mean", "sum", "none")
+    check_choice(per, "per", "row", "sequence")
+    sample_weight = None if sample_weight is None else _like(sample_weight, loss)
+    if per == "row" and weights is None and sample_weight is None:
+        if reduction == "none":
+            return loss
+        if reduction == "sum":
+            return loss.sum()
+        # Not a mean of nothing, which is NaN and would end a training run at an empty batch.
+        return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)
+    if per == "sequence":
+        return _over_sequences(loss, weights, sample_weight, reduction)
+    if sample_weight is not None:
+        _check_one_per(sample_weight, loss.shape[0], "row")
+        extra = len(loss.shape) - 1
+        loss = loss * (sample_weight.reshape(-1, *[1] * extra) if extra else sample_weight)
+        weights = sample_weight if weights is None else weights * sample_weight
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    return _ratio(_of_rows(loss).sum(), required(weights, "weights").sum())
+
+
+def _of_rows(loss: Variable) -> Variable:
+    """Return one number per row: the mean of its elements."""
+    return loss.reshape(-1, math.prod(loss.shape[1:])).mean(axis=1) if len(loss.shape) > 1 else loss
+
+
+def _over_sequences(
+    loss: Variable, weights: Variable | None, sample_weight: Variable | None, reduction: Reduction
+) -> Variable:
+    """Return the loss of each sequence, the mean of its rows that count, or their sum, or their mean by weight."""
+    sums = sequence_pool(loss, "sum")
+    one, zero = (as_variable(np.full(1, number, loss.dtype)) for number in (1, 0))
+    if weights is None:
+        weights = apply("where", _of_rows(loss) > 0.0, one, one)
+    else:  # labels may have no LoD
+        weights = lod_reset(weights, loss)
+    counts = sequence_pool(weights, "sum")
+    extra = [1] * (len(loss.shape) - 1)
+    each = _ratio(sums, counts.reshape(-1, *extra) if extra else counts)
+    if sample_weight is not None:
+        each = each * (sample_weight.reshape(-1, *extra) if extra else sample_weight)
+    if reduction != "mean":
+        return each.sum() if reduction == "sum" else each
+    alive = apply("where", counts > 0.0, one, zero)
+    return _ratio(_of_rows(each).sum(), (alive if sample_weight is None else alive * sample_weight).sum())
+
+
+def _ratio(sums: Variable, counts: Variable) -> Variable:
+    """Return sums over counts; 0 where nothing counts."""
+    tiny = float(np.finfo(np.float32).tiny)
+    return sums / apply("maximum", counts, operand(tiny, counts))
+
+
+def _check_one_per(sample_weight: Variable, number: int, per: str) -> None:
+    shape = sample_weight.shape
+    if len(shape) != 1 or (shape[0] != number and -1 not in (shape[0], number)):
+        expected = f"shape ({number},)"
+        raise ShapeError("sample_weight", expected=expected, got=f"shape {shape}", hint=f"one number for each {per}")
