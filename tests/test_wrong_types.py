@@ -448,12 +448,14 @@ CALLS = {
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
     "cross_entropy, weights": (
         lambda weight, index, smoothing, sample_weight: F.cross_entropy(
-            X, np.zeros(5, int), weight=weight, ignore_index=index, label_smoothing=smoothing, sample_weight=sample_weight
+            X, np.zeros(5, int), weight=weight, ignore_index=index, label_smoothing=smoothing,
+            sample_weight=sample_weight,
         ),
         lambda: np.ones(3), lambda: 1, lambda: 0.1, lambda: np.ones(5),
     ),
     "focal_loss": (
-        lambda gamma, weight: F.focal_loss(X, np.zeros(5, int), gamma=gamma, weight=weight), lambda: 2.0, lambda: np.ones(3),
+        lambda gamma, weight: F.focal_loss(X, np.zeros(5, int), gamma=gamma, weight=weight),
+        lambda: 2.0, lambda: np.ones(3),
     ),
     "binary_cross_entropy, weights": (
         lambda weight, pos_weight: F.binary_cross_entropy_with_logits(X, X, weight=weight, pos_weight=pos_weight),

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, check_list, check_number
+from varlen_rnn.lod_input import as_rows
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.structure import lod_reset
 from varlen_rnn.tape.modes import recorder
@@ -428,8 +429,8 @@ def _like(value: Rows, x: Variable) -> Variable:
     """Return weights as a Variable of the data type of `x`: lists and arrays of float64 are cast."""
     if isinstance(value, Variable):
         return value
-    array = np.asarray(value)
-    return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" else value)
+    array = as_rows(value, "weights")
+    return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" and x.dtype is not None else array)
 
 
 def _shape_error(what: str, expected: str, x: Variable) -> ShapeError:

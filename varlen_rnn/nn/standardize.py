@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
+from varlen_rnn.errors import DTypeError, ShapeError, check_int, check_list, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.lod_input import as_rows
+from varlen_rnn.nn.layers import drawn
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -45,8 +46,9 @@ class Standardize(Module):
 
     def __init__(self, features: int, dtype: DTypeLike = np.float32) -> None:
         self.features = check_int(features, "features", 1)
-        self.mean = Parameter(np.zeros(self.features, check_dtype(dtype)))
-        self.scale = Parameter(np.ones(self.features, check_dtype(dtype)))
+        dtype = check_dtype(dtype)
+        self.mean = Parameter(drawn((self.features,), np.zeros).astype(dtype))
+        self.scale = Parameter(drawn((self.features,), np.ones).astype(dtype))
         self.mean.requires_grad = self.scale.requires_grad = False
 
     def fit(self, sequences: Any) -> Standardize:
@@ -64,7 +66,8 @@ class Standardize(Module):
         DTypeError
             What holds no numbers.
         """
-        parts = [sequences] if isinstance(sequences, (LoDTensor, np.ndarray, Variable)) else list(sequences)
+        alone = isinstance(sequences, (LoDTensor, np.ndarray, Variable))
+        parts = [sequences] if alone else check_list(sequences, "Standardize.fit, sequences", "a list of arrays")
         number, mean, squares = 0, np.zeros(self.features), np.zeros(self.features)
         for part in parts:
             for rows in self._pieces(part):
