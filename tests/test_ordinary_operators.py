@@ -97,6 +97,52 @@ def test_gradients_at_the_edges():
     assert gradients(F.sqrt, np.array([0.0, 4.0]))[1][0].tolist() == [np.inf, 0.25]
 
 
+TYPES = ["float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8"]
+
+
+@pytest.mark.parametrize("to", TYPES)
+@pytest.mark.parametrize("of", TYPES)
+def test_astype(of, to):
+    x = rows(3)
+    x = vr.Variable(x.like((x.data > 0 if of == "bool" else x.data * 9 + 30).astype(of)))
+    found = x.astype(to)
+    assert found.dtype == to
+    assert found.lod() == x.lod()
+    assert np.array_equal(found, np.asarray(x).astype(to))
+    assert (found is x) == (of == to)
+
+
+def test_gradients_pass_between_floats_and_stop_at_integers():
+    x = vr.Variable(rows(3), requires_grad=True)
+    (x.astype(np.float32) * np.float32(0.1)).astype("float64").sum().backward()
+    assert x.grad.dtype == np.float64
+    assert x.grad.lod() == x.lod()
+    assert (np.asarray(x.grad) == np.float32(0.1)).all()
+    assert not x.astype(int).astype("float64").requires_grad
+
+
+def test_programs_divide_by_lengths():
+    x = rows(3)
+    with vr.program_guard() as program:
+        given = vr.data("x", [-1, 3], "float64", lod_level=1)
+        padded, lengths = vr.sequence_pad(given, 0.0)
+        mean = padded.sum(axis=1) / F.maximum(lengths, 1).astype("float64").reshape(-1, 1)
+    for ran in (program, vr.Program.from_bytes(program.to_bytes())):
+        (found,) = vr.Executor().run(ran, {"x": x}, [mean.name])
+        np.testing.assert_allclose(found, vr.sequence_pool(x, "mean"), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex128", "object", "S4", ">f4", "of mine", 3])
+def test_astype_refuses_other_types(dtype):
+    with pytest.raises(vr.DTypeError, match=r"cast, dtype|astype, dtype"):
+        vr.Variable(np.ones(2)).astype(dtype)
+
+
+def test_mixed_types_name_astype():
+    with pytest.raises(vr.DTypeError, match=r"x\.astype\(dtype\)"):
+        vr.Variable(np.ones(2)) / np.array([1, 2])
+
+
 SHAPES = [((6, 3), (6, 3)), ((6, 3), (3,)), ((6, 3), (6, 1)), ((1, 3), (6, 3)), ((6, 3), ()), ((2, 1, 3), (6, 3))]
 
 
