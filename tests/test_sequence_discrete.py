@@ -331,7 +331,9 @@ def test_integers_are_pooled(kind, lengths, dtype):
 def test_integers_have_no_mean():
     x = vr.create_lod_tensor(np.arange(3), [[3]])
     for kind in ("mean", "sqrt"):
-        with pytest.raises(vr.DTypeError, match=r"sequence_pool, x: expected float32 or float64, .* got int64 .*astype"):
+        with pytest.raises(
+            vr.DTypeError, match=r"sequence_pool, x: expected float32 or float64, .* got int64 .*astype"
+        ):
             vr.sequence_pool(x, kind)
-    with pytest.raises(vr.ShapeError, match="sequence_pool, pad_value: expected a number that int64 holds, got 0.5"):
+    with pytest.raises(vr.ShapeError, match=r"sequence_pool, pad_value: expected a number that int64 holds, got 0.5"):
         vr.sequence_pool(x, "sum", pad_value=0.5)

@@ -28,11 +28,22 @@ from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, find
 from varlen_rnn.tape.run import check_in_place, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
+from varlen_rnn.tape.ufuncs import DETACHED, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
 _new = object.__new__  # every operator makes Variables
+
+
+class _Ufuncs:
+    """`__array_ufunc__`: of the class, which NumPy asks, a function; of a Variable, which masked arrays ask, None.
+
+    These then leave `array * variable` to the Variable: their own multiplication would lose the gradient.
+    """
+
+    def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
+        return _apply_ufunc if variable is None else None
 
 
 class Variable:
@@ -66,8 +77,7 @@ class Variable:
 
     __slots__ = ("_name", "grad", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
-    # NumPy arrays on the left leave `array * variable` to this class.
-    __array_ufunc__ = None
+    __array_ufunc__ = _Ufuncs()
 
     def __init__(
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
@@ -382,6 +392,17 @@ class Variable:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
+
+
+def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
+    """Apply the operator that a function of NumPy is; arithmetic with an array on the left comes here, too."""
+    op = operator_of(ufunc, method, options)
+    if op == "pow":
+        return as_variable(inputs[0]) ** inputs[1]
+    values = [operand(value, self) for value in inputs]
+    if op == "matmul":
+        return _product(*values)
+    return (apply_detached if op in DETACHED else apply)(op, *values)
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
