@@ -17,6 +17,7 @@ from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -127,19 +128,24 @@ def _places_of(ends, num_rows):
 def _infer(x, pool_type, pad_value, level):
     if pool_type not in POOL_TYPES:
         raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
-    check_tensor("sequence_pool", "x", x)
-    if x.dtype.kind not in "iu":
-        check_float("sequence_pool", x=x)
-    elif pool_type in ("mean", "sqrt"):
-        expected, hint = f"float32 or float64, for {pool_type!r}", "x.astype(dtype) converts"
-        raise DTypeError("sequence_pool, x", expected=expected, got=x.dtype, hint=hint)
-    elif not holds(x.dtype, pad_value):
-        raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
+    if x.dtype not in FLOATS or x.kind is not LOD_TENSOR:
+        _check_integers(x, pool_type, pad_value)
     check_lod_level("sequence_pool", "x", x)
     if not -x.lod_level <= level < x.lod_level:
         expected = f"{-x.lod_level} <= level < {x.lod_level}, a level of x"
         raise OutOfRangeError("sequence_pool, level", expected=expected, got=level)
     return TensorSpec((-1, *x.shape[1:]), x.dtype, level % x.lod_level), _PICKED
+
+
+def _check_integers(x, pool_type, pad_value):
+    check_tensor("sequence_pool", "x", x)
+    if x.dtype.kind not in "iu":
+        check_float("sequence_pool", x=x)
+    if pool_type in ("mean", "sqrt"):
+        expected, hint = f"float32 or float64, for {pool_type!r}", "x.astype(dtype) converts"
+        raise DTypeError("sequence_pool, x", expected=expected, got=x.dtype, hint=hint)
+    if not holds(x.dtype, pad_value):
+        raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
 
 
 @sequence_pool.backward("x")
