@@ -119,7 +119,7 @@ cases("concat", F.concat, [[], [vr.Variable(X), vr.Variable(X[:4])], [vr.Variabl
 cases("concat of one", F.concat, [vr.Variable(X), vr.nn.Parameter(X[:1])])
 cases("concat axis", lambda v: F.concat([vr.Variable(X)] * 2, axis=v), [2, -3, 1.5, None])
 cases("pool type", lambda v: vr.sequence_pool(lod_tensor(), v), ["avg", "", None, 3, ["sum"]])
-cases("pool x", lambda v: vr.sequence_pool(v, "sum"), [X, vr.create_lod_tensor(np.arange(5), [[5]]), "a", None])
+cases("pool x", lambda v: vr.sequence_pool(v, "mean"), [X, vr.create_lod_tensor(np.arange(5), [[5]]), "a", None])
 cases("backward", lambda v: v.backward(), [vr.Variable(3.0), vr.Variable(X, requires_grad=True)])
 cases("gradient", lambda g: (vr.nn.Parameter(X) * 2.0).backward(g), [X[:4], X.astype(float), "a", 3.0])
 for kind in ("LSTM", "GRU", "RNN"):

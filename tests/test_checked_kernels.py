@@ -11,9 +11,25 @@ from numba import njit
 from numba.core.registry import CPUDispatcher
 
 from varlen_rnn.cache import CHECKED, this_environment
-from varlen_rnn.kernels import largest, losses, norms, pool, rows, segment, softmax, updates, windows
+from varlen_rnn.kernels import (
+    crf,
+    ctc,
+    edit_distance,
+    largest,
+    losses,
+    norms,
+    pool,
+    prefixes,
+    rows,
+    segment,
+    softmax,
+    updates,
+    windows,
+)
 
-MODULES = (largest, losses, norms, pool, rows, segment, softmax, updates, windows)
+MODULES = (
+    crf, ctc, edit_distance, largest, losses, norms, pool, prefixes, rows, segment, softmax, updates, windows,
+)  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
 
@@ -60,6 +76,35 @@ WRONG = {
     "segment_inputs_cpu": (X, indices(0, FAR), 1, OUT),
     "concat_outputs_cpu": (OUT, indices(0, FAR), 1, X),
     "init_memories_grad_cpu": (OUT, indices(0, FAR), X),
+    "crf_cpu": (
+        0,
+        1,
+        X,
+        indices(0, FAR, 1),
+        indices(0, 3),
+        np.zeros((4, 2)),
+        X,
+        X[:0],
+        *[ONES[:1]] * 2,
+        X[:0],
+        np.zeros((0, 4, 2)),
+    ),
+    "viterbi_cpu": (X, indices(0, FAR), np.zeros((4, 2)), far((3, 2)) * 1.0, far((3, 2)), indices(0, 0, 0)),
+    "ctc_cpu": (
+        0,
+        1,
+        X,
+        indices(0, 3),
+        indices(FAR),
+        indices(0, 1),
+        0,
+        np.zeros(35),
+        indices(0, 35),
+        *[ONES[:1]] * 2,
+        X[:0],
+    ),
+    "edit_distance_cpu": (0, 1, indices(1, 2), indices(0, FAR), indices(1), indices(0, 1), indices(0, 0), indices(0)),
+    "search_prefixes_cpu": (0, 1, X, indices(0, FAR), 0, 1, far((4, 6)), far((1, 4)), np.zeros((1, 5)), indices(0)),
     "too few offsets": (X, indices(0, 2), ONES, OUT),
     "a block beyond the rows": (np.ones((60, 2)), indices(0, 100), ONES, OUT[:1]),
     "of_the_user": (X, indices(0, 2, FAR)),

@@ -47,6 +47,32 @@ def test_large_scores_do_not_overflow():
     assert np.isfinite(np.asarray(found)).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_transitions_of_minus_infinity_forbid(seed):
+    rng, tags = np.random.default_rng(seed), 2 + seed % 3
+    emission, label, transition = case([4], tags=tags, seed=seed)
+    for tag in label:
+        transition[:, tag] = 0.0  # so that these labels are allowed, and log Z is finite
+    kept = transition.copy()
+    transition[rng.random(transition.shape) < 0.4] = -np.inf
+    transition[0, label[0]], transition[1, label[-1]] = kept[0, label[0]], kept[1, label[-1]]
+    for a, b in itertools.pairwise(label):
+        transition[2 + a, b] = kept[2 + a, b]
+    (cost,), path = wanted(emission, label, transition)
+    x, w = vr.Variable(emission, requires_grad=True), vr.Variable(transition, requires_grad=True)
+    found = vr.linear_chain_crf(x, label, w)
+    found.sum().backward()
+    np.testing.assert_allclose(np.asarray(found), [cost], rtol=1e-12, atol=1e-12)
+    assert np.asarray(vr.crf_decoding(emission, transition)).tolist() == path
+    assert np.isfinite(np.asarray(x.grad)).all()
+    assert (w.grad[np.isinf(transition)] == 0).all()
+    ends = [
+        wanted(emission.like(emission.data + sign * 1e-6 * np.eye(4, tags)), label, transition)[0][0]
+        for sign in (1, -1)
+    ]
+    np.testing.assert_allclose((np.asarray(x.grad) * np.eye(4, tags)).sum(), (ends[0] - ends[1]) / 2e-6, atol=1e-7)
+
+
 def test_threads_and_batch_mates_change_no_bit():
     lengths, before, found = [300, 0, 700, 250, 1, 900], threads.get_num_threads(), []
     emission, label, transition = case(lengths, np.float32, tags=17)

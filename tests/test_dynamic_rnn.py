@@ -136,7 +136,7 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
         (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one per sequence"),
         (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry per state"),
         (lambda x, h: (x, h), [np.zeros(())], "expected a row for each sequence, got a single number"),
-        (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got a variable of a program"),
+        (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got one of a step or a loop"),
     ],
 )
 def test_a_step_that_does_not_fit(cell, states, error):
@@ -148,14 +148,14 @@ def test_a_state_that_does_not_fit_is_told_in_shapes():
     x = vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]])
     with pytest.raises(vr.ShapeError) as caught:
         vr.nn.DynamicRNN(lambda x, h: (h, x))(x, [np.zeros((2, 4))])
-    expected = "dynamic_rnn, the next state: expected shape (-1, 4) float64, got shape (-1, 3) float32"
+    expected = "DynamicRNN, the next state: expected shape (-1, 4) float64, got shape (-1, 3) float32"
     assert str(caught.value).startswith(expected)
     with pytest.raises(vr.ShapeError, match=r"alive, got shape \(\) float64"):
         vr.nn.DynamicRNN(lambda x, h: (h.sum(), h))(x, [np.zeros((2, 4))])
 
 
 def test_sequences_of_other_lengths_beside_the_first():
-    with pytest.raises(vr.LoDError, match=r"dynamic_rnn: expected one LoD"):
+    with pytest.raises(vr.LoDError, match=r"DynamicRNN: expected one LoD"):
         vr.nn.DynamicRNN(lambda x, y, h: (x, h))((batch([2, 3]), batch([3, 2])), [np.zeros((2, 4))])
 
 

@@ -87,6 +87,7 @@ OPERATORS = {
     "softmax of sequences": vr.sequence_softmax,
     "reverse": vr.sequence_reverse,
     "expand_as": lambda x: vr.sequence_expand_as(vr.sequence_pool(x, "sum"), x),
+    "astype": lambda x: (x > 0.0).astype("float32") * x + x.astype("int32").astype("float32"),
     "truths": lambda x: ~(x > 0.0),
     "dropout": lambda x: vr.nn.Dropout(0.5).eval()(x) * 2.0,
     **{

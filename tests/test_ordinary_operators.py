@@ -97,6 +97,96 @@ def test_gradients_at_the_edges():
     assert gradients(F.sqrt, np.array([0.0, 4.0]))[1][0].tolist() == [np.inf, 0.25]
 
 
+OF_NUMPY = {
+    "one": (lambda x: np.sqrt(np.abs(np.tanh(np.negative(x)))) + np.exp(x), 1),
+    "log": (lambda x: np.log(np.exp(x) + 1.0), 1),
+    "arrays on the left": (lambda x: np.ones(3) * x - np.ones((6, 1)) / (x * x + 1.0) + np.float64(2) * x, 1),
+    "maximum": (lambda x: np.maximum(x, 0.5) + np.minimum(0.1, x), 1),
+    "power": (lambda x: np.power(x, 2), 1),
+    "product": (lambda x: np.matmul(x, np.ones((3, 2))) + x @ np.ones((3, 2)), 1),
+    "truths": (lambda x: np.logical_or(np.logical_not(x > 0.5), np.ones((6, 3)) < x) & (np.zeros(3) <= x), 0),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_functions_of_numpy_are_operators(name):
+    function, has_gradient = OF_NUMPY[name]
+    x = vr.Variable(rows(3), requires_grad=True)
+    found = function(x)
+    assert isinstance(found, vr.Variable)
+    assert found.requires_grad == bool(has_gradient)
+    np.testing.assert_allclose(np.asarray(found), function(np.asarray(x)), rtol=1e-14)
+    with vr.program_guard() as program:
+        described = function(vr.data("x", [-1, 3], "float64", lod_level=1))
+    assert np.array_equal(vr.Executor().run(program, {"x": x.value}, [described.name])[0], found)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (np.arctan, r"np.arctan of a Variable: .*\(functional has more"),
+        (np.isnan, r"np.isnan of a Variable: .*np.asarray\(x\)"),
+        (np.add.reduce, r"np.add.reduce of a Variable"),
+        (lambda x: np.equal(np.ones(3), x), r"functional\.equal"),
+        (lambda x: np.ones(3) == x, r"functional\.equal"),
+        (lambda x: np.ones(3) != x, r"functional\.not_equal"),
+        (lambda x: np.add(np.ones((6, 3)), x, out=np.ones((6, 3))), r"np\.add of a Variable: .*got out"),
+        (lambda x: np.tanh(x, dtype=np.float32), r"np\.tanh of a Variable: .*got dtype"),
+        (lambda x: np.power(2.0, x), r"pow, exponent"),
+        (lambda x: np.ones((6, 3), np.float32) * x, r"mul, y: expected float32"),
+    ],
+)
+def test_other_functions_of_numpy_are_refused(function, message):
+    with pytest.raises(vr.DTypeError, match=message):
+        function(vr.Variable(rows(3)))
+
+
+TYPES = ["float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8"]
+
+
+@pytest.mark.parametrize("to", TYPES)
+@pytest.mark.parametrize("of", TYPES)
+def test_astype(of, to):
+    x = rows(3)
+    x = vr.Variable(x.like((x.data > 0 if of == "bool" else x.data * 9 + 30).astype(of)))
+    found = x.astype(to)
+    assert found.dtype == to
+    assert found.lod() == x.lod()
+    assert np.array_equal(found, np.asarray(x).astype(to))
+    assert (found is x) == (of == to)
+
+
+def test_gradients_pass_between_floats_and_stop_at_integers():
+    x = vr.Variable(rows(3), requires_grad=True)
+    (x.astype(np.float32) * np.float32(0.1)).astype("float64").sum().backward()
+    assert x.grad.dtype == np.float64
+    assert x.grad.lod() == x.lod()
+    assert (np.asarray(x.grad) == np.float32(0.1)).all()
+    assert not x.astype(int).astype("float64").requires_grad
+
+
+def test_programs_divide_by_lengths():
+    x = rows(3)
+    with vr.program_guard() as program:
+        given = vr.data("x", [-1, 3], "float64", lod_level=1)
+        padded, lengths = vr.sequence_pad(given, 0.0)
+        mean = padded.sum(axis=1) / F.maximum(lengths, 1).astype("float64").reshape(-1, 1)
+    for ran in (program, vr.Program.from_bytes(program.to_bytes())):
+        (found,) = vr.Executor().run(ran, {"x": x}, [mean.name])
+        np.testing.assert_allclose(found, vr.sequence_pool(x, "mean"), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex128", "object", "S4", ">f4", "of mine", 3])
+def test_astype_refuses_other_types(dtype):
+    with pytest.raises(vr.DTypeError, match=r"cast, dtype|astype, dtype"):
+        vr.Variable(np.ones(2)).astype(dtype)
+
+
+def test_mixed_types_name_astype():
+    with pytest.raises(vr.DTypeError, match=r"x\.astype\(dtype\)"):
+        vr.Variable(np.ones(2)) / np.array([1, 2])
+
+
 SHAPES = [((6, 3), (6, 3)), ((6, 3), (3,)), ((6, 3), (6, 1)), ((1, 3), (6, 3)), ((6, 3), ()), ((2, 1, 3), (6, 3))]
 
 

@@ -63,6 +63,23 @@ def test_within_sequences(names):
     assert np.allclose(names["losses"], [1, -1, 1, -1, 1], atol=1e-4)
 
 
+def test_alignments_labellings_and_texts(names):
+    assert names["tags"].tolist() == [1] * 5
+    ends = [log_sum_exp(part) for part in sequences(names)]
+    labels = np.split(np.array([0, 1, 0, 1, 1]), names["offsets"][1:-1])
+    scores = [part[np.arange(len(part)), tags].sum() for part, tags in zip(sequences(names), labels, strict=True)]
+    assert np.allclose(names["costs"], np.array(ends) - scores)
+    # "1 1", "1 blank" and "blank 1"; nothing; "1 blank 1", of three steps
+    assert np.allclose(np.exp(-names["text_costs"]), [0.84, 1, 0.1 * 0.2 * 0.1])
+    assert names["texts"].tolist() == [1, 1]
+    assert names["distances"].tolist() == [0, 0, 1]
+
+
+def log_sum_exp(part):
+    """Return the logarithm of the sum over all labellings of a sequence of independent rows."""
+    return np.log(np.exp(part).sum(axis=1)).sum()
+
+
 def test_steps_and_updates(names):
     wanted, last = [], []
     for part in sequences(names):

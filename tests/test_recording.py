@@ -128,7 +128,7 @@ def test_constants():
         (lambda x: vr.sequence_pool(rows("y", level=0), "sum"), "sequence_pool, x: expected at least one level"),
         (lambda x: vr.nn.Embedding(3, 2)(x), "embedding, ids: expected integers, got float32.* ids is 'x'"),
         (lambda x: x[:, np.array([0, 1])], "getitem"),
-        (lambda x: x.item(), "variable 'x': expected a value, got a variable of a program .fetch it with an Executor"),
+        (lambda x: x.item(), "variable 'x': expected a value, got a variable of a program .an Executor fetches it"),
         (lambda x: np.asarray(x), "variable 'x': expected a value"),
         (lambda x: x / x.shape[0], "a size of a program's variable: expected no arithmetic.*mean"),
         (lambda x: x.shape[0] * 2, "a size of a program's variable: expected no arithmetic"),

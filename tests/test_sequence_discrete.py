@@ -310,3 +310,30 @@ def topk(numbers=6, row=(0, 1), col=(1, 3), topks=(1, 2), channel_num=2):
 def test_errors_say_what_is_wrong(call, message):
     with pytest.raises(vr.InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize("lengths", [[[2, 0, 3]], [[0, 5]], [[0, 0]], [[2, 0, 1], [1, 2, 2]]], ids=str)
+@pytest.mark.parametrize("kind", ["sum", "max", "first", "last"])
+def test_integers_are_pooled(kind, lengths, dtype):
+    count = sum(lengths[-1])
+    ids = np.random.default_rng(0).integers(0, 120, (count, 2)).astype(dtype)
+    found = vr.sequence_pool(vr.create_lod_tensor(ids, lengths), kind, pad_value=7)
+    parts = np.split(ids, np.cumsum(lengths[-1])[:-1])
+    pick = {"sum": lambda part: part.sum(0, dtype=dtype), "max": lambda part: part.max(0),
+            "first": lambda part: part[0], "last": lambda part: part[-1]}[kind]  # fmt: skip
+    wanted = [pick(part) if len(part) else np.full(2, 7) for part in parts]
+    assert found.dtype == dtype
+    assert found.value.num_levels == len(lengths) - 1
+    assert np.array_equal(found, np.array(wanted, dtype).reshape(len(parts), 2))
+
+
+def test_integers_have_no_mean():
+    x = vr.create_lod_tensor(np.arange(3), [[3]])
+    for kind in ("mean", "sqrt"):
+        with pytest.raises(
+            vr.DTypeError, match=r"sequence_pool, x: expected float32 or float64, .* got int64 .*astype"
+        ):
+            vr.sequence_pool(x, kind)
+    with pytest.raises(vr.ShapeError, match=r"sequence_pool, pad_value: expected a number that int64 holds, got 0.5"):
+        vr.sequence_pool(x, "sum", pad_value=0.5)

@@ -139,3 +139,31 @@ def test_rows_by_an_index_with_a_lod_have_it():
         out = x[np.array([1, 0])]
     (found,) = vr.Executor().run(program, {"x": y.value}, [out])
     assert np.array_equal(found, np.asarray(y)[[1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("index", "axis", "got"),
+    [
+        (6, 0, 6),
+        ([0, 6], 0, 6),
+        (np.array([[1, -6]]), 0, -6),
+        ((slice(None), 3), 1, 3),
+        ((..., -4), 1, -4),
+        ((None, 1, [2, 3]), 1, 3),
+        ((np.array([0, 9]), np.array([0, 1])), 0, 9),
+    ],
+    ids=str,
+)
+def test_an_index_beyond_its_axis_is_named(index, axis, got):
+    size = (5, 3)[axis]
+    message = rf"getitem, axis {axis}: expected -{size} <= index < {size}, got {got}$"
+    with pytest.raises(vr.OutOfRangeError, match=message):
+        vr.Variable(np.zeros((5, 3)))[index]
+
+
+@pytest.mark.parametrize(
+    "index", ["a", 1.5, (0, 0, 0), ([0, 1], [0, 1, 2]), [True], (..., ...), [[0, 1], [2]]], ids=str
+)
+def test_other_indices_that_fit_nothing_are_shown(index):
+    with pytest.raises(vr.ShapeError, match="getitem: expected an index of shape"):
+        vr.Variable(np.zeros((5, 3)))[index]

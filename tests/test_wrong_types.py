@@ -433,6 +433,7 @@ CALLS = {
     "embedding": (F.embedding, lambda: np.array([1]), lambda: X, int, bool),
     "rows by a Variable": (lambda index: vr.Variable(X)[vr.Variable(index)], lambda: np.array([1])),
     "topk": (F.topk, lambda: X, lambda: 2, lambda: 1),
+    "astype": (vr.Variable(X).astype, lambda: "float64"),
     "argmax": (vr.Variable(X).argmax, lambda: 1, bool),
     "cumsum": (vr.Variable(X).cumsum, lambda: 1),
     "huber_loss": (F.huber_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0, lambda: "row"),

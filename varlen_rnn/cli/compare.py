@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
-from varlen_rnn.cli.measure import REPEATS, largest_difference, measure
+from varlen_rnn.cli.measure import largest_difference, measure, runs_of
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import ALIKE, number, print_rows, print_times, verdict
 from varlen_rnn.cli.warm import LAYERS
@@ -72,7 +72,7 @@ def _measure(cell, batches, options):
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
     print(f"\n{layer}, float32, {number(options['threads'], 'thread')}")
-    mean = f"the mean of {number(len(batches), 'batch', 'batches')}, each the median of {REPEATS} runs"
+    mean = f"the mean of {number(len(batches), 'batch', 'batches')}, each the median of {runs_of(len(batches))} runs"
     print(f"A step is forward and backward; {mean}.")
     print(f"Less than {ALIKE - 1:.0%} between two ways decides nothing.")
     # The same sequences in buckets, so that all ways see the same rows.

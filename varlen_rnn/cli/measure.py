@@ -17,7 +17,19 @@ from varlen_rnn.memory import release_memory
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
-REPEATS = 3  # times that each step is measured; their median counts
+# Of each way: with fewer runs of a batch, or fewer steps in all, a ratio of two means would be one of two accidents.
+_LEAST_RUNS, _LEAST_STEPS = 5, 30
+
+
+def runs_of(num_batches):
+    """Return how often the step of each batch is measured; the median of its runs counts.
+
+    Examples
+    --------
+    >>> runs_of(1), runs_of(4), runs_of(50)
+    (30, 8, 5)
+    """
+    return max(_LEAST_RUNS, -(-_LEAST_STEPS // num_batches))
 
 
 class Measured(NamedTuple):
@@ -86,9 +98,10 @@ def measure(layer, batches, bucketed, packed=None):
     for subject in subjects.values():
         subject.step(subject.batches[0])  # compile, or load, the kernels
     peaks = {name: subject.peak() for name, subject in subjects.items()}
-    times = {name: np.empty((REPEATS, len(batches))) for name in (*subjects, *(["packed"] if packed else []))}
-    bar = tqdm(total=REPEATS * len(batches), desc="measuring", unit="batch", leave=False)
-    for repeat in range(REPEATS):
+    runs = runs_of(len(batches))
+    times = {name: np.empty((runs, len(batches))) for name in (*subjects, *(["packed"] if packed else []))}
+    bar = tqdm(total=runs * len(batches), desc="measuring", unit="batch", leave=False)
+    for repeat in range(runs):
         for number in range(len(batches)):
             for name, subject in subjects.items():
                 times[name][repeat, number] = subject.seconds(subject.batches[number])

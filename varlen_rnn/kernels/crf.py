@@ -31,11 +31,12 @@ def log_sum(emission, row, transition, alpha, before, tag, onward):
         score += transition[2 + other, tag] if onward else transition[2 + tag, other] + emission[row, other]
         most = score if score > most else most
     total = emission.dtype.type(0)
+    less = most if most > -np.inf else total  # where no tag may stand, as a transition of minus infinity says
     for other in range(tags):
         score = alpha[before, other]
         score += transition[2 + other, tag] if onward else transition[2 + tag, other] + emission[row, other]
-        total += exp(score - most)
-    return most + log(total)
+        total += exp(score - less)
+    return less + log(total)
 
 
 @body

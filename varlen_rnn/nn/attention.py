@@ -101,8 +101,10 @@ class MultiheadAttention(Module):
         is_causal, window
             As of `functional.scaled_dot_product_attention`.
         """
+        sizes = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         rows = [
-            required(x, f"MultiheadAttention, {name}") for name, x in (("query", query), ("key", key), ("value", value))
+            _rows_of(f"MultiheadAttention, {name}", x, size)
+            for (name, size), x in zip(sizes.items(), (query, key, value), strict=True)
         ]
         q, k, v = (part.reshape(-1, self.num_heads, self.embed_dim // self.num_heads) for part in self._projected(rows))
         found = scaled_dot_product_attention(q, k, v, is_causal=is_causal, window=window)
@@ -132,6 +134,14 @@ class MultiheadAttention(Module):
         text = f"{self.embed_dim}, {self.num_heads}"
         text += f", kdim={self.kdim}" if self.kdim != self.embed_dim else ""
         return text + (f", vdim={self.vdim}" if self.vdim != self.embed_dim else "")
+
+
+def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
+    """Return rows as a Variable, or raise an error that names them unless they have so many columns."""
+    x = required(x, what)
+    if x.shape[-1:] not in ((columns,), (-1,)):
+        raise ShapeError(what, expected=f"rows of {columns} columns", got=f"shape {x.shape}")
+    return x
 
 
 def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
@@ -197,6 +207,7 @@ class AdditiveAttention(Module):
         is_causal, window
             As of `functional.scaled_dot_product_attention`.
         """
-        key = required(key, "AdditiveAttention, key")
+        query = _rows_of("AdditiveAttention, query", query, self.query_proj.in_features)
+        key = _rows_of("AdditiveAttention, key", key, self.key_proj.in_features)
         rows = self.query_proj(query), self.key_proj(key), key if value is None else value
         return additive_attention(*rows, self.weight, is_causal=is_causal, window=window)

@@ -7,10 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_int
+from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
 from varlen_rnn.nn.module import Module
 from varlen_rnn.ops.described_step import describe_step, explain
+from varlen_rnn.tape.checks import FLOATS, check_lod_level
 from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
@@ -69,6 +71,8 @@ class DynamicRNN(Module):
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if not xs:
             raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
+        for item in xs:
+            check_lod_level("DynamicRNN", "x", describe(item.value))
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
             raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], self.level, number) for number, state in enumerate(states)]
@@ -104,6 +108,14 @@ class DynamicRNN(Module):
 
 def _initial(state: State, x: Variable, level: int, number: int) -> Variable:
     """Return a state before the first step: zeros if only its sizes are given."""
+    what = f"DynamicRNN, states[{number}]"
     if isinstance(state, tuple) and all(type(size) is int for size in state):
+        if x.dtype not in FLOATS:
+            hint = "x.astype(np.float32), or np.zeros((num_sequences, ...), np.float32) for the state"
+            raise DTypeError(what, expected="an array: zeros take the data type of x", got=x.dtype, hint=hint)
         return apply("zeros_of_sequences", x, shape=state, level=level)
-    return required(state, f"DynamicRNN, states[{number}]")
+    if isinstance(state, int) or (isinstance(state, list) and all(type(size) is int for size in state)):
+        sizes = (state,) if isinstance(state, int) else tuple(state)
+        hint = f"zeros of these sizes are {shown(sizes)}, a tuple"
+        raise DTypeError(what, expected="an array, or a tuple of sizes", got=shown(state), hint=hint)
+    return required(state, what)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn import nn
+from varlen_rnn.errors import DTypeError
 from varlen_rnn.nn import functional as F
 from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, ORDERS
 from varlen_rnn.tape.variable import Variable
@@ -84,9 +85,11 @@ def _dropout(kind: str, x: Any, ratio: Any = None, training: Any = None, seed: i
 def _cast(kind: str, x: Any, to: int) -> Any:
     from onnx.helper import tensor_dtype_to_np_dtype
 
-    if _variable(x).dtype != tensor_dtype_to_np_dtype(to):
-        raise Unread(f"of {_variable(x).dtype} to another data type")
-    return x
+    dtype = tensor_dtype_to_np_dtype(to)
+    try:
+        return _like(x, _variable(x).astype(dtype))
+    except DTypeError as error:
+        raise Unread(f"to {dtype}") from error
 
 
 @reads(*_SAME)

@@ -90,6 +90,12 @@ def _constant(graph: Graph, data: np.ndarray) -> Value:
     return Value(graph.constant(data), data.ndim, data.dtype, None, data)
 
 
+@says("cast")
+def _cast(graph: Graph, op: str, x: Value, dtype: str) -> Value:
+    to = np.dtype(dtype)
+    return _like(x, graph.node("Cast", x.name, to=_type(graph, to)), dtype=to)
+
+
 @says("sum")
 def _sum(graph: Graph, op: str, *x: Value) -> Value:
     total = x[0]

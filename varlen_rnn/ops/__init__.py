@@ -4,6 +4,7 @@ from varlen_rnn.ops import (
     activations,
     attention,
     batched,
+    cast,
     choices,
     clip,
     concat,

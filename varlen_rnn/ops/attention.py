@@ -47,7 +47,8 @@ def _operands(query, key, value, op):
     offsets = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
     if len(offsets) != len(of_keys):
         expected = f"{len(offsets) - 1} sequences, as the queries"
-        raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1)
+        hint = "in a step of DynamicRNN, sequences from outside are a state, which the step returns as it is"
+        raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1, hint=hint)
     if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
         raise LoDError(f"{op}, value", expected="the sequences of key", got="others")
     if len(value.data) != len(key.data):

@@ -7,7 +7,7 @@ like it is then used again: its instructions, its cell, the description of its g
 import threading
 from typing import Any, NamedTuple
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.ops import ahead
 from varlen_rnn.ops.lowering import Block as StepBlock
 from varlen_rnn.ops.lowering import Lowered, lower
@@ -66,7 +66,7 @@ def describe_step(cell, xs, states, level=-1):
         for state in states:
             levels = levels_of_state(describe(state.value).lod_level, level)
             arguments.append(block.argument("state", state, state.dtype.kind == "f", levels))
-        given = cell(*arguments)
+        given = _called(cell, arguments)
         results = list(given) if isinstance(given, (tuple, list)) else [given]
         if len(results) != 1 + len(states):
             expected = f"an output and {len(states)} next states"
@@ -92,6 +92,15 @@ def describe_step(cell, xs, states, level=-1):
     }  # fmt: skip
     names = () if early is None else tuple(op.type for op, *_ in early.operators)
     return (_once(step) if recorder() is None else step), xs, captured, names
+
+
+def _called(cell, arguments):
+    """Return what a step gives; an error of what does not fit there says what it was given."""
+    try:
+        return cell(*arguments)
+    except (ShapeError, DTypeError, LoDError) as error:
+        given = ", ".join(f"{v.name} {v.dtype} {list(v.value.shape)}" for v in arguments)
+        raise type(error)(f"{error}; in a step of DynamicRNN, given {given}") from error
 
 
 def levels_of_state(num_levels, level):

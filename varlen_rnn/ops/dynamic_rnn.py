@@ -65,7 +65,7 @@ def _check_fits(what, spec, like):
     """Raise unless a variable of a step is like what the operator gives to it, whose sizes may be known later."""
     same = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
     if not same or not sizes_fit(spec.shape, like.shape):
-        raise ShapeError(f"dynamic_rnn, {what}", expected=_text(like), got=_text(spec))
+        raise ShapeError(f"DynamicRNN, {what}", expected=_text(like), got=_text(spec))
 
 
 def _infer(*inputs, block, keep, **names):
@@ -107,16 +107,16 @@ def _check_batch(op, xs, boots, level):
     first = levels_of(xs[0].structure)[: level + 1]
     for number, x in enumerate(xs[1:], 1):
         if not all(map(np.array_equal, levels_of(x.structure)[: level + 1], first)):
-            raise LoDError(f"{op}, x_{number}", expected=f"levels 0 to {level} of the first input", got="others")
+            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="others")
     plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
         if boot.num_levels > level:
             if boot.num_elements(level) != plan.num_sequences:
                 expected, got = f"{plan.num_sequences} sequences, as x", boot.num_elements(level)
-                raise LoDError(f"{op}, state {number}", expected=expected, got=got)
+                raise LoDError(f"{op}, states[{number}]", expected=expected, got=got)
         elif len(boot.data) != plan.num_sequences:
             expected = f"{plan.num_sequences} rows, one per sequence"
-            raise ShapeError(f"{op}, state {number}", expected=expected, got=f"shape {boot.shape}")
+            raise ShapeError(f"{op}, states[{number}]", expected=expected, got=f"shape {boot.shape}")
     return plan
 
 
@@ -124,7 +124,7 @@ def _forward(*inputs, block, keep, names):
     nested = block.nested
     xs, boots, others = names.split(inputs)
     level = _level_of(nested, names, [x.num_levels for x in xs])
-    plan = _check_batch("dynamic_rnn", xs, boots, level)
+    plan = _check_batch("DynamicRNN", xs, boots, level)
     if isinstance(lowered_step(nested, names), Lowered):
         return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
     below = [nested.spec(name).lod_level for name in names.memories]

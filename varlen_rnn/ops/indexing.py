@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from varlen_rnn.device import as_operand
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import nothing
@@ -32,11 +32,28 @@ def _infer_getitem(x, index):
     try:
         shape = _indexed(x.shape, index)
     except (IndexError, TypeError, ValueError) as error:
+        _check_bounds(x.shape, index)
         several = isinstance(index, tuple) and any(isinstance(item, Variable) for item in index)
         hint = "in a program, a Variable of integers stands alone: x.transpose(0, 1)[index]" if several else None
         raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index, hint=hint) from error
     keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
     return TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)
+
+
+def _check_bounds(shape, index):
+    """Raise if a number of an index lies outside of its axis."""
+    items, axis = index if isinstance(index, tuple) else (index,), 0
+    for item in items:
+        if item is Ellipsis:
+            axis += len(shape) - sum(_axes_of(other) for other in items if other is not Ellipsis)
+            continue
+        numbers = np.asarray(item if isinstance(item, (int, np.integer, np.ndarray)) else 0.0)
+        if numbers.dtype.kind in "iu" and 0 <= axis < len(shape) and (size := shape[axis]) >= 0:
+            outside = numbers[(numbers < -size) | (numbers >= size)]
+            if len(outside):
+                expected, got = f"-{size} <= index < {size}", int(outside[0])
+                raise OutOfRangeError(f"getitem, axis {axis}", expected=expected, got=got)
+        axis += _axes_of(item)
 
 
 @getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)

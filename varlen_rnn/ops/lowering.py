@@ -142,7 +142,8 @@ class _Lowering:
         """Return the units of a state, and the memories in the order of the cell's states, the output first."""
         block, specs = self.block, self.specs
         if len(block.inputs) != 1:
-            raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: put them side by side with concat")
+            told = "concat them before the layer, and multiply the whole by a weight"
+            raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: {told}")
         if specs[block.inputs[0]].lod_level:
             raise Refused("its input is a sequence at each step, and a cell takes rows")
         if not block.memories:

@@ -17,7 +17,7 @@ _COUNTS = (1, 2147483629, 2147483647)
 ELEMENTWISE = {
     "add", "sub", "mul", "div", "neg", "absolute", "sqrt", "exp", "log", "pow", "tanh", "sigmoid", "relu", "silu",
     "gelu", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not", "logical_and",
-    "logical_or", "where", "maximum", "minimum",
+    "logical_or", "where", "maximum", "minimum", "cast",
 }  # fmt: skip
 _OF_ONE_ROW = ELEMENTWISE | {
     "log_softmax", "matmul", "getitem", "concat", "split", "split_grad", "split_like", "reshape", "assign", "detach",

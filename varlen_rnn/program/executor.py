@@ -133,7 +133,7 @@ def _checked_feed(name: str, value: Any, spec: TensorSpec) -> Value:
         expected = count(spec.lod_level, "level")
         raise LoDError(f"feed {name!r}", expected=expected, got=given.lod_level, hint=hint)
     if given.dtype != spec.dtype:
-        hint = "data types are never mixed silently: use astype of the array"
+        hint = "data types are never mixed silently: x.astype(dtype) converts"
         raise DTypeError(f"feed {name!r}", expected=spec.dtype, got=given.dtype, hint=hint)
     if not sizes_fit(given.shape, spec.shape):
         raise ShapeError(f"feed {name!r}", expected=f"shape {list(spec.shape)}", got=list(given.shape))

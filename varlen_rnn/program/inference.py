@@ -104,4 +104,8 @@ def load_inference_model(folder: StrPath) -> Program:
 
     Source: `load_inference_model` of PaddlePaddle Fluid.
     """
-    return Program.load(Path(check_path(folder, "load_inference_model, folder")) / _FILE)
+    path = Path(check_path(folder, "load_inference_model, folder"))
+    if path.is_file():
+        hint = "Program.load reads what Program.save wrote"
+        raise ProgramError("load_inference_model, folder", expected="a folder", got=f"the file {path}", hint=hint)
+    return Program.load(path / _FILE)

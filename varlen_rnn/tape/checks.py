@@ -33,7 +33,7 @@ def check_same_dtype(op, **descs):
 
 
 def _refuse_mixed(op, name, desc, dtype, first):
-    hint = "data types are never mixed silently: use astype of the array that a Variable is made of, or a Python number"
+    hint = "data types are never mixed silently: x.astype(dtype) of a Variable or an array converts"
     if desc.kind is LOD_TENSOR and desc.dtype.kind == "b":
         hint = "functional.where(mask, x, 0.0) chooses by a mask"
     raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)

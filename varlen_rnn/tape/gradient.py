@@ -150,6 +150,10 @@ class Pass:
         summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
         if record.op.grad is None:
             hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"
+            if "block" in record.op.attrs.values():
+                hint = (
+                    f"nn.DynamicRNN and nn.LSTM have one, and loops of Python; or detach() what {record.op.type} takes"
+                )
             raise ProgramError(f"backward through {record.op.type!r}", expected="a gradient", got="none", hint=hint)
         if isinstance(values[0], Symbol):
             for output, gradient in zip(outputs, summed, strict=True):

@@ -121,9 +121,12 @@ class Symbol:
     def data(self) -> Any:
         """Raise: there are no values."""
         hint = (
-            "fetch it with an Executor; in a step or a loop, functional.where chooses by values, and while_loop repeats"
+            "functional.where(condition, x, y) chooses by values, while_loop repeats, and functional has tanh, exp ..."
         )
-        raise ProgramError(f"variable {self.name!r}", expected="a value", got="a variable of a program", hint=hint)
+        got = "one of a step or a loop, which is described once, for all of its runs"
+        if self.block.parent is None:
+            got, hint = "a variable of a program", f"an Executor fetches it; in the program, {hint}"
+        raise ProgramError(f"variable {self.name!r}", expected="a value", got=got, hint=hint)
 
     structure = levels = data
 

@@ -28,11 +28,22 @@ from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, find
 from varlen_rnn.tape.run import check_in_place, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
+from varlen_rnn.tape.ufuncs import DETACHED, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
 _new = object.__new__  # every operator makes Variables
+
+
+class _Ufuncs:
+    """`__array_ufunc__`: of the class, which NumPy asks, a function; of a Variable, which masked arrays ask, None.
+
+    These then leave `array * variable` to the Variable: their own multiplication would lose the gradient.
+    """
+
+    def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
+        return _apply_ufunc if variable is None else None
 
 
 class Variable:
@@ -66,8 +77,7 @@ class Variable:
 
     __slots__ = ("_name", "grad", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
-    # NumPy arrays on the left leave `array * variable` to this class.
-    __array_ufunc__ = None
+    __array_ufunc__ = _Ufuncs()
 
     def __init__(
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
@@ -78,7 +88,7 @@ class Variable:
         if requires_grad and self.dtype.kind != "f":
             what, hint = (
                 f"{type(self).__name__} that requires a gradient",
-                "write 1.0, not 1, or use astype of the array",
+                "write 1.0, not 1, or use x.astype(dtype)",
             )
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
         self.requires_grad, self.persistable = requires_grad, persistable
@@ -152,6 +162,35 @@ class Variable:
     def detach(self) -> Variable:
         """Return a Variable of the same value that remembers nothing."""
         return Variable(self.value)
+
+    def astype(self, dtype: DTypeLike) -> Variable:
+        """Return every element in another data type, or this Variable if it has that; the LoD is kept.
+
+        A gradient passes between float32 and float64, and to nothing else.
+
+        Parameters
+        ----------
+        dtype : data type
+            float32, float64, bool, int8, int16, int32, int64 or uint8.
+
+        Raises
+        ------
+        DTypeError
+            Another data type.
+
+        Examples
+        --------
+        >>> Variable([2, 3]).astype("float32").dtype
+        dtype('float32')
+        """
+        try:
+            wanted = np.dtype(dtype)
+        except Exception as error:  # whatever an object of the caller's raises
+            raise DTypeError("astype, dtype", expected="a data type", got=shown(dtype)) from error
+        if wanted == self.dtype:
+            return self
+        both_floats = wanted.kind == self.dtype.kind == "f"
+        return (apply if both_floats else apply_detached)("cast", self, dtype=str(wanted))
 
     def with_lod(self, lod: LoD | Iterable[Offsets] | Variable | LoDTensor) -> Variable:
         """Return the same rows with another LoD: a LoD, offsets of each level, or what has it.
@@ -353,6 +392,17 @@ class Variable:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"Variable{name} of {self.value!r}"
+
+
+def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
+    """Apply the operator that a function of NumPy is; arithmetic with an array on the left comes here, too."""
+    op = operator_of(ufunc, method, options)
+    if op == "pow":
+        return as_variable(inputs[0]) ** inputs[1]
+    values = [operand(value, self) for value in inputs]
+    if op == "matmul":
+        return _product(*values)
+    return (apply_detached if op in DETACHED else apply)(op, *values)
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
@@ -591,7 +641,7 @@ def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
     rows = operand(gradient, loss)
     rows = rows.value.data if isinstance(rows, Variable) else rows.data
     if rows.dtype != loss.dtype:
-        hint = "data types are never mixed silently: use astype of the array"
+        hint = "data types are never mixed silently: x.astype(dtype) converts"
         raise DTypeError("backward, gradient", expected=loss.dtype, got=rows.dtype, hint=hint)
     if rows.shape != loss.shape:
         raise ShapeError("backward, gradient", expected=f"shape {loss.shape}", got=f"shape {rows.shape}")

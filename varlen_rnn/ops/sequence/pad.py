@@ -95,13 +95,13 @@ def _infer_pad(x, pad_value, maxlen):
     check_moved("sequence_pad", "x", x)
     check_lod_level("sequence_pad", "x", x)
     _check_maxlen("sequence_pad", maxlen)
-    if not _holds(x.dtype, pad_value):
+    if not holds(x.dtype, pad_value):
         raise ShapeError("sequence_pad, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
     out = TensorSpec((-1, -1 if maxlen is None else maxlen, *x.shape[1:]), x.dtype, x.lod_level - 1)
     return out, TensorSpec((-1,), _INT64, x.lod_level - 1)
 
 
-def _holds(dtype, number):
+def holds(dtype, number):
     """Return whether a data type holds a number: to the last digit if it is one of integers."""
     with np.errstate(all="ignore"):
         held = np.float64(number).astype(dtype)

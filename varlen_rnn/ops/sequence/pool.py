@@ -7,15 +7,17 @@ import math
 import numpy as np
 
 from varlen_rnn.device import as_operand, empty
-from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.rows import gather_rows
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.tape.checks import check_float, check_lod_level
+from varlen_rnn.ops.sequence.pad import holds
+from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -31,7 +33,7 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows with at least one level.
+        Rows with at least one level; of integers, for a sum, which wraps as NumPy's do, a maximum, the first or last.
     pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
     pad_value : float
         What becomes of a sequence without rows.
@@ -53,7 +55,9 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     offsets, rows = _offsets(x, level), flat(x.data)
     out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
     index = np.empty((0, rows.shape[1]), np.int64)
-    if pool_type == "max":
+    if x.dtype not in FLOATS:
+        _pool_integers(rows, offsets, pool_type, out)
+    elif pool_type == "max":
         index = np.empty(out.shape, np.int64)
         pool.pool_max(rows, offsets, out, index)
     elif pool_type in ("first", "last"):
@@ -65,6 +69,20 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     above = levels_of(x.structure)[: level % x.num_levels]
     lod = LoD.trusted(above) if above else NO_LOD
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
+
+
+def _pool_integers(rows, offsets, pool_type, out):
+    """Pool sequences of integers: NumPy does, for whose data types no kernel is compiled."""
+    begin, end = offsets[:-1], offsets[1:]
+    full = begin < end
+    out[~full] = 0
+    if pool_type == "first":
+        out[full] = rows[begin[full]]
+    elif pool_type == "last":
+        out[full] = rows[end[full] - 1]
+    elif full.any():
+        reduce = np.maximum if pool_type == "max" else np.add
+        out[full] = reduce.reduceat(rows, begin[full], axis=0, dtype=rows.dtype)
 
 
 def _offsets(x, level):
@@ -108,14 +126,26 @@ def _places_of(ends, num_rows):
 
 @sequence_pool.infer
 def _infer(x, pool_type, pad_value, level):
-    check_float("sequence_pool", x=x)
-    check_lod_level("sequence_pool", "x", x)
     if pool_type not in POOL_TYPES:
         raise ShapeError("sequence_pool, pool_type", expected=f"one of {POOL_TYPES}", got=repr(pool_type))
+    if x.dtype not in FLOATS or x.kind is not LOD_TENSOR:
+        _check_integers(x, pool_type, pad_value)
+    check_lod_level("sequence_pool", "x", x)
     if not -x.lod_level <= level < x.lod_level:
         expected = f"{-x.lod_level} <= level < {x.lod_level}, a level of x"
         raise OutOfRangeError("sequence_pool, level", expected=expected, got=level)
     return TensorSpec((-1, *x.shape[1:]), x.dtype, level % x.lod_level), _PICKED
+
+
+def _check_integers(x, pool_type, pad_value):
+    check_tensor("sequence_pool", "x", x)
+    if x.dtype.kind not in "iu":
+        check_float("sequence_pool", x=x)
+    if pool_type in ("mean", "sqrt"):
+        expected, hint = f"float32 or float64, for {pool_type!r}", "x.astype(dtype) converts"
+        raise DTypeError("sequence_pool, x", expected=expected, got=x.dtype, hint=hint)
+    if not holds(x.dtype, pad_value):
+        raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
 
 
 @sequence_pool.backward("x")
@@ -147,6 +177,8 @@ def _examples(rng):
     for pool_type in POOL_TYPES:
         yield [rows(rng, 3)], {"pool_type": pool_type, **last}
     yield [rows(rng, 2, 2)], {"pool_type": "sqrt", **last}
+    for pool_type in ("sum", "max", "first", "last"):
+        yield [rows(rng, 2).like(rng.integers(-9, 9, (6, 2)))], {"pool_type": pool_type, **last}
     for pool_type, *element in (("sum", 2, 0), ("max", 0)):  # nothing
         yield [rows(rng, *element)], {"pool_type": pool_type, **last}
     for pool_type in ("mean", "max", "last"):

@@ -1,21 +1,26 @@
 """The same rows, or numbers, as other sequences."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, shown
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_tensor
+from varlen_rnn.tape.constants import as_constant
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.typing import Rows
 
 _WIDEST = 2**31 - 1
 
 
-@operator(cost=nothing)
-def lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
+def lod_reset(x: Rows, y: Rows | None = None, target_lod: Sequence[int] | None = None) -> Variable:
     """Return the rows of `x` with another LoD.
 
     Parameters
@@ -24,7 +29,7 @@ def lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
     y : Variable or LoDTensor, optional
         One with a LoD, which becomes that of the result; or integers, the offsets of one level.
     target_lod : tuple of int, optional
-        The offsets of one level, where there is no `y`.
+        The offsets of one level, where there is no `y`; `Variable.with_lod` takes several levels.
 
     Raises
     ------
@@ -39,6 +44,15 @@ def lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
 
     Source: the operator `lod_reset` of PaddlePaddle Fluid.
     """
+    if isinstance(target_lod, (list, tuple)) and any(isinstance(level, (list, tuple)) for level in target_lod):
+        expected, hint = "the offsets of one level", "Variable(x).with_lod takes offsets of several"
+        raise DTypeError("lod_reset, target_lod", expected=expected, got=shown(target_lod), hint=hint)
+    return apply("lod_reset", x, y, target_lod=as_constant("ints?", target_lod, "lod_reset, target_lod"))
+
+
+@operator(name="lod_reset", cost=nothing)
+def _lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
+    """Return the rows of `x` with another LoD."""
     if y is not None and y.num_levels:
         lod = y.structure
     else:
@@ -59,7 +73,7 @@ def _with(x, lod, name):
     return LoDTensor.wrap(x.data, lod)
 
 
-@lod_reset.infer
+@_lod_reset.infer
 def _infer(x, y, target_lod):
     check_tensor("lod_reset", "x", x)
     if y is None and target_lod is None:
@@ -72,14 +86,14 @@ def _infer(x, y, target_lod):
     return x._replace(lod_level=y.lod_level or 1)
 
 
-@lod_reset.backward("x")
+@_lod_reset.backward("x")
 def _backward(x, y, d_out, target_lod):
     if d_out.shape != x.shape:
         raise ShapeError("lod_reset_grad, d_out", expected=f"shape {x.shape}", got=f"shape {d_out.shape}")
     return x.like(d_out.data)
 
 
-@lod_reset.examples
+@_lod_reset.examples
 def _examples(rng):
     yield [rows(rng, 2), None], {"target_lod": (0, 0, 6)}
     yield [rng.standard_normal((6, 2)), rows(rng)], {"target_lod": None}
