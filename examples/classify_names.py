@@ -14,10 +14,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
-from varlen_rnn import random
 
 DEFAULT_NAMES = ["GREEK SMALL LETTER ALPHA", "MUSICAL SYMBOL G CLEF", "DIGIT SEVEN", "COMBINING ACUTE ACCENT"]
 KINDS = {"C": "control", "L": "letter", "M": "mark", "N": "number", "P": "punctuation", "S": "symbol", "Z": "separator"}
@@ -42,68 +40,25 @@ class Classifier(vr.nn.Module):
         return self.output(self.dropout(self.pool(y)))
 
 
-class Run:
-    """A training run that can stop after any step and go on, bit for bit."""
-
-    def __init__(self, data, settings):
-        vr.manual_seed(settings["seed"])
-        self.data, self.settings = data, settings
-        self.train, self.test = data.split(seed=0)
-        self.model = Classifier(len(data.vocabulary), len(data.classes))
-        self.optimizer = vr.optim.Adam(self.model.parameters(), lr=settings["lr"], lazy=True)
-        self.batches = vr.data.batches(
-            self.train.sequences, self.train.labels, batch_size=settings["batch_size"], shuffle=True, bucket=True,
-            seed=settings["seed"],
-        )  # fmt: skip
-        self.num_steps = settings["epochs"] * len(self.batches)
-        self.step, self.smooth, self.curve = 0, None, []
-
-    def save(self, path):
-        vr.save(
-            path, model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), random=random.get_state(),
-            step=self.step, smooth=self.smooth, curve=self.curve, settings=self.settings, data=repr(self.data),
-            vocabulary=self.data.vocabulary, classes=self.data.classes,
-        )  # fmt: skip
-
-    def resume(self, saved):
-        """Go on from what `save` wrote: the step tells epoch and batch."""
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        random.set_state(saved["random"])
-        self.step, self.smooth, self.curve = saved["step"], saved["smooth"], saved["curve"]
-
-    def advance(self, last_step):
-        """Train up to `last_step`, under a progress bar with loss and tokens per second."""
-        tokens, seconds = 0, 0
-        with tqdm(total=max(last_step, self.step), initial=self.step, unit="batch", desc="training") as bar:
-            while self.step < last_step:
-                epoch, position = divmod(self.step, len(self.batches))
-                if position == 0 or bar.n == bar.initial:
-                    batches = self.batches.at_epoch(epoch)
-                ids, labels = batches[position]
-                began = time.perf_counter()
-                loss = self.learn(ids, labels)
-                # Averages that forget: the first batch, which compiles, does not weigh on the rate for long.
-                tokens, seconds = 0.98 * tokens + ids.shape[0], 0.98 * seconds + time.perf_counter() - began
-                self.smooth = loss if self.smooth is None else 0.98 * self.smooth + 0.02 * loss
-                rate = f"{tokens / seconds:,.0f} tokens/s"
-                bar.set_postfix_str(f"loss {self.smooth:.3f}, {rate}", refresh=False)
-                bar.update()
-                if position + 1 == len(self.batches):
-                    share = accuracy(self.model, self.test)
-                    self.curve.append([self.step, self.smooth, share])
-                    bar.write(f"epoch {epoch + 1}: loss {self.smooth:.3f}, held-out accuracy {share:.4f}, {rate}")
-
-    def learn(self, ids, labels):
-        """Take one step; the learning rate falls in a straight line to a fiftieth."""
-        self.optimizer.lr = self.settings["lr"] * max(0.02, 1 - self.step / self.num_steps)
-        loss = vr.nn.functional.cross_entropy(self.model(ids), labels)
-        loss.backward()
-        vr.optim.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.step += 1
-        return loss.item()
+def trainer_of(data, settings):
+    """Return what trains a model of its own, and the sequences that it does not see."""
+    vr.manual_seed(settings["seed"])
+    train, test = data.split(seed=0)
+    model = Classifier(len(data.vocabulary), len(data.classes))
+    optimizer = vr.optim.Adam(model.parameters(), lr=settings["lr"], lazy=True)
+    batches = vr.data.batches(
+        train.sequences, train.labels, batch_size=settings["batch_size"], shuffle=True, bucket=True,
+        seed=settings["seed"],
+    )  # fmt: skip
+    num_steps = settings["epochs"] * len(batches)
+    # The learning rate falls in a straight line to a fiftieth.
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.02, 1 - step / num_steps))
+    trainer = vr.training.Trainer(
+        model, optimizer, lambda ids, labels: vr.nn.functional.cross_entropy(model(ids), labels), batches,
+        validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM,
+        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+    )  # fmt: skip
+    return trainer, test
 
 
 def predict(model, sequences):
@@ -124,22 +79,13 @@ def accuracy(model, data):
     return float((predict(model, data.sequences)[0] == data.labels).mean())
 
 
-def draw(curve, name, path):
+def draw(history, name, path):
     """Write a picture of loss and held-out accuracy by step."""
     try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print('No picture: matplotlib is not installed (pip install "varlen-rnn[plot]").')
+        vr.training.plot_history(history, path, f"{name}: bidirectional LSTM, no padding")
+    except vr.InputError as error:
+        print(f"No picture: {error}")
         return
-    steps, losses, accuracies = zip(*curve, strict=True)
-    figure, left = plt.subplots(figsize=(7, 4), layout="constrained")
-    left.plot(steps, losses, "o-", color="tab:blue")
-    left.set(xlabel="steps", ylabel="training loss", title=f"{name}: bidirectional LSTM, no padding")
-    right = left.twinx()
-    right.plot(steps, accuracies, "s-", color="tab:orange")
-    right.set_ylabel("held-out accuracy")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
     print(f"training curve: {path}")
 
 
@@ -220,22 +166,24 @@ def main():
     path = arguments.out / "names.safetensors"
     given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.resume:
-        saved = saved_run(path, data, given)
-        run = Run(data, saved["settings"])
-        run.resume(saved)
-        print(f"going on after step {run.step} of {run.num_steps}")
+        settings = saved_run(path, data, given)["settings"]
+        trainer, test = trainer_of(data, settings)
+        trainer.load(path)
+        print(f"going on after step {trainer.step}")
     else:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        run = Run(data, SETTINGS | given)
-    first, began = run.step, time.perf_counter()
+        settings = SETTINGS | given
+        trainer, test = trainer_of(data, settings)
+    first, began = trainer.step, time.perf_counter()
+    num_steps = settings["epochs"] * trainer.steps_per_epoch
     print("The first batch compiles the kernels; they are kept for the next run.")
-    run.advance(run.num_steps if arguments.steps is None else min(arguments.steps, run.num_steps))
-    print(f"{run.step - first} steps in {time.perf_counter() - began:.0f} s; "
-          f"held-out accuracy {accuracy(run.model, run.test):.4f}")  # fmt: skip
-    run.save(path)
-    if run.curve:
-        draw(run.curve, data.name, arguments.out / "names.png")
-    held_out = [text_of(data, sequence) for sequence in run.test.sequences[:4]]
+    trainer.fit(steps=num_steps if arguments.steps is None else min(arguments.steps, num_steps))
+    print(f"{trainer.step - first} steps in {time.perf_counter() - began:.0f} s; "
+          f"held-out accuracy {accuracy(trainer.model, test):.4f}")  # fmt: skip
+    trainer.save(path, settings=settings, data=repr(data), vocabulary=data.vocabulary, classes=data.classes)
+    if trainer.history:
+        draw(trainer.history, data.name, arguments.out / "names.png")
+    held_out = [text_of(data, sequence) for sequence in test.sequences[:4]]
     classify(path, data, arguments.names or (held_out if arguments.data else DEFAULT_NAMES))
 
 

@@ -39,12 +39,12 @@ def test_classify_names_stops_and_resumes_bit_for_bit(tmp_path):
     rest = run("classify_names.py", "--data", data, "--out", tmp_path / "b", "--resume")
     assert rest.returncode == 0, rest.stderr
     first, second = (vr.load(tmp_path / folder / "names.safetensors") for folder in "ab")
-    assert first["step"] == second["step"] > 6
+    assert first["training"]["step"] == second["training"]["step"] > 6
     for group in ("model", "optimizer"):
         for name, value in first[group].items():
             assert np.array_equal(value, second[group][name]), name
-    for name in ("random", "curve", "smooth"):
-        assert first[name] == second[name], name
+    for name in ("random", "history"):
+        assert first["training"][name] == second["training"][name], name
 
 
 def test_resume_refuses_another_run(tmp_path):

@@ -260,15 +260,22 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
-    def save(self, path: StrPath) -> None:
-        """Write all that decides how the training goes on: model, optimizer, random numbers, position, callbacks."""
+    def save(self, path: StrPath, **groups: Any) -> None:
+        """Write all that decides how the training goes on: model, optimizer, random numbers, position, callbacks.
+
+        Parameters
+        ----------
+        path : str or path
+        **groups
+            What else the file shall hold, as `vr.save` has it: a vocabulary, the names of classes.
+        """
         arrays: dict[str, np.ndarray] = {}
-        states = []
+        of_callbacks = []
         for number, callback in enumerate(self.callbacks):
             state = callback.state_dict()
             arrays |= {f"{number}.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
             plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
-            states.append({"kind": type(callback).__name__, "state": plain})
+            of_callbacks.append({"kind": type(callback).__name__, "state": plain})
         training = {
             "identity": self.identity,
             "step": self.step,
@@ -276,10 +283,10 @@ class Trainer:
             "sum": self._sum,
             "history": self.history,
             "random": random.get_state(),
-            "callbacks": states,
+            "callbacks": of_callbacks,
         }
-        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        save(path, **groups, training=training, callback_arrays=arrays)
+        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        save(path, **groups, **states, training=training, callback_arrays=arrays)
 
     def load(self, path: StrPath) -> None:
         """Go on from a file of `save`, of a trainer that was made alike.
