@@ -26,7 +26,7 @@ FLOORS = [
     ["products", "cells", "program"],
     ["recurrence", "attention"],
     ["ops"],
-    ["nn", "optim", "interop"],
+    ["nn", "optim", "metrics", "interop"],
     ["data", "baselines", "onnx", "torch"],
     ["training"],
     ["__init__"],

@@ -66,6 +66,14 @@ def test_the_page_on_other_libraries():
     assert np.array_equal(names["again"].data, names["rows"].data)
 
 
+def test_the_page_on_metrics():
+    names = names_after(ROOT / "docs" / "metrics.md")
+    assert names["accuracy"].compute() == names["again"].compute() == 2 / 3
+    assert names["of_sequences"].compute() == (1 / 2 + 1) / 2
+    assert names["total"].compute() == 0.875
+    assert names["f1"].compute().shape == (2,)
+
+
 def test_the_page_on_onnx():
     from varlen_rnn.onnx.nodes import READS
     from varlen_rnn.onnx.operators import SAID

@@ -532,6 +532,26 @@ CALLS = {
     "clip_grad_norm_, gradient": (
         with_gradient(lambda p: vr.optim.clip_grad_norm_(p, 1.0)), lambda: np.zeros((4, 2), np.float32),
     ),
+    "Accuracy": (vr.metrics.Accuracy, lambda: 1),
+    "Accuracy, update": (vr.metrics.Accuracy().update, lambda: X, lambda: np.zeros(5, int), lambda: X[:, 0]),
+    "Accuracy of sequences, update": (
+        vr.metrics.Accuracy(per="sequence").update, rows, lambda: np.zeros(5, int), lambda: X[:3, 0],
+    ),
+    "AUC": (vr.metrics.AUC,),
+    "AUC, update": (lambda *a: vr.metrics.AUC().update(*a), lambda: X[:, 0], lambda: np.zeros(5, int), lambda: X[:, 0]),
+    "ConfusionMatrix": (vr.metrics.ConfusionMatrix, lambda: 3),
+    "F1": (vr.metrics.F1, lambda: 3, lambda: "micro", lambda: 0.0),
+    "F1, update": (vr.metrics.F1(3).update, lambda: X, lambda: np.zeros(5, int), lambda: X[:, 0]),
+    "Mean": (vr.metrics.Mean().update, lambda: X[:, 0], lambda: X[:, 0]),
+    "MeanAbsoluteError": (vr.metrics.MeanAbsoluteError,),
+    "MeanAbsoluteError, update": (vr.metrics.MeanAbsoluteError().update, lambda: X, lambda: X, lambda: X[:, 0]),
+    "MeanSquaredError": (vr.metrics.MeanSquaredError, bool),
+    "R2": (vr.metrics.R2, lambda: 2),
+    "R2, update": (vr.metrics.R2(3).update, lambda: X, lambda: X, lambda: X[:, 0]),
+    "metric, update_counts": (vr.metrics.Accuracy().update_counts, lambda: np.zeros(2)),
+    "metric, merge": (vr.metrics.Accuracy().merge, vr.metrics.Accuracy),
+    "metric, load_state_dict": (vr.metrics.Accuracy().load_state_dict, vr.metrics.Accuracy().state_dict),
+    "metric, count": (lambda value: vr.metrics.AUC().load_state_dict({"counts": value}), lambda: np.zeros((3, 1))),
     "batches": (vr.data.batches, lambda: [[1, 2], [3]], lambda: [0, 1]),
     "batches, sequence": (lambda rows: vr.data.batches([[1, 2], rows], batch_size=1)[0], lambda: [3]),
     "batches, label": (lambda label: batches(labels=[0, label])[0], int),
@@ -578,6 +598,9 @@ CALLS = {
 }  # fmt: skip
 CALLS["batches"] = (batches,)
 OPTIONS = {
+    "Accuracy": {"ignore_index": int, "per": lambda: "row"}, "AUC": {"ignore_index": int}, "F1": {"ignore_index": int},
+    "ConfusionMatrix": {"ignore_index": int}, "MeanAbsoluteError": {"per": lambda: "row"},
+    "MeanSquaredError": {"per": lambda: "row"},
     "batches": {"labels": lambda: [0, 1], "batch_size": lambda: 2, "shuffle": bool, "bucket": bool, "drop_last": bool,
                 "seed": int, "epoch": int},
     "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
@@ -653,12 +676,13 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
 
 
 def test_every_public_function_is_called():
-    public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines}
+    public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines,
+              "metrics": vr.metrics}  # fmt: skip
     functions = {name for module in public.values() for name, value in vars(module).items()
                  if callable(value) and not name.startswith("_") and not isinstance(value, type(vr))}  # fmt: skip
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
     of_programs = {"Executor", "Program"}
-    made_by_others = {"PaddingReport", "SortedSeqItem", "Batches", "Module", "Optimizer"}
+    made_by_others = {"PaddingReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from varlen_rnn import baselines, cells, nn, ops, optim, training
+from varlen_rnn import baselines, cells, metrics, nn, ops, optim, training
 from varlen_rnn import data as _data
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
@@ -113,6 +113,7 @@ __all__ = [
     "lod_reset",
     "manual_seed",
     "merge_by_mask",
+    "metrics",
     "nn",
     "no_grad",
     "operator",

@@ -9,6 +9,7 @@ from varlen_rnn.ops import (
     clip,
     concat,
     constants,
+    counts,
     ctc,
     dropout,
     dynamic_rnn,

@@ -1,0 +1,19 @@
+"""Metrics that add up over batches, in scikit-learn's definitions: of rows, or of sequences that count once each."""
+
+from varlen_rnn.metrics.classes import F1, Accuracy, ConfusionMatrix
+from varlen_rnn.metrics.mean import Mean
+from varlen_rnn.metrics.metric import Metric
+from varlen_rnn.metrics.numbers import R2, MeanAbsoluteError, MeanSquaredError
+from varlen_rnn.metrics.scores import AUC
+
+__all__ = [
+    "AUC",
+    "F1",
+    "R2",
+    "Accuracy",
+    "ConfusionMatrix",
+    "Mean",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "Metric",
+]

@@ -1,0 +1,63 @@
+"""The mean of numbers that arrive one by one, or some at a time: of losses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
+from varlen_rnn.metrics.metric import Metric, ratio
+from varlen_rnn.tape.variable import required
+from varlen_rnn.typing import Rows
+
+
+class Mean(Metric):
+    """The mean of numbers, as of the losses of batches, weighed by how many rows each has.
+
+    Examples
+    --------
+    >>> mean = Mean()
+    >>> mean.update(0.5, sample_weight=3)
+    >>> mean.update(np.array([1.0, 0.5]))
+    >>> mean.compute()
+    0.6
+    """
+
+    def update(self, values: Rows, sample_weight: Rows | None = None) -> None:
+        """Add a number, or several: on an error, nothing has changed.
+
+        Parameters
+        ----------
+        values : number, or Variable or array of shape `()` or `(rows,)`
+        sample_weight : numbers of the shape of `values`, optional
+            How much each counts, finite and at least 0; by default 1.
+
+        Raises
+        ------
+        InputError
+            What does not fit.
+        """
+        numbers = _numbers(values, "Mean, values")
+        weights = np.ones_like(numbers) if sample_weight is None else _numbers(sample_weight, "Mean, sample_weight")
+        if weights.shape != numbers.shape:
+            expected = f"shape {numbers.shape}, as values"
+            raise ShapeError("Mean, sample_weight", expected=expected, got=f"shape {weights.shape}")
+        if not ((weights >= 0) & (weights < np.inf)).all():
+            raise OutOfRangeError("Mean, sample_weight", expected="finite and at least 0", got=weights.min())
+        self.update_counts(np.array([(numbers * weights).sum(), weights.sum()]))
+
+    def compute(self) -> float:
+        """Return the mean; NaN of nothing."""
+        return ratio(*self._counts)
+
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(2)
+
+
+def _numbers(values: Rows, what: str) -> np.ndarray:
+    """Return a number, or one per row, as an array of float64, or raise."""
+    found = np.asarray(required(values, what))
+    if found.dtype.kind not in "fiub":
+        raise DTypeError(what, expected="numbers", got=found.dtype)
+    if found.ndim > 1:
+        raise ShapeError(what, expected="a number, or one for each row", got=f"shape {found.shape}")
+    return found.astype(np.float64)

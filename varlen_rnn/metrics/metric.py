@@ -1,0 +1,144 @@
+"""What all metrics are: counts of batches, which add up, and a result of their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from varlen_rnn.checkpoint import state_arrays
+from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, shown
+from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.tape.variable import Variable, apply_detached
+from varlen_rnn.typing import Rows
+
+
+class Metric:
+    """The base of metrics: the sum of what batches counted, and the options by which they did.
+
+    A batch's counts are an array of float64.  They are added to those of the batches before, so the memory that a
+    metric needs is that of one batch's counts (but see `AUC`), and metrics of several processes are merged.
+    """
+
+    _counts: np.ndarray
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.reset()
+
+    def update_counts(self, counts: ArrayLike | Variable) -> None:
+        """Add what `counts` returned, or a run fetched.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Not the counts of such a metric.
+        """
+        self._counts = self._sum(self._counts, self._checked(counts))
+
+    def merge(self, other: Metric) -> None:
+        """Add what another metric of the same kind and options has counted.
+
+        Raises
+        ------
+        DTypeError
+            A metric of another kind, or of other options.
+        """
+        if type(other) is not type(self) or other._options != self._options:
+            expected = f"another {type(self).__name__} that counts by the same options"
+            raise DTypeError("metric, merge", expected=expected, got=shown(other))
+        self.update_counts(other._counts)
+
+    def compute(self) -> Any:
+        """Return the result of all batches since the metric was made, or reset."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._counts = self._nothing()
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return a copy of the counts."""
+        return {"counts": self._counts.copy()}
+
+    def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
+        """Go on from what `state_dict` returned; on an error, nothing has changed.
+
+        Raises
+        ------
+        CheckpointError
+            Not the state of such a metric.
+        """
+        arrays = state_arrays(state, "metric, state")
+        if set(arrays) != {"counts"}:
+            raise CheckpointError("metric, state", expected="'counts'", got=shown(sorted(arrays)))
+        try:
+            self._counts = self._checked(arrays["counts"])
+        except (ShapeError, DTypeError) as error:
+            raise CheckpointError(f"metric, state, {error}") from error
+
+    def _nothing(self) -> np.ndarray:
+        """Return the counts of no batch."""
+        raise NotImplementedError
+
+    def _sum(self, counts: np.ndarray, added: np.ndarray) -> np.ndarray:
+        return counts + added
+
+    def _checked(self, counts: ArrayLike | Variable) -> np.ndarray:
+        """Return counts as an array of its own, or raise."""
+        try:
+            check_unmasked(counts, "metric, counts")
+            found = np.asarray(counts)
+        except (ProgramError, DTypeError):
+            raise
+        except Exception as error:  # whatever NumPy makes of objects
+            raise DTypeError("metric, counts", expected="an array", got=shown(counts)) from error
+        if found.dtype != np.float64:
+            raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)
+        shape = self._nothing().shape
+        if found.ndim != len(shape) or not self._fits(found.shape, shape):
+            raise ShapeError("metric, counts", expected=f"shape {shape}", got=f"shape {found.shape}")
+        return found.copy()
+
+    def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:
+        return shape == nothing
+
+
+class TargetMetric(Metric):
+    """The base of metrics of predictions and targets, which an operator counts."""
+
+    op: str
+
+    def update(self, predictions: Rows, targets: Rows, sample_weight: Rows | None = None) -> None:
+        """Count a batch: on an error, nothing has changed.
+
+        Parameters
+        ----------
+        predictions, targets : Variables, LoDTensors or arrays
+            As the metric says.  If both have a LoD, it must be the same.
+        sample_weight : numbers, shape `(rows,)`, or `(sequences,)` of a metric with `per="sequence"`, optional
+            How much each counts, finite and at least 0; by default 1.
+
+        Raises
+        ------
+        InputError
+            What does not fit.
+        """
+        self.update_counts(self.counts(predictions, targets, sample_weight))
+
+    def counts(self, predictions: Rows, targets: Rows, sample_weight: Rows | None = None) -> Variable:
+        """Return the counts of a batch; in a program, describe them, to be fetched, and given to `update_counts`."""
+        return apply_detached(self.op, predictions, targets, sample_weight, **self._options)
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return part / whole, NaN of nothing.
+
+    Examples
+    --------
+    >>> ratio(1.0, 4.0), ratio(0.0, 0.0)
+    (0.25, nan)
+    """
+    return float(part / whole) if whole else float("nan")

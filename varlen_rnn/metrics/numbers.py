@@ -1,0 +1,132 @@
+"""Metrics of numbers: mean errors, and how much of the targets' variance predictions explain."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.metrics.classes import Per
+from varlen_rnn.metrics.metric import TargetMetric, ratio
+
+_MOST_OUTPUTS = 2**20  # 32 MiB of counts
+
+
+class MeanAbsoluteError(TargetMetric):
+    """The mean magnitude of the difference of predictions and targets, numbers of one shape `(rows, ...)`.
+
+    Parameters
+    ----------
+    per : {"row", "sequence"}
+        What counts the same: every row, as the mean over its elements, or every sequence of the last level, as the
+        mean over its rows; empty sequences do not count.
+
+    Examples
+    --------
+    >>> error = MeanAbsoluteError()
+    >>> error.update(np.array([1.0, 2.0]), np.array([0.0, 2.0]))
+    >>> error.compute()
+    0.5
+
+    Source: `sklearn.metrics.mean_absolute_error`.
+    """
+
+    op = "error_counts"
+    _squared = False
+
+    def __init__(self, *, per: Per = "row") -> None:
+        check_choice(per, f"{type(self).__name__}, per", "row", "sequence")
+        super().__init__(squared=self._squared, per_sequence=per == "sequence")
+
+    def compute(self) -> float:
+        """Return the mean error; NaN of nothing."""
+        return ratio(*self._counts)
+
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(2)
+
+
+class MeanSquaredError(MeanAbsoluteError):
+    """The mean square of the difference of predictions and targets, numbers of one shape `(rows, ...)`, or its root.
+
+    Parameters
+    ----------
+    root : bool
+        Whether the result is the root of the mean, of all elements together.
+    per : {"row", "sequence"}
+        As of `MeanAbsoluteError`.
+
+    Examples
+    --------
+    >>> error = MeanSquaredError(root=True)
+    >>> error.update(np.array([3.0, 4.0]), np.array([0.0, 0.0]))
+    >>> round(error.compute(), 4)
+    3.5355
+
+    Source: `sklearn.metrics.mean_squared_error` and, of one column, `root_mean_squared_error`.
+    """
+
+    _squared = True
+
+    def __init__(self, root: bool = False, *, per: Per = "row") -> None:
+        self._root = check_flag(root, "MeanSquaredError, root")
+        super().__init__(per=per)
+
+    def compute(self) -> float:
+        """Return the mean error, or its root; NaN of nothing."""
+        mean = super().compute()
+        return math.sqrt(mean) if self._root else mean
+
+
+class R2(TargetMetric):
+    """The coefficient of determination: 1 less the squared errors over the targets' squared deviations from their mean.
+
+    Predictions and targets are numbers, shape `(rows,)`, or `(rows, num_outputs)`: then it is the mean over columns.
+
+    Parameters
+    ----------
+    num_outputs : int
+        At most 1,048,576.
+
+    Examples
+    --------
+    >>> r2 = R2()
+    >>> r2.update(np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    >>> r2.update(np.array([2.0]), np.array([3.0]))
+    >>> r2.compute()
+    0.5
+
+    Source: `sklearn.metrics.r2_score`; Chan, Golub and LeVeque (1983) for sums of batches, which do not cancel.
+    """
+
+    op = "variance_counts"
+
+    def __init__(self, num_outputs: int = 1) -> None:
+        self._num_outputs = check_int(num_outputs, "R2, num_outputs", 1)
+        if self._num_outputs > _MOST_OUTPUTS:
+            raise ShapeError("R2, num_outputs", expected=f"at most {_MOST_OUTPUTS}", got=shown(num_outputs))
+        super().__init__()
+
+    def compute(self) -> float:
+        """Return the mean over columns; NaN of nothing.
+
+        Of targets that are all equal it is 1 where predictions are, too, and 0 elsewhere; so it is of a single row
+        (scikit-learn: NaN).
+        """
+        weight, _, deviations, errors = self._counts
+        if not weight.all():
+            return float("nan")
+        constant = np.where(errors == 0, 1.0, 0.0)
+        each = np.divide(errors, deviations, out=1 - constant, where=deviations != 0)
+        return float(np.mean(1 - each))
+
+    def _nothing(self) -> np.ndarray:
+        return np.zeros((4, self._num_outputs))
+
+    def _sum(self, counts: np.ndarray, added: np.ndarray) -> np.ndarray:
+        (weight, mean, deviations, errors), (weight_2, mean_2, deviations_2, errors_2) = counts, added
+        total, apart = weight + weight_2, mean_2 - mean
+        share = np.divide(weight_2, total, out=np.zeros_like(total), where=total != 0)
+        between = apart**2 * weight * share
+        return np.stack([total, mean + apart * share, deviations + deviations_2 + between, errors + errors_2])

@@ -1,0 +1,242 @@
+"""What metrics add up over batches: how many rows were right, confusions of classes, errors, scores; all in float64."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.lod import levels_of
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import indices
+from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape, check_tensor, shared_lod
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+
+_FLOAT64 = np.dtype(np.float64)
+MOST_CLASSES = 4096  # of a matrix of confusions, which then has 128 MiB; a description can ask for no more
+
+
+def _weights(op, x, target, weight, counted, per_sequence):
+    """Return how much each row counts, in float64: its own weight, or its part of that of its sequence."""
+    lod = shared_lod(op, x, target, names=("predictions", "targets"))
+    given = None if weight is None else weight.data.astype(_FLOAT64)
+    if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:
+        what = f"{op}, sample_weight, entry {wrong[0]}"
+        raise OutOfRangeError(what, expected="finite and at least 0", got=given[wrong[0]])
+    if not per_sequence:
+        found = np.ones(len(counted)) if given is None else given
+    else:
+        if not lod.num_levels:
+            hint = "give the rows their lengths with create_lod_tensor"
+            raise LoDError(f"{op}, per='sequence'", expected="rows with a LoD", got="none", hint=hint)
+        offsets, before = levels_of(lod)[-1], np.concatenate([[0], np.cumsum(counted)])
+        sizes = before[offsets[1:]] - before[offsets[:-1]]
+        given = np.ones(len(sizes)) if given is None else given
+        if len(given) != len(sizes):
+            expected = f"{len(sizes)}, one for each sequence"
+            raise ShapeError(f"{op}, sample_weight", expected=expected, got=len(given))
+        found = np.repeat(given / np.maximum(sizes, 1), np.diff(offsets))
+    return np.where(counted, found, 0.0)
+
+
+def _check_weight(op, weight, num_rows, per_sequence=False):
+    if weight is not None:
+        check_tensor(op, "sample_weight", weight)
+        if weight.dtype.kind not in "fiub":
+            raise DTypeError(f"{op}, sample_weight", expected="numbers", got=weight.dtype)
+        shape = (-1,) if per_sequence else (num_rows,)
+        check_shape(op, "sample_weight", weight, shape, "one for each row, or for each sequence if per='sequence'")
+
+
+def _check_classes(op, predictions, labels):
+    """Raise unless predictions are one class for each row, or scores of all classes, and labels are classes."""
+    check_tensor(op, "predictions", predictions)
+    if predictions.dtype.kind in "iu":
+        check_rank(op, "predictions", predictions, 1, "scores of classes are floats, one column for each class")
+    else:
+        check_float(op, predictions=predictions)
+        hint = "of one score for each row, (scores > 0).astype(int) are classes"
+        check_rank(op, "predictions", predictions, 2, hint)
+        if predictions.shape[1] == 0:
+            raise ShapeError(f"{op}, predictions", expected="at least one class", got=f"shape {predictions.shape}")
+    check_integer(op, targets=labels)
+    check_shape(op, "targets", labels, predictions.shape[:1], "one class for each row")
+
+
+def _classes_and_counted(op, labels, num_classes, ignore_index):
+    """Return the classes that labels are, 0 of ignored ones, and whether each counts."""
+    counted = np.ones(len(labels.data), bool) if ignore_index is None else labels.data != ignore_index
+    kept = labels.like(np.where(counted, labels.data, labels.dtype.type(0)))
+    return indices(f"{op}, targets", kept, num_classes, "class"), counted
+
+
+@operator(cost=per_input_element)
+def accuracy_counts(
+    predictions, targets, sample_weight=None, *, top_k: int, ignore_index: int | None, per_sequence: bool
+):
+    """Return the weight of the rows that are right, and of all that count."""
+    op = "accuracy_counts"
+    if predictions.data.ndim == 1:
+        counted = np.ones(len(targets.data), bool) if ignore_index is None else targets.data != ignore_index
+        right = predictions.data == targets.data
+    else:
+        classes, counted = _classes_and_counted(op, targets, predictions.shape[1], ignore_index)
+        right = _are_among_largest(predictions.data, classes, top_k)
+    weights = _weights(op, predictions, targets, sample_weight, counted, per_sequence)
+    return np.array([weights[right].sum(), weights.sum()])
+
+
+def _are_among_largest(scores, classes, k):
+    """Return whether each row's class has one of the `k` largest scores, of equal ones the first; NaN is largest."""
+    if k == 1:
+        return np.argmax(scores, axis=1) == classes
+    own, is_nan = scores[np.arange(len(scores)), classes][:, None], np.isnan(scores)
+    above = (scores > own) | (is_nan & ~np.isnan(own))
+    equal = (scores == own) | (is_nan & np.isnan(own))
+    before = np.arange(scores.shape[1]) < classes[:, None]
+    return np.count_nonzero(above | (equal & before), axis=1) < k
+
+
+@accuracy_counts.infer
+def _infer_accuracy(predictions, targets, sample_weight, top_k, ignore_index, per_sequence):
+    _check_classes("accuracy_counts", predictions, targets)
+    most = 1 if len(predictions.shape) == 1 else predictions.shape[1]
+    if top_k < 1 or top_k > most != -1:
+        raise ShapeError("accuracy_counts, top_k", expected=f"1 to {most}, as many as are predicted", got=top_k)
+    _check_weight("accuracy_counts", sample_weight, predictions.shape[0], per_sequence)
+    return TensorSpec((2,), _FLOAT64)
+
+
+@accuracy_counts.examples
+def _examples_of_accuracy(rng):
+    labels = np.array([0, -1, 1, 1, 0, 2])
+    for per_sequence, weight in ((False, None), (False, rng.random(6)), (True, None), (True, rng.random(4))):
+        options = {"ignore_index": -1, "per_sequence": per_sequence}
+        yield [rows(rng, 3), labels, weight], {"top_k": 2, **options}
+        yield [rows(rng).like(np.zeros(6, int)), labels, weight], {"top_k": 1, **options}
+
+
+@operator(cost=per_input_element)
+def confusion_counts(predictions, targets, sample_weight=None, *, num_classes: int, ignore_index: int | None):
+    """Return the weight of the rows of each class, which are rows, that were predicted as each class, columns."""
+    op = "confusion_counts"
+    classes, counted = _classes_and_counted(op, targets, num_classes, ignore_index)
+    weights = _weights(op, predictions, targets, sample_weight, counted, False)
+    if predictions.data.ndim == 1:
+        kept = predictions.like(np.where(counted, predictions.data, predictions.dtype.type(0)))
+        found = indices(f"{op}, predictions", kept, num_classes, "class")
+    else:
+        found = np.argmax(predictions.data, axis=1)
+    matrix = np.bincount(classes * num_classes + found, weights, num_classes**2).reshape(num_classes, num_classes)
+    return matrix.astype(_FLOAT64, copy=False)  # of no rows, NumPy returns integers
+
+
+@confusion_counts.infer
+def _infer_confusion(predictions, targets, sample_weight, num_classes, ignore_index):
+    _check_classes("confusion_counts", predictions, targets)
+    if not 1 <= num_classes <= MOST_CLASSES:
+        raise ShapeError("confusion_counts, num_classes", expected=f"1 to {MOST_CLASSES}", got=num_classes)
+    if len(predictions.shape) == 2:
+        shape = (predictions.shape[0], num_classes)
+        check_shape("confusion_counts", "predictions", predictions, shape, "one column for each class")
+    _check_weight("confusion_counts", sample_weight, predictions.shape[0])
+    return TensorSpec((num_classes, num_classes), _FLOAT64)
+
+
+@confusion_counts.examples
+def _examples_of_confusion(rng):
+    labels = np.array([0, -1, 1, 1, 0, 2])
+    for weight in (None, rng.random(6)):
+        yield [rows(rng, 3), labels, weight], {"num_classes": 3, "ignore_index": -1}
+        yield [rows(rng).like(rng.integers(0, 3, 6)), labels, weight], {"num_classes": 3, "ignore_index": -1}
+
+
+@operator(cost=per_input_element)
+def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per_sequence: bool):
+    """Return the sum of the rows' mean errors, absolute or squared, times their weights, and the sum of these."""
+    counted = np.ones(len(predictions.data), bool)
+    weights = _weights("error_counts", predictions, targets, sample_weight, counted, per_sequence)
+    difference = predictions.data.astype(_FLOAT64) - targets.data
+    errors = difference * difference if squared else np.abs(difference)
+    width = math.prod(errors.shape[1:])
+    return np.array([weights @ errors.reshape(len(errors), width).sum(axis=1) / max(1, width), weights.sum()])
+
+
+def _check_numbers(op, predictions, targets):
+    for name, spec in (("predictions", predictions), ("targets", targets)):
+        check_tensor(op, name, spec)
+        if spec.dtype.kind not in "fiu":
+            raise DTypeError(f"{op}, {name}", expected="numbers", got=spec.dtype)
+        if not spec.shape:
+            raise ShapeError(f"{op}, {name}", expected="rows", got="one number")
+    check_shape(op, "targets", targets, predictions.shape)
+
+
+@error_counts.infer
+def _infer_error(predictions, targets, sample_weight, squared, per_sequence):
+    _check_numbers("error_counts", predictions, targets)
+    _check_weight("error_counts", sample_weight, predictions.shape[0], per_sequence)
+    return TensorSpec((2,), _FLOAT64)
+
+
+@error_counts.examples
+def _examples_of_error(rng):
+    for squared in (False, True):
+        yield [rows(rng, 3), rng.random((6, 3)), rng.random(6)], {"squared": squared, "per_sequence": False}
+        yield [rows(rng), rng.integers(0, 3, 6), rng.random(4)], {"squared": squared, "per_sequence": True}
+
+
+@operator(cost=per_input_element)
+def variance_counts(predictions, targets, sample_weight=None):
+    """Return of each column the weight, the mean of the targets, their squared deviations, and the squared errors."""
+    counted = np.ones(len(predictions.data), bool)
+    weights = _weights("variance_counts", predictions, targets, sample_weight, counted, False)
+    x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
+    total = weights.sum()
+    mean = weights @ y / total if total else np.zeros(y.shape[1])
+    deviation, error = y - mean, x.astype(_FLOAT64) - y
+    return np.stack([np.full(y.shape[1], total), mean, weights @ deviation**2, weights @ error**2])
+
+
+@variance_counts.infer
+def _infer_variance(predictions, targets, sample_weight):
+    _check_numbers("variance_counts", predictions, targets)
+    if len(predictions.shape) > 2:
+        raise ShapeError("variance_counts, predictions", expected="rank 1 or 2", got=f"shape {predictions.shape}")
+    _check_weight("variance_counts", sample_weight, predictions.shape[0])
+    return TensorSpec((4, predictions.shape[1] if len(predictions.shape) == 2 else 1), _FLOAT64)
+
+
+@variance_counts.examples
+def _examples_of_variance(rng):
+    yield [rows(rng, 3), rng.random((6, 3)), rng.random(6)], {}
+    yield [rows(rng), rng.integers(0, 3, 6), None], {}
+
+
+@operator(cost=per_input_element)
+def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int | None):
+    """Return of each row that counts, as a column, the score, the label, 0 or 1, and the weight."""
+    labels, counted = _classes_and_counted("score_counts", targets, 2, ignore_index)
+    weights = _weights("score_counts", predictions, targets, sample_weight, counted, False)
+    scores = predictions.data.astype(_FLOAT64)
+    if np.isnan(scores[counted]).any():
+        raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
+    return np.stack([scores, labels, weights])[:, counted]
+
+
+@score_counts.infer
+def _infer_scores(predictions, targets, sample_weight, ignore_index):
+    check_float("score_counts", predictions=predictions)
+    hint = "one score for each row; of two classes, scores[:, 1] - scores[:, 0]"
+    check_rank("score_counts", "predictions", predictions, 1, hint)
+    check_integer("score_counts", targets=targets)
+    check_shape("score_counts", "targets", targets, predictions.shape, "one label, 0 or 1, for each row")
+    _check_weight("score_counts", sample_weight, predictions.shape[0])
+    return TensorSpec((3, -1), _FLOAT64)
+
+
+@score_counts.examples
+def _examples_of_scores(rng):
+    for weight in (None, rng.random(6)):
+        yield [rows(rng), np.array([0, 1, -1, 1, 0, 0]), weight], {"ignore_index": -1}
