@@ -155,6 +155,17 @@ def test_counts_of_a_program_are_fetched(name):
         metric.update_counts(counts)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "Accuracy" not in name])
+def test_what_weighs_nothing_may_be_anything(name):
+    make, predictions, targets = CASES[name]
+    weights = np.where(np.arange(N) % 3, WEIGHTS, 0.0)
+    wanted = result(make(), (predictions[weights != 0], targets[weights != 0], weights[weights != 0]))
+    if predictions.dtype.kind == "f":
+        column = predictions.reshape(N, -1)[:, :1].reshape(N, *[1] * (predictions.ndim - 1))
+        predictions = np.where((weights == 0).reshape(column.shape), np.nan, predictions)
+    np.testing.assert_allclose(result(make(), (predictions, targets, weights)), wanted, rtol=1e-12)
+
+
 def test_nothing_at_all():
     for make in (metrics.Accuracy, metrics.MeanAbsoluteError, metrics.MeanSquaredError, metrics.R2, metrics.AUC,
                  metrics.Mean, lambda: metrics.F1(3, zero_division=np.nan)):  # fmt: skip
@@ -202,7 +213,7 @@ def test_the_mean_of_losses():
         (lambda: metrics.AUC().update(SCORES[:, :2], BINARY), r"scores\[:, 1\] - scores\[:, 0\]"),
         (lambda: metrics.AUC().update(np.full(N, np.nan), BINARY), "NaN"),
         (lambda: metrics.AUC().update(SCORE, BINARY + 1), "targets, entry"),
-        (lambda: metrics.R2().update(X, Y), r"counts: expected shape \(4, 1\), got shape \(4, 3\)"),
+        (lambda: metrics.R2().update(X, Y), r"counts: expected shape \(4, 1\), got shape \(4, 3\) \(num_outputs"),
         (lambda: metrics.MeanSquaredError().update(X, Y[:, :1]), "targets"),
         (lambda: metrics.MeanSquaredError().update(X, Y, -WEIGHTS), "sample_weight, entry 0: .*at least 0"),
         (lambda: metrics.MeanSquaredError().update(X, Y, np.full(N, np.nan)), "sample_weight, entry 0"),

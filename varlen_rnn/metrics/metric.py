@@ -23,6 +23,7 @@ class Metric:
     """
 
     _counts: np.ndarray
+    _hint: str | None = None  # of counts of another shape
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -99,7 +100,7 @@ class Metric:
             raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)
         shape = self._nothing().shape
         if found.ndim != len(shape) or not self._fits(found.shape, shape):
-            raise ShapeError("metric, counts", expected=f"shape {shape}", got=f"shape {found.shape}")
+            raise ShapeError("metric, counts", expected=f"shape {shape}", got=f"shape {found.shape}", hint=self._hint)
         return found.copy()
 
     def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:

@@ -101,6 +101,7 @@ class R2(TargetMetric):
     """
 
     op = "variance_counts"
+    _hint = "num_outputs is how many columns targets have"
 
     def __init__(self, num_outputs: int = 1) -> None:
         self._num_outputs = check_int(num_outputs, "R2, num_outputs", 1)

@@ -40,6 +40,12 @@ def _weights(op, x, target, weight, counted, per_sequence):
     return np.where(counted, found, 0.0)
 
 
+def _that_weigh(weights, *arrays):
+    """Return weights that are not 0, and their rows of arrays: what weighs 0 may be NaN."""
+    kept = weights != 0
+    return (weights, *arrays) if kept.all() else (weights[kept], *(array[kept] for array in arrays))
+
+
 def _check_weight(op, weight, num_rows, per_sequence=False):
     if weight is not None:
         check_tensor(op, "sample_weight", weight)
@@ -157,7 +163,8 @@ def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per
     """Return the sum of the rows' mean errors, absolute or squared, times their weights, and the sum of these."""
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("error_counts", predictions, targets, sample_weight, counted, per_sequence)
-    difference = predictions.data.astype(_FLOAT64) - targets.data
+    weights, x, y = _that_weigh(weights, predictions.data, targets.data)
+    difference = x.astype(_FLOAT64) - y
     errors = difference * difference if squared else np.abs(difference)
     width = math.prod(errors.shape[1:])
     return np.array([weights @ errors.reshape(len(errors), width).sum(axis=1) / max(1, width), weights.sum()])
@@ -193,6 +200,7 @@ def variance_counts(predictions, targets, sample_weight=None):
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("variance_counts", predictions, targets, sample_weight, counted, False)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
+    weights, x, y = _that_weigh(weights, x, y)
     total = weights.sum()
     mean = weights @ y / total if total else np.zeros(y.shape[1])
     deviation, error = y - mean, x.astype(_FLOAT64) - y
@@ -219,10 +227,10 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
     """Return of each row that counts, as a column, the score, the label, 0 or 1, and the weight."""
     labels, counted = _classes_and_counted("score_counts", targets, 2, ignore_index)
     weights = _weights("score_counts", predictions, targets, sample_weight, counted, False)
-    scores = predictions.data.astype(_FLOAT64)
-    if np.isnan(scores[counted]).any():
+    weights, scores, labels = _that_weigh(weights, predictions.data, labels)
+    if np.isnan(scores).any():
         raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
-    return np.stack([scores, labels, weights])[:, counted]
+    return np.stack([scores.astype(_FLOAT64), labels, weights])
 
 
 @score_counts.infer
