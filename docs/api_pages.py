@@ -12,7 +12,20 @@ from numba.core.dispatcher import Dispatcher
 import varlen_rnn
 
 NOT_PUBLIC = {"varlen_rnn.attention"}  # an engine's front, as `recurrence`
-KERNELS = ("largest", "losses", "norms", "pool", "rows", "segment", "softmax", "updates", "windows")
+KERNELS = (
+    "crf",
+    "ctc",
+    "edit_distance",
+    "largest",
+    "losses",
+    "norms",
+    "pool",
+    "prefixes",
+    "rows",
+    "segment",
+    "softmax",
+)
+KERNELS += ("updates", "windows")
 # What public functions take and return, or refer to, beside what stands in an `__all__`.
 MORE = {
     "varlen_rnn.cells.family": ["Family"],

@@ -23,7 +23,7 @@ NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive",
 NUMBERS |= {"outputs", "first_row", "first_pass", "norms", "scales", "direction"}
 FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller", "of_outputs", "of_states"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
-RATES = {"bound", "lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2"}
+RATES = {"bound", "lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2", "alpha", "rho", "share"}
 STATES = {"initial", "state", "carried", "passed"}
 ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
 
