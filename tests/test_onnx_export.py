@@ -88,6 +88,9 @@ OPERATORS = {
     "reverse": vr.sequence_reverse,
     "expand_as": lambda x: vr.sequence_expand_as(vr.sequence_pool(x, "sum"), x),
     "astype": lambda x: (x > 0.0).astype("float32") * x + x.astype("int32").astype("float32"),
+    "pool of integers": lambda x: [
+        vr.sequence_pool((x * 9.0).astype("int32"), kind) for kind in ("sum", "max", "last")
+    ],
     "truths": lambda x: ~(x > 0.0),
     "dropout": lambda x: vr.nn.Dropout(0.5).eval()(x) * 2.0,
     **{

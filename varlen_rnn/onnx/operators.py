@@ -256,7 +256,8 @@ def _pool(graph: Graph, op: str, x: Value, pool_type: str, pad_value: float, lev
             divisor = graph.node("Sqrt", most) if pool_type == "sqrt" else most
             name = graph.node("Div", name, _beside(graph, divisor, x.rank))
     elif pool_type == "max":
-        name = graph.node("ReduceMax", graph.masked(x, -np.inf), axes=[1], keepdims=0)
+        least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        name = graph.node("ReduceMax", graph.masked(x, least), axes=[1], keepdims=0)
     else:
         places = graph.constant(np.int64(0))
         if pool_type == "last":
