@@ -4,7 +4,6 @@ import numpy as np
 
 # Of float32 sums over some thousand terms, which each engine adds in its own order; relative to the norm.
 TOLERANCE = 1e-5
-# Our Adam adds epsilon before it corrects the bias, PyTorch's after: 4e-5 after eight steps.
 # Log-probabilities of labellings and of alignments add up to some thousands in 400 steps, of which float32 keeps 1e-4:
 # so far are the gradients of a CRF and of CTC from those of float64, ours and PyTorch's.
 WIDER = {"losses": 1e-4, "d_emission": 1e-3, "d_transition": 1e-3, "d_logits": 1e-3}

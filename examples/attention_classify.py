@@ -19,7 +19,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -115,16 +114,11 @@ def train(model, data, settings):
     optimizer = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True)
     batches = vr.data.batches(data.sequences, data.labels, batch_size=settings.batch_size, shuffle=True)
     steps = settings.epochs * len(batches)
-    with tqdm(total=steps, unit="batch", desc="training") as bar:
-        for epoch in range(settings.epochs):
-            for ids, labels in batches.at_epoch(epoch):
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / steps)
-                loss = F.cross_entropy(model(ids), labels)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+    vr.training.Trainer(
+        model, optimizer, lambda ids, labels: F.cross_entropy(model(ids), labels), batches,
+        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+    ).fit(settings.epochs)  # fmt: skip
 
 
 def seen(model, data):

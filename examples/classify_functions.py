@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -77,17 +76,12 @@ def train(model, functions, labels, settings):
     """Train a model, under a progress bar; the learning rate falls in a straight line."""
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     steps = settings.epochs * -(-len(functions) // settings.batch_size)
-    with tqdm(total=steps, unit="batch", desc="training") as bar:
-        for _ in range(settings.epochs):
-            for ids, wanted in batches(functions, labels, settings.batch_size, rng):
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / steps)
-                loss = F.cross_entropy(model(ids), wanted)
-                loss.backward()
-                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+    vr.training.Trainer(
+        model, optimizer, lambda ids, wanted: F.cross_entropy(model(ids), wanted),
+        lambda epoch: batches(functions, labels, settings.batch_size, rng), clip_norm=1.0,
+        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+    ).fit(settings.epochs)  # fmt: skip
 
 
 def padded_share(functions):

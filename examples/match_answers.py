@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -121,19 +120,18 @@ def train(model, queries, answers, settings):
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     size = min(settings.batch_size, len(queries))
     starts = range(0, len(queries) - size + 1, size)
-    with tqdm(total=settings.epochs * len(starts), unit="batch", desc="training") as bar:
-        for _ in range(settings.epochs):
-            order = rng.permutation(len(queries))
-            for first in starts:
-                chosen = order[first : first + size]
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / bar.total)
-                loss = F.cross_entropy(model(batch_of(queries, chosen), batch_of(answers, chosen)), np.arange(size))
-                loss.backward()
-                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    steps = settings.epochs * len(starts)
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+
+    def batches(epoch):
+        order = rng.permutation(len(queries))
+        return [order[first : first + size] for first in starts]
+
+    def loss(chosen):
+        return F.cross_entropy(model(batch_of(queries, chosen), batch_of(answers, chosen)), np.arange(size))
+
+    callbacks = [vr.training.Schedule(falling), vr.training.Progress()]
+    vr.training.Trainer(model, optimizer, loss, batches, clip_norm=1.0, callbacks=callbacks).fit(settings.epochs)
 
 
 def ranks_of(model, queries, answers):

@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -120,22 +119,21 @@ def train(model, histories, popularity, settings):
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     drawn = popularity**0.75 / (popularity**0.75).sum()
     steps = settings.epochs * -(-len(histories) // settings.batch_size)
-    with tqdm(total=steps, unit="batch", desc="training") as bar:
-        for _ in range(settings.epochs):
-            order = rng.permutation(len(histories))
-            for first in range(0, len(order), settings.batch_size):
-                chosen = [without_one(histories[i], rng) for i in order[first : first + settings.batch_size]]
-                known, hidden = zip(*chosen, strict=True)
-                others = rng.choice(len(drawn), (len(hidden), settings.negatives), p=drawn)
-                others = np.where(others == np.array(hidden)[:, None], (others + 1) % len(drawn), others)
-                scores = model(batch_of(known), np.column_stack([hidden, others]))
-                loss = F.cross_entropy(scores, np.zeros(len(hidden), np.int64))
-                loss.backward()
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / steps)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+
+    def batches(epoch):
+        order = rng.permutation(len(histories))
+        return [order[first : first + settings.batch_size] for first in range(0, len(order), settings.batch_size)]
+
+    def loss(chosen):
+        known, hidden = zip(*(without_one(histories[i], rng) for i in chosen), strict=True)
+        others = rng.choice(len(drawn), (len(hidden), settings.negatives), p=drawn)
+        others = np.where(others == np.array(hidden)[:, None], (others + 1) % len(drawn), others)
+        scores = model(batch_of(known), np.column_stack([hidden, others]))
+        return F.cross_entropy(scores, np.zeros(len(hidden), np.int64))
+
+    callbacks = [vr.training.Schedule(falling), vr.training.Progress()]
+    vr.training.Trainer(model, optimizer, loss, batches, callbacks=callbacks).fit(settings.epochs)
 
 
 def hit_rate(scores, known, hidden):

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -94,19 +93,17 @@ def train(model, pairs, settings):
     """Train a model, under a progress bar; the learning rate falls in a straight line."""
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr), np.random.default_rng(0)
     batches = -(-len(pairs) // settings.batch_size)
-    with tqdm(total=settings.epochs * batches, unit="batch", desc="training") as bar:
-        for _ in range(settings.epochs):
-            for chosen in np.array_split(rng.permutation(len(pairs)), batches):
-                sources, texts = zip(*(pairs[k] for k in chosen), strict=True)
-                logits = model(encoded(sources), encoded(texts, before="^"))
-                loss = F.cross_entropy(logits, encoded(texts, after="$"))
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / bar.total)
-                loss.backward()
-                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    steps = settings.epochs * batches
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+
+    def loss(chosen):
+        sources, texts = zip(*(pairs[k] for k in chosen), strict=True)
+        return F.cross_entropy(model(encoded(sources), encoded(texts, before="^")), encoded(texts, after="$"))
+
+    vr.training.Trainer(
+        model, optimizer, loss, lambda epoch: np.array_split(rng.permutation(len(pairs)), batches), clip_norm=1.0,
+        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+    ).fit(settings.epochs)  # fmt: skip
 
 
 def spelled(model, sources, beam_size):

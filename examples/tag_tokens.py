@@ -19,7 +19,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 
@@ -141,18 +140,16 @@ def train(model, texts, alphabet, settings):
     """Train a model, under a progress bar; the learning rate falls in a straight line."""
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr), np.random.default_rng(0)
     steps = settings.epochs * -(-len(texts) // settings.batch_size)
-    with tqdm(total=steps, unit="batch", desc="training") as bar:
-        for _ in range(settings.epochs):
-            for batch in batches(texts, settings.batch_size, rng):
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / steps)
-                ids = alphabet.ids([text for text, _ in batch])
-                loss = model(ids, alphabet.tags(batch)).sum() / ids.shape[0]
-                loss.backward()
-                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-                bar.update()
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+
+    def loss(batch):
+        ids = alphabet.ids([text for text, _ in batch])
+        return model(ids, alphabet.tags(batch)).sum() / ids.shape[0]
+
+    vr.training.Trainer(
+        model, optimizer, loss, lambda epoch: batches(texts, settings.batch_size, rng), clip_norm=1.0,
+        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+    ).fit(settings.epochs)  # fmt: skip
 
 
 def tagged(model, texts, alphabet):

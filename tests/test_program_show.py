@@ -146,7 +146,7 @@ def test_show_a_program_that_trains(tmp_path, capsys):
     size, nbytes = sum(value.data.size for value in trained), sum(value.data.nbytes for value in trained)
     assert rows["parameters"] == [f"{len(trained)}", "arrays", f"{size:,}", "numbers", f"{nbytes:,}", "bytes"]
     assert rows["states of optimizers"][0] == f"{3 * len(trained)}"
-    assert rows["rates and constants"][0] == "2"
+    assert rows["rates and constants"][0] == "3"  # the rate, a mask's, and what each class counts in the loss
     assert rows["total"][0] == f"{len(PROGRAM.persistables)}"
     total = [sum(column) for column in zip(*[cost for _, cost in costs(PROGRAM.desc)], strict=True)]
     assert re.search(rf"total +{total[0]:,} FLOPs +{total[1]:,} bytes\n", shown)

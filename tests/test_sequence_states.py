@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_told():
     grow = lambda x, h, s: (h, h, vr.sequence_concat([s, s]))
     with pytest.raises(vr.LoDError, match=r"as long as they were.*while_loop"):
         vr.nn.DynamicRNN(grow)(x, [h, source])
-    with pytest.raises(vr.LoDError, match="state 1: expected 4 sequences, as x, got 2"):
+    with pytest.raises(vr.LoDError, match=r"states\[1\]: expected 4 sequences, as x, got 2"):
         vr.nn.DynamicRNN(made(Decoder))(x, [h, vr.create_lod_tensor(np.ones((3, 3)), [[1, 2]])])
     layer = vr.nn.DynamicRNN(made(Decoder))
     layer(x, [h, source])

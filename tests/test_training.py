@@ -125,6 +125,21 @@ def test_a_training_resumed_from_any_step_ends_with_the_same_bits(tmp_path, stop
     assert whole.history == resumed.history
 
 
+def test_a_function_may_make_the_batches_of_an_epoch():
+    trainer, other = make(), make()
+    made = other.batches
+    function = lambda epoch: [*made.at_epoch(epoch)]
+    given = Trainer(other.model, other.optimizer, other.loss, function)
+    trainer.fit(epochs=3)
+    vr.manual_seed(0)
+    Model()
+    given.fit(epochs=3)
+    assert given.history == trainer.history
+    fewer = Trainer(other.model, other.optimizer, other.loss, lambda epoch: [*made][: 4 - epoch])
+    with pytest.raises(vr.ShapeError, match="batches of epoch 1: expected 4, as in the first epoch, got 3"):
+        fewer.fit(epochs=2)
+
+
 class Scripted(Callback):
     """Puts numbers into the history, in place of a validation, and marks the weights of each epoch."""
 

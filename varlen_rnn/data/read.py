@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from varlen_rnn.data.columns import read_columns, read_npz
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.readers import file_text, from_texts, read_csv, read_jsonl
 from varlen_rnn.data.tables import MISSING, Table, read_long, read_wide
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_path, shown
@@ -93,6 +94,8 @@ def read(
     options = {name: value for name, value in locals().items() if name not in ("source", "format")}
     check_choice(missing, "missing", *MISSING)
     wide = check_flag(wide, "wide")
+    if label_kind is not None:
+        check_choice(label_kind, "label_kind", *KINDS)
     for name, field in (("sequence", sequence), ("label", label), ("id", id), ("time", time)):
         if field is not None and not isinstance(field, str):
             raise DTypeError(name, expected="the name of a field", got=shown(field))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from varlen_rnn.errors import (
     DTypeError,
@@ -243,6 +242,8 @@ class Progress(Callback):
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Show the bar."""
+        from tqdm import tqdm  # which takes a while to import
+
         self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="training")
         self._rows = self._seconds = 0.0
         self._smooth, self._at = math.nan, time.perf_counter()

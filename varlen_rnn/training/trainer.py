@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,28 @@ class Epochs(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, batch: int, /) -> Any: ...
     def at_epoch(self, epoch: int, /) -> Epochs: ...  # noqa: D102
+
+
+class _Made:
+    """The batches of an epoch that a function of its number makes."""
+
+    def __init__(self, function: Callable[[int], Iterable[Any]], epoch: int, expected: int | None = None) -> None:
+        self._function, self._epoch = function, epoch
+        self._batches = check_list(function(epoch), f"batches of epoch {epoch}", "a list of batches")
+        if expected is not None and len(self._batches) != expected:
+            hint = "schedules and epochs count steps"
+            where, wanted = f"batches of epoch {epoch}", f"{expected}, as in the first epoch"
+            raise ShapeError(where, expected=wanted, got=len(self._batches), hint=hint)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, batch: int, /) -> Any:
+        return self._batches[batch]
+
+    def at_epoch(self, epoch: int, /) -> _Made:
+        """Return the batches of another epoch, as many."""
+        return self if epoch == self._epoch else _Made(self._function, epoch, len(self))
 
 
 class Callback:
@@ -81,8 +103,10 @@ class Trainer:
     optimizer : optim.Optimizer
     loss : function
         Gets what a batch holds, as `loss(x, labels)`, and returns a Variable of one number.
-    batches : Batches
-        From `data.batches`, or anything with `len`, batches by number, and `at_epoch(n)`.
+    batches : Batches, or function
+        From `data.batches`, or anything with `len`, batches by number, and `at_epoch(n)`; or a function that gets the
+        number of an epoch and returns a list of its batches, as many each time.  What it draws from a generator of its
+        own does not resume.
     validate : function, optional
         Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
         goes into the history.
@@ -131,7 +155,7 @@ class Trainer:
         model: Module,
         optimizer: Optimizer,
         loss: Callable[..., Variable],
-        batches: Epochs,
+        batches: Epochs | Callable[[int], Iterable[Any]],
         *,
         validate: Callable[[], Mapping[str, float]] | None = None,
         clip_norm: float | None = None,
@@ -142,6 +166,8 @@ class Trainer:
         for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
             if not isinstance(value, kind):
                 raise DTypeError(f"Trainer, {name}", expected=f"one of {kind.__name__}", got=shown(value))
+        if callable(batches):
+            batches = _Made(batches, 0)
         if not all(hasattr(batches, name) for name in ("__len__", "__getitem__", "at_epoch")):
             hint = "data.batches makes them"
             raise DTypeError("Trainer, batches", expected="the batches of epochs", got=shown(batches), hint=hint)
