@@ -94,8 +94,8 @@ def skorch(seed):
         iterator_train__collate_fn=collate, iterator_valid__collate_fn=collate,
         callbacks=[
             ("clip", GradientNormClipping(1.0)),
-            ("rate", LRScheduler("OneCycleLR", max_lr=4e-3, total_steps=steps, pct_start=0.2, cycle_momentum=False,
-                                 step_every="batch")),
+            ("rate", LRScheduler(torch.optim.lr_scheduler.OneCycleLR, max_lr=4e-3, total_steps=steps, pct_start=0.2,
+                                 cycle_momentum=False, step_every="batch")),
         ],
     )  # fmt: skip
     began = time.perf_counter()
