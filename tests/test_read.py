@@ -283,3 +283,51 @@ def test_splits_keep_classes_and_groups():
         data.split(0.2, groups=[1])
     with pytest.raises(vr.InputError, match="stratify: expected labels that are classes, got None"):
         vr.data.Dataset("d", [np.array([1])], None, ["<unk>"], []).split(stratify=True)
+
+
+def test_batches_of_several_inputs_of_lengths_of_their_own():
+    rng = np.random.default_rng(0)
+    queries = [rng.integers(0, 9, size=n) for n in rng.integers(0, 5, size=23)]
+    answers = [rng.standard_normal((n, 3)) for n in rng.integers(1, 40, size=23)]
+    static, labels = rng.standard_normal((23, 2)), np.arange(23)
+    made = vr.data.batches(
+        (queries, vr.LoDTensor.from_sequences(answers)), labels, static=static, batch_size=4, shuffle=True, bucket=True
+    )
+    seen = []
+    for number, (x, y, beside, wanted) in enumerate(made.at_epoch(3)):
+        np.testing.assert_array_equal(wanted, made.at_epoch(3).indices(number))
+        np.testing.assert_array_equal(beside, static[wanted])
+        for k, a, b in zip(wanted, x.to_sequences(), y.to_sequences(), strict=True):
+            np.testing.assert_array_equal(a, queries[k])
+            np.testing.assert_array_equal(b, answers[k])
+        seen += wanted.tolist()
+    assert sorted(seen) == list(range(23))
+    (x, beside) = vr.data.batches(answers, static=static, batch_size=23)[0]
+    assert (x.shape, beside.shape) == ((sum(map(len, answers)), 3), (23, 2))
+    with pytest.raises(vr.ShapeError, match="sequences, input 1: expected 23 sequences, as the first has, got 3"):
+        vr.data.batches((queries, answers[:3]), batch_size=2)
+    with pytest.raises(vr.ShapeError, match="static: expected 23 entries, one per sequence"):
+        vr.data.batches(queries, static=static[:2], batch_size=2)
+    with pytest.raises(vr.ShapeError, match="got an empty tuple"):
+        vr.data.batches((), batch_size=2)
+
+
+def test_sequences_drawn_by_weight():
+    sequences = [np.array([k]) for k in range(50)]
+    weights = np.where(np.arange(50) < 5, 20.0, 1.0)
+    weights[7] = 0
+    made = vr.data.batches(sequences, weights=weights, batch_size=10, seed=1)
+    drawn = np.concatenate([x.data for epoch in range(40) for x in made.at_epoch(epoch)])
+    assert len(drawn) == 2000
+    assert 7 not in drawn
+    np.testing.assert_allclose((drawn < 5).mean(), 100 / 144, atol=0.04)
+    again = vr.data.batches(sequences, weights=weights, batch_size=10, seed=1).at_epoch(3)
+    for a, b in zip(made.at_epoch(3), again, strict=True):
+        np.testing.assert_array_equal(a.data, b.data)
+    assert not np.array_equal(made.at_epoch(0)[0].data, made.at_epoch(1)[0].data)
+    for wrong in (np.zeros(50), -weights, np.full(50, np.nan)):
+        with pytest.raises(vr.OutOfRangeError, match="weights: expected finite numbers of at least 0"):
+            vr.data.batches(sequences, weights=wrong, batch_size=10)
+    with pytest.raises(vr.ShapeError, match="weights: expected 50 entries"):
+        vr.data.batches(sequences, weights=[1.0], batch_size=10)
+    assert len(vr.data.batches([], weights=[], batch_size=10)) == 0

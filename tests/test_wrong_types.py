@@ -586,6 +586,10 @@ CALLS = {
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
         lambda: ["u"],
     ),
+    "batches, beside": (
+        lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),
+        lambda: np.ones(2), lambda: np.ones(2),
+    ),
     "split, groups": (
         vr.data.from_texts(["a", "b"], [0, 1]).split, lambda: 0.5, lambda: 0, lambda: False, lambda: [0, 1],
     ),

@@ -7,15 +7,16 @@ reached.  Batches need no padding; `bucket` still helps, for sequences of like l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from varlen_rnn.data.gather import Store, store_of
 from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int, shown
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.lod_input import as_rows, check_unmasked
 from varlen_rnn.typing import Rows
 
 # Batches per pool: large enough that neighbours in length are near, small enough that the order stays random.
@@ -43,9 +44,15 @@ class Batches(Generic[Batch]):
     """
 
     def __init__(
-        self, store: Store, labels: np.ndarray | Store | None, cut: Callable[[int], list[np.ndarray]], epoch: int
+        self,
+        stores: Sequence[Store],
+        static: np.ndarray | None,
+        labels: np.ndarray | Store | None,
+        cut: Callable[[int], list[np.ndarray]],
+        epoch: int,
     ) -> None:
-        self._store = store
+        self._stores = stores
+        self._static = static
         self._labels = labels
         self._cut = cut
         self._indices = cut(epoch)
@@ -61,7 +68,7 @@ class Batches(Generic[Batch]):
         >>> first == second, first == again
         (False, True)
         """
-        return Batches(self._store, self._labels, self._cut, check_int(epoch, "epoch", 0))
+        return Batches(self._stores, self._static, self._labels, self._cut, check_int(epoch, "epoch", 0))
 
     def indices(self, batch: int) -> np.ndarray:
         """Return the caller's indices of the sequences of a batch, int64, shape `(num_sequences,)`.
@@ -80,13 +87,15 @@ class Batches(Generic[Batch]):
         return self._batch(self.indices(batch))
 
     def _batch(self, indices: np.ndarray) -> Any:
-        x = self._store.gather(indices)
-        if self._labels is None:
-            return x
+        parts: list[Any] = [store.gather(indices) for store in self._stores]
+        if self._static is not None:
+            parts.append(self._static[indices])
         if isinstance(self._labels, np.ndarray):
-            return x, self._labels[indices]
-        # Labels of rows share the LoD object, and with it the plan.
-        return x, LoDTensor(self._labels.gather(indices).data, x.structure)
+            parts.append(self._labels[indices])
+        elif self._labels is not None:
+            # Labels of rows share the LoD object, and with it the plan.
+            parts.append(LoDTensor(self._labels.gather(indices).data, parts[0].structure))
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -95,7 +104,7 @@ class Batches(Generic[Batch]):
         return (self[batch] for batch in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"Batches: {len(self)} batches of {len(self._store.lengths)} sequences, epoch {self.epoch}"
+        return f"Batches: {len(self)} batches of {len(self._stores[0].lengths)} sequences, epoch {self.epoch}"
 
 
 @overload
@@ -110,6 +119,8 @@ def batches(
     drop_last: bool = False,
     seed: int = 0,
     epoch: int = 0,
+    static: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
 ) -> Batches[LoDTensor]: ...
 @overload
 def batches(
@@ -123,9 +134,11 @@ def batches(
     drop_last: bool = False,
     seed: int = 0,
     epoch: int = 0,
+    static: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
 ) -> Batches[tuple[LoDTensor, Any]]: ...
 def batches(
-    sequences: Iterable[Rows],
+    sequences: Iterable[Rows] | tuple[Iterable[Rows], ...],
     labels: Labels | None = None,
     *,
     batch_size: int | None = None,
@@ -135,14 +148,17 @@ def batches(
     drop_last: bool = False,
     seed: int = 0,
     epoch: int = 0,
+    static: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
 ) -> Batches[Any]:
     """Return the batches of sequences, each a LoDTensor, or a pair of LoDTensor and labels.
 
     Parameters
     ----------
-    sequences : list of array_like, or LoDTensor
+    sequences : list of array_like, or LoDTensor, or a tuple of several
         Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
-        keeps the levels below.  Empty sequences are legal.
+        keeps the levels below.  Empty sequences are legal.  Of a tuple, such as queries and answers, a batch has the
+        sequences of each, of lengths of their own; `max_tokens` and `bucket` go by the first.
     labels : array or list, optional
         An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
         of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
@@ -159,11 +175,15 @@ def batches(
         Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
     seed, epoch : int
         At least 0.
+    static : array, shape `(num_sequences, ...)`, optional
+        What each sequence has beside its rows; a batch has that of its sequences, before the labels.
+    weights : array, shape `(num_sequences,)`, optional
+        How likely each sequence is drawn: as many as there are, with replacement, by `seed` and `epoch` alone.
 
     Returns
     -------
     Batches
-        Every sequence exactly once, unless `drop_last`.  No sequences, no batches.
+        Every sequence exactly once, unless `drop_last` or `weights`.  No sequences, no batches.
 
     Raises
     ------
@@ -186,13 +206,23 @@ def batches(
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
     shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
     drop_last = check_flag(drop_last, "drop_last")
-    store = store_of(sequences)
+    stores = [store_of(one) for one in sequences] if isinstance(sequences, tuple) else [store_of(sequences)]
+    if not stores:
+        raise ShapeError("sequences", expected="a list of arrays, or a tuple of such lists", got="an empty tuple")
+    store, number = stores[0], len(stores[0].lengths)
+    for place, other in enumerate(stores):
+        if len(other.lengths) != number:
+            expected = f"{number} sequences, as the first has"
+            raise ShapeError(f"sequences, input {place}", expected=expected, got=len(other.lengths))
+    beside = None if static is None else _one_each(static, number, "static")
+    chances = None if weights is None else _chances(weights, number)
     # What a sequence takes from the budget of its batch.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
     def cut(epoch: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([seed, epoch]) if shuffle else None
-        order = _order(store.lengths, costs, budget, bucket, rng)
+        rng = np.random.default_rng([seed, epoch]) if shuffle or chances is not None else None
+        drawn = None if chances is None or rng is None else rng.choice(number, number, p=chances)
+        order = _order(store.lengths, costs, budget, bucket, rng, drawn)
         found = _cut(order, costs[order], budget)
         if drop_last and found and costs[found[-1]].sum() < budget:
             found.pop()
@@ -200,16 +230,44 @@ def batches(
             found = [found[number] for number in rng.permutation(len(found))]
         return found
 
-    return Batches(store, _check_labels(labels, store), cut, epoch)
+    return Batches(stores, beside, _check_labels(labels, store), cut, epoch)
+
+
+def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
+    """Return an array with an entry per sequence, a view of our own, or raise."""
+    array = as_rows(values, name).view()
+    if array.ndim == 0 or len(array) != number:
+        raise ShapeError(name, expected=f"{number} entries, one per sequence", got=f"shape {array.shape}")
+    return array
+
+
+def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
+    """Return probabilities in proportion to weights, or raise."""
+    array = _one_each(weights, number, "weights")
+    if array.ndim != 1 or array.dtype.kind not in "fiub":
+        expected = f"{number} numbers, one per sequence"
+        raise ShapeError("weights", expected=expected, got=f"{array.dtype} of shape {array.shape}")
+    found = array.astype(np.float64)
+    if number == 0:
+        return None
+    if not (np.isfinite(found).all() and (found >= 0).all() and 0 < found.sum() < np.inf):
+        expected = "finite numbers of at least 0, and not all of them zero"
+        raise OutOfRangeError("weights", expected=expected, got=shown(weights))
+    return found / found.sum()
 
 
 def _order(
-    lengths: np.ndarray, costs: np.ndarray, budget: int, bucket: bool, rng: np.random.Generator | None
+    lengths: np.ndarray,
+    costs: np.ndarray,
+    budget: int,
+    bucket: bool,
+    rng: np.random.Generator | None,
+    drawn: np.ndarray | None,
 ) -> np.ndarray:
     """Return the order of the sequences, before they are cut into batches."""
     if rng is None:
         return np.argsort(lengths, kind="stable") if bucket else np.arange(len(lengths))
-    order = rng.permutation(len(lengths))
+    order = rng.permutation(len(lengths)) if drawn is None else drawn
     if not bucket:
         return order
     pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
