@@ -26,7 +26,7 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
 # Steps that "auto" plans for, within so many epochs; and rows of a batch of predictions.
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 60
+_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 200
 _ROWS = 8192
 
 

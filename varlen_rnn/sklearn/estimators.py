@@ -79,7 +79,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     min_count, max_vocabulary : int
         Tokens that occur less often, or come later by frequency, are unknown.
     max_epochs : int or "auto"
-        "auto" are as many as make 2,000 steps, 6 at least and 60 at most.
+        "auto" are as many as make 2,000 steps, 6 at least and 200 at most.
     batch_size : int or "auto"
         Sequences per step; "auto" is a fortieth of them, 8 at least and 64 at most.
     lr, weight_decay, clip_norm : float
