@@ -116,12 +116,16 @@ class SelectedRows:
     def merge(self) -> SelectedRows:
         """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.
 
+        One whose rows are so already is returned itself.
+
         Examples
         --------
         >>> merged = SelectedRows([4, 0, 4], [[1.0], [2.0], [3.0]], height=5).merge()
         >>> merged.rows, merged.value.ravel()
         (array([0, 4]), array([2., 4.]))
         """
+        if (self._rows[1:] > self._rows[:-1]).all():
+            return self
         rows, position = np.unique(self.rows, return_inverse=True)
         if len(rows) == len(self.rows):  # nothing repeats: only the order may change
             return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)

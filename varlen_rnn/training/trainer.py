@@ -189,6 +189,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.stop = self.done = False
         self.last_step = 0  # where this fit ends, at the latest
+        self._parameters: list[Variable] = []
         self._sum = 0.0  # of the losses of this epoch
         self._epoch: tuple[int, Epochs] | None = None
 
@@ -222,6 +223,7 @@ class Trainer:
             check_int(steps, "steps", 0) if epochs is None else check_int(epochs, "epochs", 0) * self.steps_per_epoch
         )
         self.stop = self.done = False
+        self._parameters = self.model.parameters()  # looked for once, not at each step
         self.model.train()
         try:
             self._tell("on_fit_begin")
@@ -240,7 +242,7 @@ class Trainer:
         numbers = range(first, min(first + self.accumulate, len(self._epoch[1])))
         self.last_loss, self.last_rows = self._gradients([self._epoch[1][number] for number in numbers])
         if self.clip_norm is not None:
-            clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            clip_grad_norm_(self._parameters, self.clip_norm)
         self.optimizer.step()
         self.step += 1
         self._sum += self.last_loss
