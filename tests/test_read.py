@@ -308,8 +308,18 @@ def test_batches_of_several_inputs_of_lengths_of_their_own():
         vr.data.batches((queries, answers[:3]), batch_size=2)
     with pytest.raises(vr.ShapeError, match="static: expected 23 entries, one per sequence"):
         vr.data.batches(queries, static=static[:2], batch_size=2)
-    with pytest.raises(vr.ShapeError, match="got an empty tuple"):
-        vr.data.batches((), batch_size=2)
+
+
+def test_a_tuple_of_arrays_is_one_input():
+    # What zip(*pairs) leaves, and LoDTensor.to_sequences of it: sequences, though they are in a tuple.
+    signals = (np.zeros((3, 2)), np.ones((1, 2)), np.zeros((0, 2)))
+    (x, labels) = vr.data.batches(signals, (np.zeros(3), np.ones(1), np.zeros(0)), batch_size=3)[0]
+    assert x.lod() == labels.lod() == [[0, 3, 4, 4]]
+    assert vr.data.batches(([1, 2], [3]), batch_size=2)[0].lod() == [[0, 2, 3]]
+    assert len(vr.data.batches((), batch_size=2)) == 0
+    queries, answers = vr.LoDTensor.from_sequences([[1, 2], [3]]), [[4], [5, 6]]
+    (first, second) = vr.data.batches((queries, answers), batch_size=2)[0]
+    assert (first.lod(), second.lod()) == ([[0, 2, 3]], [[0, 1, 3]])
 
 
 def test_sequences_drawn_by_weight():

@@ -157,8 +157,8 @@ def batches(
     ----------
     sequences : list of array_like, or LoDTensor, or a tuple of several
         Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
-        keeps the levels below.  Empty sequences are legal.  Of a tuple, such as queries and answers, a batch has the
-        sequences of each, of lengths of their own; `max_tokens` and `bucket` go by the first.
+        keeps the levels below.  Empty sequences are legal.  Of a tuple of such lists, as `(queries, answers)`, a batch
+        has the sequences of each, of lengths of their own; `max_tokens` and `bucket` go by the first.
     labels : array or list, optional
         An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
         of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
@@ -206,14 +206,13 @@ def batches(
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
     shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
     drop_last = check_flag(drop_last, "drop_last")
-    stores = [store_of(one) for one in sequences] if isinstance(sequences, tuple) else [store_of(sequences)]
-    if not stores:
-        raise ShapeError("sequences", expected="a list of arrays, or a tuple of such lists", got="an empty tuple")
+    stores = [store_of(one) for one in _inputs(sequences)]
     store, number = stores[0], len(stores[0].lengths)
     for place, other in enumerate(stores):
         if len(other.lengths) != number:
             expected = f"{number} sequences, as the first has"
-            raise ShapeError(f"sequences, input {place}", expected=expected, got=len(other.lengths))
+            hint = "a tuple of lists of sequences is several inputs; one input is a list"
+            raise ShapeError(f"sequences, input {place}", expected=expected, got=len(other.lengths), hint=hint)
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
     # What a sequence takes from the budget of its batch.
@@ -231,6 +230,23 @@ def batches(
         return found
 
     return Batches(stores, beside, _check_labels(labels, store), cut, epoch)
+
+
+def _inputs(sequences: Any) -> tuple[Any, ...]:
+    """Return the inputs: those of a tuple of lists of sequences, or all there is as one.
+
+    A tuple of arrays, or of lists of numbers, is one input whose sequences happen to be in a tuple, as `zip` leaves
+    them.
+    """
+    if isinstance(sequences, tuple) and sequences and all(map(_holds_sequences, sequences)):
+        return sequences
+    return (sequences,)
+
+
+def _holds_sequences(entry: object) -> bool:
+    if isinstance(entry, (list, tuple)):
+        return all(isinstance(item, (list, tuple, np.ndarray, LoDTensor)) for item in entry)
+    return isinstance(entry, LoDTensor) and entry.num_levels > 0
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:

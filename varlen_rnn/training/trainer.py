@@ -223,7 +223,7 @@ class Trainer:
             check_int(steps, "steps", 0) if epochs is None else check_int(epochs, "epochs", 0) * self.steps_per_epoch
         )
         self.stop = self.done = False
-        self._parameters = self.model.parameters()  # looked for once, not at each step
+        self._parameters = [*self.model.parameters()]  # looked for once, not at each step
         self.model.train()
         try:
             self._tell("on_fit_begin")
