@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import sys
 
@@ -167,8 +168,23 @@ def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     assert len(printed.splitlines()) == 1
 
 
-def test_several_classes_are_refused(tmp_path, capsys):
+def test_a_sequence_may_have_several_classes(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    path, model = tmp_path / "many.jsonl", str(tmp_path / "model")
+    texts = ["".join(rng.choice(list("abcd"), rng.integers(1, 6))) for _ in range(200)]
+    path.write_text("".join(json.dumps({"text": t, "label": [c for c in "abc" if c in t]}) + "\n" for t in texts))
+    assert main(["train", str(path), "--label", "label", "--max-epochs", "30", "--out", model, "--quiet"]) == 0
+    assert main(["evaluate", model, str(path)]) == 0
+    assert float(re.search(r"200 sequences: accuracy (\S+),", capsys.readouterr().out)[1]) > 0.95
+    (tmp_path / "new.jsonl").write_text('{"text": "ddca"}\n{"text": "d"}\n')
+    assert main(["predict", model, str(tmp_path / "new.jsonl")]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["prediction"], second["prediction"]) == (["a", "c"], [])
+    assert list(first["probabilities"]) == ["a", "b", "c"]
+
+
+def test_numbers_of_steps_are_refused(tmp_path, capsys):
     path = tmp_path / "many.jsonl"
-    path.write_text('{"text": "a", "label": ["x", "y"]}\n{"text": "bcd", "label": ["x"]}\n')
+    path.write_text('{"text": "ab", "label": [0.5, 1.5]}\n{"text": "b", "label": [2.5]}\n')
     assert main(["train", str(path), "--label", "label", "--out", str(tmp_path / "m")]) == 2
-    assert "expected labels that are classes or numbers" in capsys.readouterr().err
+    assert "expected labels that are classes, numbers, several classes" in capsys.readouterr().err

@@ -170,6 +170,30 @@ def test_labels_that_fit_nothing_are_named():
         model.partial_fit(X, np.full(20, 7))
 
 
+def test_a_sequence_may_have_several_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    X = [list(rng.choice(list("abcd"), rng.integers(1, 6))) for _ in range(200)]
+    y = np.array([[token in x for token in "abc"] for x in X])
+    model = SequenceClassifier("gru", **SMALL).fit(X, y)
+    assert model.score(X, y) > 0.95
+    assert model.classes_.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(model.predict(X), model.predict_proba(X) > 0.5)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model").partial_fit(X, y)
+    assert loaded.predict(X).shape == (200, 3)
+    with pytest.warns(UserWarning, match="column-vector"):  # as scikit-learn's own
+        np.testing.assert_array_equal(SequenceClassifier(**SMALL, max_epochs=1).fit(X, y[:, :1]).classes_, [0, 1])
+    for wrong, message in ((y[:, :2], "a column for each of 3"), (y[:, 0], "a column for each of 3")):
+        with pytest.raises(vr.ShapeError, match=message):
+            model.partial_fit(X, wrong)
+    with pytest.raises(vr.InputError, match="a class per sequence, or a column of 0 and 1 per class"):
+        SequenceClassifier(**SMALL).fit(X, y * 3)
+    with pytest.raises(vr.InputError, match="class_weight: expected None"):
+        SequenceClassifier(**SMALL, class_weight="balanced").fit(X, y)
+    with pytest.raises(vr.ShapeError, match=r"(?s)y: expected entries of one shape.*MultiLabelBinarizer"):
+        SequenceClassifier(**SMALL).fit(X, [["a"]] * 199 + [["a", "b"]])
+
+
 def test_a_tagger_and_a_regressor_learn():
     X, _ = series(150)
     y = [np.where(x[:, 0] > x[:, 1], "up", "down") for x in X]

@@ -7,6 +7,7 @@ from varlen_rnn.interop.foreign import library
 # The estimator of each kind of labels.
 KIND_OF = {
     "classes": "SequenceClassifier",
+    "several classes": "SequenceClassifier",
     "numbers": "SequenceRegressor",
     "classes of rows": "SequenceTagger",
 }

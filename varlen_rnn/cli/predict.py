@@ -65,6 +65,11 @@ def _records(model, data):
             yield {"prediction": np.asarray(number).tolist()}
         return
     for probabilities in model.predict_proba(data):
+        if getattr(model, "_several", False):
+            by_class = zip(model.classes_.tolist(), probabilities.tolist(), strict=True)
+            shown = {str(name): round(probability, 6) for name, probability in by_class}
+            yield {"prediction": model.classes_[probabilities > 0.5].tolist(), "probabilities": shown}
+            continue
         best = probabilities.argmax(axis=-1)
         if best.ndim:
             yield {"prediction": model.classes_[best].tolist()}

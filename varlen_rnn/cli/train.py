@@ -50,7 +50,7 @@ def _run(arguments):
     data = reading.read(arguments.data, options)
     print(data)
     if data.label_kind not in KIND_OF:
-        expected = "labels that are classes or numbers, or classes of steps"
+        expected = "labels that are classes, numbers, several classes, or classes of rows"
         raise InputError("train, --label", expected=expected, got=data.label_kind)
     train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
     folder = Path(arguments.out + ".run")
@@ -67,6 +67,7 @@ def _run(arguments):
         raise
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
     model.set_params(callbacks=(), checkpoints=None)
+    options["label_kind"] = data.label_kind  # another file may leave it open
     if data.features:  # a file for predictions may have more columns
         options["features"] = list(data.features)
     model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})

@@ -143,7 +143,7 @@ class SequenceEstimator(BaseEstimator):
         y = labels_of_data(X, y)
         with random.seeded(self._seed()):
             if not (self.warm_start and hasattr(self, "module_")):
-                self._start(X, y)
+                self._start(X, y, _several_classes(X))
             self._train(X, y, sample_weight)
         return self
 
@@ -161,7 +161,7 @@ class SequenceEstimator(BaseEstimator):
         first = not hasattr(self, "module_")
         with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             if first:
-                self._start(X, y, classes)
+                self._start(X, y, _several_classes(X) if classes is None else classes)
             if not hasattr(self, "_optimizer"):
                 self._optimizer = self._make_optimizer()
             store, labels, weights = self._encoded(X, y, sample_weight)
@@ -397,8 +397,13 @@ def labels_of_data(X: Any, y: Any) -> Any:
         return X.labels
     names = np.array(X.classes)
     if X.label_kind == "several classes":
-        raise InputError("X", expected="one label per sequence, or per row", got="several classes of each sequence")
+        return X.labels
     return [names[labels] for labels in X.labels] if X.label_kind == "classes of rows" else names[X.labels]
+
+
+def _several_classes(X: Any) -> list[str] | None:
+    """Return the names of the classes of a data set whose sequences may have several."""
+    return X.classes if isinstance(X, Dataset) and X.label_kind == "several classes" else None
 
 
 def plain(value: Any) -> Any:

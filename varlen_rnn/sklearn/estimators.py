@@ -48,7 +48,11 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
         raise InputError(
             "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
         )
-    labels = np.asarray(y.values if hasattr(y, "iloc") else y)
+    try:
+        labels = np.asarray(y.values if hasattr(y, "iloc") else y)
+    except ValueError as error:
+        hint = "several classes of each are a column of 0 and 1 per class, as of sklearn's MultiLabelBinarizer"
+        raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
         expected = f"{number} entries, one per sequence"
         raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
@@ -62,8 +66,22 @@ def _one_column(y: Any, number: int) -> np.ndarray:
     return column_or_1d(_one_per_sequence(y, number), warn=True)
 
 
+def _classes_of_each(y: Any, number: int) -> np.ndarray:
+    """Return labels of shape `(sequences,)`, or of several classes float32 0 and 1, `(sequences, classes)`."""
+    labels = _one_per_sequence(y, number)
+    if labels.ndim < 2 or labels.shape[1:] == (1,):
+        return _one_column(y, number)
+    if labels.ndim > 2 or labels.dtype.kind not in "fiub" or not np.isin(labels, (0, 1)).all():
+        expected = "a class per sequence, or a column of 0 and 1 per class"
+        raise InputError("y", expected=expected, got=f"{shown(labels)} of shape {labels.shape}")
+    return labels.astype(np.float32)
+
+
 class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     """Classes of sequences of unequal length: a recurrent network, trained without padding.
+
+    y has a class per sequence; or a column of 0 and 1 per class, where a sequence may have several, each with a
+    probability of its own.
 
     Texts and tokens are embedded, numbers standardised; of a recurrent layer's outputs, maximum, mean and last row of
     each sequence go through a linear layer; AdamW at a rate that rises and falls (one cycle).  Nothing needs a setting.
@@ -127,13 +145,23 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         self.class_weight = class_weight
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        labels = _one_column(y, len(lengths))
-        check_classification_targets(labels)
-        self.classes_ = np.unique(labels if classes is None else classes)
+        labels = _classes_of_each(y, len(lengths))
+        self._several = labels.ndim == 2
+        if self._several:
+            self.classes_ = np.arange(labels.shape[1]) if classes is None else np.asarray(classes)
+            if self.class_weight is not None:
+                raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))
+        else:
+            check_classification_targets(labels)
+            self.classes_ = np.unique(labels if classes is None else classes)
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
-        return _numbers_of(_one_column(y, len(lengths)), self.classes_)
+        labels = _classes_of_each(y, len(lengths))
+        if labels.shape[1:] != ((len(self.classes_),) if self._several else ()):
+            expected = f"a column for each of {len(self.classes_)} classes" if self._several else "a class per sequence"
+            raise ShapeError("y", expected=f"{expected}, as in the first fit", got=f"shape {labels.shape}")
+        return labels if self._several else _numbers_of(labels, self.classes_)
 
     def _weights(self, labels: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         weights = super()._weights(labels, sample_weight)
@@ -143,26 +171,36 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return by_class if weights is None else by_class * weights
 
     def _loss(self, outputs: Variable, labels: np.ndarray, weights: np.ndarray | None) -> Variable:
+        if self._several:
+            loss = functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
+            return _weighted(loss, weights)
         return _weighted(functional.cross_entropy(outputs, labels, reduction="none"), weights)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`."""
-        return _softmax(self._outputs(X)[1])
+        outputs = self._outputs(X)[1]
+        return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each sequence."""
+        """Return the most probable class of each sequence; of several, 0 or 1 for each class."""
         outputs = self._outputs(X)[1]
-        return self.classes_[outputs.argmax(axis=1)]
+        return (outputs > 0).astype(np.int64) if self._several else self.classes_[outputs.argmax(axis=1)]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of sequences that are right."""
+        """Return the share of sequences that are right, in all their classes."""
         return super().score(X, labels_of_data(X, y), sample_weight)
 
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that a sequence may have several classes."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
     def _label_state(self) -> dict[str, Any]:
-        return {"classes": _saved_classes(self.classes_)}
+        return {"classes": _saved_classes(self.classes_), "several": self._several}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        self.classes_ = _classes_of(state["classes"])
+        self.classes_, self._several = _classes_of(state["classes"]), state["several"]
 
 
 class SequenceRegressor(RegressorMixin, SequenceEstimator):
