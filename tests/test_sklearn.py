@@ -170,6 +170,16 @@ def test_labels_that_fit_nothing_are_named():
         model.partial_fit(X, np.full(20, 7))
 
 
+@pytest.mark.parametrize("cut", ["characters", "words"])
+def test_labels_of_a_tagger_tell_what_texts_are_cut_into(cut):
+    text = "a bc d ef g h i jk lm n o p q"
+    parts = text if cut == "characters" else text.split()
+    model = SequenceTagger(**SMALL, max_epochs=1).fit([text] * 9, [[len(part) == 1 for part in parts]] * 9)
+    assert model.predict([text])[0].shape == (len(parts),)
+    with pytest.raises(vr.ShapeError, match="y, sequence 0: expected 13 labels"):
+        SequenceTagger(**SMALL, max_epochs=1).fit([text], [[1]])
+
+
 def test_a_sequence_may_have_several_classes(tmp_path):
     rng = np.random.default_rng(0)
     X = [list(rng.choice(list("abcd"), rng.integers(1, 6))) for _ in range(200)]

@@ -103,6 +103,10 @@ class SequenceEstimator(BaseEstimator):
         """Return the mean loss of a batch."""
         raise NotImplementedError
 
+    def _cut(self, X: Any, y: Any) -> str:
+        """Return what texts are cut into."""
+        return self.tokens
+
     def _label_state(self) -> dict[str, Any]:
         """Return what was learned of the labels, as JSON can hold it."""
         raise NotImplementedError
@@ -181,7 +185,7 @@ class SequenceEstimator(BaseEstimator):
     def _start(self, X: Any, y: Any, classes: Any = None) -> None:
         """Learn kinds of inputs and labels, and make the network."""
         self.__dict__.pop("_optimizer", None)
-        inputs = Inputs.learn(X, self.tokens, self.min_count, self.max_vocabulary)
+        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
         sequences = inputs.rows_of(X)
         if not sequences:
             raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
@@ -259,7 +263,7 @@ class SequenceEstimator(BaseEstimator):
         if size == "auto":  # some 40 steps per epoch at least, for small data has few
             size = min(64, max(8, len(train) // 40))
         size = check_int(size, "batch_size", 1)
-        return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, bucket=True, seed=seed)
+        return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, seed=seed)
 
     def _epochs(self, steps_per_epoch: int) -> int:
         if self.max_epochs == "auto":

@@ -16,6 +16,7 @@ from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
+from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.tape.variable import Variable
 
 
@@ -272,7 +273,8 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """A class for every step of sequences of unequal length: a recurrent network, trained without padding.
 
     y is a list of arrays, one label per step.  Parameters and attributes are those of `SequenceClassifier`; classes
-    weigh by steps, and `sample_weight` by sequences.
+    weigh by steps, and `sample_weight` by sequences.  `tokens="auto"` cuts texts into characters where there is a label
+    for each of these, otherwise into words.
 
     Examples
     --------
@@ -289,6 +291,13 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
         self.class_weight = class_weight
+
+    def _cut(self, X: Any, y: Any) -> str:
+        if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
+            return self.tokens
+        pairs = zip(X, y, strict=False)
+        by_character = all(hasattr(labels, "__len__") and len(labels) == len(text) for text, labels in pairs)
+        return "characters" if by_character else "words"
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         labels = _one_per_step(y, lengths)
