@@ -153,6 +153,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--cell", "cell", "--out", "m"],
             "cell: expected one of",
         ),
+        (["train", "one.csv", "--label", "y", "--out", "m"], "--label: expected at least two classes, got ['u']"),
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
     ],
@@ -160,6 +161,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
 def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     texts_file(tmp_path)
     series_file(tmp_path)
+    (tmp_path / "one.csv").write_text("text,y\nab,u\nb,u\n")
     monkeypatch.chdir(tmp_path)
     assert main([*arguments, *(["--quiet"] if arguments[0] == "train" else [])]) == 2
     printed = capsys.readouterr().err

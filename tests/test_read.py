@@ -133,7 +133,7 @@ def test_labels_are_what_they_look_like(tmp_path, labels, kind, expected, classe
         ([[0, 1], [1, 1]], "line 2, field 'y': expected 1 labels, one per row, got 2"),
         ([0.5, [1]], "line 2, field 'y': expected no list"),
         ([0.5, None], "expected a string or an integer, got 0.5"),
-        ([None, "x"], "line 1, field 'y': expected a string or an integer, got None .missing='drop'"),
+        ([None, "x"], "line 1, field 'y': expected a string or an integer, got None .missing 'drop'"),
         ([0.5, 1e300], "line 2, field 'y': expected a finite number"),
         ([[0.5, 1], ["x"]], "line 1, field 'y': expected a string or an integer, got 0.5"),
     ],
@@ -150,12 +150,12 @@ def test_labels_that_fit_nothing_are_named(tmp_path, labels, message):
 
 def test_what_is_ambiguous_shows_what_was_read(tmp_path):
     with pytest.raises(
-        vr.InputError, match=r"expected options that say what a sequence is, got 'id', 't', .*id= \(and"
+        vr.InputError, match=r"expected options that say what a sequence is, got 'id', 't', .*`id` \(and"
     ):
         read(saved(tmp_path, LONG))
     numbers = saved(tmp_path, 'text,y\n"1 2 3",u\n"[4, 5]",v\n')
     with pytest.raises(
-        vr.InputError, match=r"field 'text': expected texts, got 'text', 'y'; '1 2 3', 'u'.*tokens='list'"
+        vr.InputError, match=r"field 'text': expected texts, got 'text', 'y'; '1 2 3', 'u'.*tokens 'list'"
     ):
         read(numbers, label="y")
     assert read(numbers, label="y", sequence="text", tokens="characters").tokens == "characters"

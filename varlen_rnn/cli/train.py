@@ -7,7 +7,7 @@ from pathlib import Path
 
 from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
-from varlen_rnn.errors import InputError
+from varlen_rnn.errors import InputError, shown
 from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, newest
 
@@ -52,6 +52,8 @@ def _run(arguments):
     if data.label_kind not in KIND_OF:
         expected = "labels that are classes, numbers, several classes, or classes of rows"
         raise InputError("train, --label", expected=expected, got=data.label_kind)
+    if data.label_kind in ("classes", "classes of rows") and len(data.classes) < 2:
+        raise InputError("train, --label", expected="at least two classes", got=shown(data.classes))
     train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
     folder = Path(arguments.out + ".run")
     if arguments.restart:

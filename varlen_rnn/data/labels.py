@@ -166,7 +166,7 @@ def _names(
         for label in labels:
             kind = type(label)
             if kind not in _NAMES:
-                hint = None if label is not None else "missing='drop' leaves it out"
+                hint = None if label is not None else "missing 'drop' leaves it out"
                 raise DTypeError(where(number), expected="a string or an integer", got=shown(label), hint=hint)
             if common is not None and kind is not common[0]:
                 expected = f"type {common[0].__name__}, as in {common[1]}"

@@ -152,13 +152,13 @@ def _table(path: str, delimiter: str) -> Table:
 
 def _text_field(table: Table, sequence: str | None, label: str | None, tokens: str | None) -> str:
     """Return the field of texts, or raise where the file does not look like one of texts."""
-    hint = "sequence= names the field of texts; id= (and time=) read a row per step; wide=True a series per row"
+    hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
     if sequence is None and "text" not in table.fields:
         raise InputError(table.name, expected="options that say what a sequence is", got=table.preview(), hint=hint)
     field = sequence or "text"
     texts = table.column(field, "sequence")
     if tokens is None and all(_looks_like_numbers(text) for text in texts):
-        hint = "tokens='list' reads JSON lists such as [1.5, 2]; tokens='characters' takes them for texts; " + hint
+        hint = "tokens 'list' reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + hint
         raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
     return field
 

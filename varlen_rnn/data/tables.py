@@ -187,7 +187,7 @@ def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[
         return rows.astype(np.float32).view(), everyone
     if missing == "error":
         wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "missing='drop' leaves such rows out, 'zero' and 'forward' fill them"
+        hint = "missing 'drop' leaves such rows out, 'zero' and 'forward' fill them"
         raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
     if missing == "drop":
         kept = np.flatnonzero(~gaps.any(axis=1))
@@ -223,7 +223,7 @@ def _labelled(
     flat = [text for labels in own for text in labels]
     for number, text in zip((line for part in parts for line in part), flat, strict=True):
         if not text.strip() and (missing == "error" or not of_rows):
-            hint = "missing='drop' leaves it out"
+            hint = "missing 'drop' leaves it out"
             raise InputError(f"{table.where(number)}, label", expected="a label", got="none", hint=hint)
     known = typed([text for text in flat if text.strip()])
     kind = label_kind or ("numbers" if known and isinstance(known[0], float) else "classes") + (" of rows" * of_rows)
