@@ -341,3 +341,13 @@ def test_sequences_drawn_by_weight():
     with pytest.raises(vr.ShapeError, match="weights: expected 50 entries"):
         vr.data.batches(sequences, weights=[1.0], batch_size=10)
     assert len(vr.data.batches([], weights=[], batch_size=10)) == 0
+
+
+def test_a_series_that_loses_all_its_rows_keeps_its_label(tmp_path):
+    path = tmp_path / "gaps.csv"
+    path.write_text("id,t,u,y\na,0,1,x\na,1,,x\nb,0,,y\nc,0,3,x\n")
+    data = vr.data.read(path, id="id", time="t", label="y", missing="drop")
+    assert (data.lengths.tolist(), data.labels.tolist()) == ([1, 0, 1], [0, 1, 0])
+    assert vr.data.read(path, id="id", time="t", features=["u"], missing="drop").lengths.tolist() == [1, 0, 1]
+    of_rows = vr.data.read(path, id="id", time="t", label="y", missing="drop", label_kind="classes of rows")
+    assert [labels.tolist() for labels in of_rows.labels] == [[0], [], [0]]

@@ -124,8 +124,8 @@ def read_long(
     texts = None if label is None else table.column(label, "label")
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
-    parts = [part[kept] for part, (_, kept) in zip(parts, keep, strict=True)]
-    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
+    data = _labelled(table, sequences, texts, parts, kept, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -141,7 +141,7 @@ def read_wide(
         sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
     texts = None if label is None else table.column(label, "label")
     parts = [np.array([number]) for number in range(len(rows))]
-    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    data = _labelled(table, sequences, texts, parts, parts, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -204,11 +204,12 @@ def _labelled(
     sequences: list[np.ndarray],
     texts: list[str] | None,
     parts: list[np.ndarray],
+    kept: list[np.ndarray],
     missing: str,
     classes: Any,
     label_kind: str | None,
 ) -> Dataset:
-    """Return the data set of sequences whose rows are lines of the table."""
+    """Return the data set of sequences with lines of the table, of which some are kept as rows."""
     if texts is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list")
     own = [[texts[line] for line in part] for part in parts]
@@ -219,7 +220,9 @@ def _labelled(
     if missing != "error" and any(gone):  # sequences without a label teach nothing
         there = [number for number, lost in enumerate(gone) if not lost]
         own, parts = [own[number] for number in there], [parts[number] for number in there]
-        sequences = [sequences[number] for number in there]
+        sequences, kept = [sequences[number] for number in there], [kept[number] for number in there]
+    if of_rows:
+        own, parts = [[texts[line] for line in part] for part in kept], kept
     flat = [text for labels in own for text in labels]
     for number, text in zip((line for part in parts for line in part), flat, strict=True):
         if not text.strip() and (missing == "error" or not of_rows):
