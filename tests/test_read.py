@@ -96,8 +96,62 @@ def test_labels_that_are_missing(tmp_path):
     with pytest.raises(vr.InputError, match="line 3, label: expected a label, got none"):
         read(saved(tmp_path, text), id="id", label="y")
     data = read(saved(tmp_path, text), id="id", label="y", missing="drop")
+    assert (data.lengths.tolist(), data.labels.tolist()) == ([2, 1], [0, 1])  # one for all rows, where it stands once
+    data = read(saved(tmp_path, text), id="id", label="y", missing="drop", label_kind="classes of rows")
     assert [labels.tolist() for labels in data.labels] == [[0, -100], [1]]
-    assert len(data) == 2
+    with pytest.raises(
+        vr.InputError, match=r"line 2, label: expected one label for the rows of each id, got .'u', 'w'"
+    ):
+        read(saved(tmp_path, "id,x,y\na,1,u\na,2,w\n"), id="id", label="y", label_kind="classes")
+
+
+TEXTS = {"csv": "text,y\nab,1.5\ncd,\nef,nan\ngh,2.5\n", "jsonl": '{"text":"ab","y":1.5}\n{"text":"cd","y":null}\n'
+         '{"text":"ef"}\n{"text":"gh","y":2.5}\n'}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", TEXTS)
+def test_texts_without_a_label_are_left_out_or_named(tmp_path, suffix):
+    path = saved(tmp_path, TEXTS[suffix], f"data.{suffix}")
+    message = "expected a label, got none" if suffix == "csv" else "expected this field, got only 'text'"
+    with pytest.raises(vr.InputError, match=f"line 3, field 'y': {message}"):
+        read(path, label="y")
+    data = read(path, label="y", missing="drop")
+    assert (data.label_kind, data.labels.tolist(), len(data.vocabulary)) == ("numbers", [1.5, 2.5], 5)
+    assert len(read(path)) == 4
+    if suffix == "csv":
+        path = saved(tmp_path, "text,y\nab,x\ncd, \nef,none\n", "classes.csv")
+        assert read(path, label="y", missing="drop").classes == ["none", "x"]  # a name that is one's own
+
+
+def gaps(tmp_path, suffix):
+    rows, labels = [[[1.0], [None], [3.0]], [[4.0]], []], [[0, 1, 0], [1], []]
+    path = tmp_path / f"gaps.{suffix}"
+    if suffix == "jsonl":
+        lines = [json.dumps({"x": x, "y": y}) for x, y in zip(rows, labels, strict=True)]
+        path.write_text("\n".join(lines))
+    elif suffix == "npz":
+        np.savez(path, x=np.array([1, np.nan, 3, 4], np.float32), offsets=[0, 3, 4, 4])
+    else:
+        pa = pytest.importorskip("pyarrow")
+        flat = pa.array([[row[0] for row in x] for x in rows], pa.list_(pa.float32()))
+        table = pa.table({"x": flat, "y": pa.array(labels, pa.list_(pa.int64()))})
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "arrow", "npz"])
+def test_numbers_that_are_missing_in_lists(tmp_path, suffix):
+    path = gaps(tmp_path, suffix)
+    expected = {"drop": [1, 3], "zero": [1, 0, 3], "forward": [1, 1, 3]}
+    for missing, first in expected.items():
+        data = read(path, sequence="x", label=None if suffix == "npz" else "y", missing=missing)
+        assert [rows.ravel().tolist() for rows in data.sequences] == [first, [4], []]
+        if suffix != "npz":
+            assert data.labels[0].tolist() == ([0, 0] if missing == "drop" else [0, 1, 0])
+    if suffix == "jsonl":
+        with pytest.raises(vr.InputError, match="line 1, field 'x', row 1: expected numbers, got one that is missing"):
+            read(path, sequence="x", label="y")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +186,8 @@ def test_labels_are_what_they_look_like(tmp_path, labels, kind, expected, classe
     [
         ([[0, 1], [1, 1]], "line 2, field 'y': expected 1 labels, one per row, got 2"),
         ([0.5, [1]], "line 2, field 'y': expected no list"),
-        ([0.5, None], "expected a string or an integer, got 0.5"),
-        ([None, "x"], "line 1, field 'y': expected a string or an integer, got None .missing 'drop'"),
+        ([0.5, None], "line 2, field 'y': expected a label, got none .missing 'drop' leaves it out"),
+        ([["x", None], ["y"]], "line 1, field 'y': expected a label, got none"),
         ([0.5, 1e300], "line 2, field 'y': expected a finite number"),
         ([[0.5, 1], ["x"]], "line 1, field 'y': expected a string or an integer, got 0.5"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
+from varlen_rnn.data.missing import filled, with_labels
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
@@ -15,7 +16,14 @@ from varlen_rnn.lod import LoDTensor
 
 
 def read_columns(
-    path: str, format: str, sequence: str, label: str | None, classes: Any, label_kind: str | None, options: Any
+    path: str,
+    format: str,
+    sequence: str,
+    label: str | None,
+    missing: str,
+    classes: Any,
+    label_kind: str | None,
+    as_texts: Any,
 ) -> Dataset:
     """Return the data set of a Parquet or an Arrow IPC file; the latter's rows stay in the file (a memory map)."""
     pa = library("pyarrow", '"varlen_rnn[arrow]"')
@@ -27,11 +35,21 @@ def read_columns(
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _of_texts(pa, column.type):
-        return options(column.to_pylist(), values)
+        return as_texts(column.to_pylist(), values)
     if column.null_count:
         raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
-    sequences = [rows for chunk in column.chunks for rows in from_arrow(chunk).to_sequences()]
-    return _dataset(path, [_as_rows(rows) for rows in sequences], values, classes, label_kind)
+    if missing != "error" and _null_numbers(pa, column):
+        sequences = [np.array(rows, np.float32) for rows in column.to_pylist()]  # a null becomes NaN
+    else:
+        sequences = [rows for chunk in column.chunks for rows in from_arrow(chunk).to_sequences()]
+    return _dataset(path, [_as_rows(rows) for rows in sequences], values, missing, classes, label_kind)
+
+
+def _null_numbers(pa: Any, column: Any) -> bool:
+    """Return whether any number in lists of them is null."""
+    while pa.types.is_nested(column.type):
+        column = pa.compute.list_flatten(column)
+    return column.null_count > 0
 
 
 def _table(pa: Any, path: str, format: str) -> Any:
@@ -51,7 +69,9 @@ def _of_texts(pa: Any, kind: Any) -> bool:
     return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_string(kind.value_type)
 
 
-def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_kind: str | None) -> Dataset:
+def read_npz(
+    path: str, sequence: str, label: str | None, missing: str, classes: Any, label_kind: str | None
+) -> Dataset:
     """Return the data set of a file of `np.savez`: rows one after another, "offsets", and labels.
 
     Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
@@ -69,7 +89,7 @@ def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_ki
             raise InputError(f"{path}, array {name!r}", expected="this array", got=got)
     tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
     values = None if label is None else arrays[label].tolist()
-    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, classes, label_kind)
+    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, missing, classes, label_kind)
 
 
 def _as_rows(rows: np.ndarray) -> np.ndarray:
@@ -80,14 +100,23 @@ def _as_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _dataset(
-    path: str, sequences: list[np.ndarray], values: list[Any] | None, classes: Any, label_kind: str | None
+    path: str,
+    sequences: list[np.ndarray],
+    values: list[Any] | None,
+    missing: str,
+    classes: Any,
+    label_kind: str | None,
 ) -> Dataset:
     if not sequences:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
+    if values is not None and len(values) != len(sequences):
+        raise ShapeError(f"{path}, labels", expected=f"{len(sequences)}, one per sequence", got=len(values))
+    if missing != "error":  # otherwise they may stay in the file
+        sequences, values = filled(sequences, values, missing, lambda number: f"{path}, record {number}")
     if values is None:
         return Dataset(path, sequences, None, [], check_list(classes or [], "classes"), "list")
-    if len(values) != len(sequences):
-        raise ShapeError(f"{path}, labels", expected=f"{len(sequences)}, one per sequence", got=len(values))
-    where = lambda number: f"{path}, label of record {number}"
-    labels, names = labels_of(values, list(map(len, sequences)), where, classes, label_kind)
+    there = with_labels(values, missing, lambda number: f"{path}, label of record {number}")
+    sequences, values = [sequences[number] for number in there], [values[number] for number in there]
+    where = lambda number: f"{path}, label of record {there[number]}"
+    labels, names = labels_of(values, list(map(len, sequences)), where, classes, label_kind, gaps=missing != "error")
     return Dataset(path, sequences, labels, [], names, "list")

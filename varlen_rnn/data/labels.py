@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from varlen_rnn.data.missing import EMPTY, Where, is_missing
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
 
 # What labels are: one class, one or more numbers, or any number of classes of each sequence; or one of each row.
@@ -18,11 +20,14 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBERS = {int, float}
 _NAMES = {str, int, bool}
 
-Where = Callable[[int], str]
-
 
 def labels_of(
-    values: Sequence[Any], lengths: Sequence[int], where: Where, classes: Iterable[str] | None, kind: str | None = None
+    values: Sequence[Any],
+    lengths: Sequence[int],
+    where: Where,
+    classes: Iterable[str] | None,
+    kind: str | None = None,
+    gaps: bool = False,
 ) -> tuple[np.ndarray | list[np.ndarray], list[str]]:
     """Return labels as a data set has them, and the classes: none, of numbers.
 
@@ -38,6 +43,8 @@ def labels_of(
         Those of another data set; by default those that there are.
     kind : str, optional
         One of `KINDS`; by default what the labels look like.
+    gaps : bool
+        Whether classes of rows may be missing: they become -100.
 
     Examples
     --------
@@ -63,7 +70,7 @@ def labels_of(
         for number, (labels, length) in enumerate(zip(lists, lengths, strict=True)):
             if len(labels) != length:
                 raise ShapeError(where(number), expected=f"{length} labels, one per row", got=len(labels))
-        names, rows = _names(lists, where, classes)
+        names, rows = _names(lists, where, classes, gaps=gaps)
         return rows, names
     names, rows = _names(lists, where, classes)
     hot = np.zeros((len(rows), len(names)), np.float32)
@@ -75,17 +82,22 @@ def labels_of(
 def typed(texts: Sequence[str]) -> Sequence[Any]:
     """Return labels of a CSV file as numbers where all of them are and one is no integer, else as they are.
 
+    Beside numbers, what stands for a missing one is None.
+
     Examples
     --------
-    >>> typed(["1", "2.5"]), typed(["1", "2"]), typed(["1", "x"])
-    ([1.0, 2.5], ['1', '2'], ['1', 'x'])
+    >>> typed(["1", "2.5", "nan"]), typed(["1", "2", ""]), typed(["1", "x", "nan"])
+    ([1.0, 2.5, None], ['1', '2', None], ['1', 'x', 'nan'])
     """
-    if all(_INTEGER.fullmatch(text.strip()) for text in texts):
-        return texts
+    there = [text.strip().lower() not in EMPTY for text in texts]
+    given = list(itertools.compress(texts, there))
+    integers = all(_INTEGER.fullmatch(text.strip()) for text in given)
     try:
-        return [float(text) for text in texts]
+        numbers = list(map(float, given))
     except ValueError:
         return texts
+    found: Iterator[Any] = iter(given if integers else numbers)
+    return [next(found) if here else None for here in there]
 
 
 def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
@@ -157,24 +169,32 @@ def _float32(row: Sequence[Any], where: str) -> np.ndarray:
 
 
 def _names(
-    lists: Sequence[Sequence[Any]], where: Where, classes: Iterable[str] | None, flat: bool = False
+    lists: Sequence[Sequence[Any]],
+    where: Where,
+    classes: Iterable[str] | None,
+    flat: bool = False,
+    gaps: bool = False,
 ) -> tuple[list[str], Any]:
     """Return the classes, and the number of each label's; labels are of one type."""
     common: tuple[type, str] | None = None
-    named = []
+    named: list[list[str | None]] = []
     for number, labels in enumerate(lists):
         for label in labels:
             kind = type(label)
+            if is_missing(label):
+                if gaps:
+                    continue
+                hint = "missing 'drop' leaves it out"
+                raise InputError(where(number), expected="a label", got="none", hint=hint)
             if kind not in _NAMES:
-                hint = None if label is not None else "missing 'drop' leaves it out"
-                raise DTypeError(where(number), expected="a string or an integer", got=shown(label), hint=hint)
+                raise DTypeError(where(number), expected="a string or an integer", got=shown(label))
             if common is not None and kind is not common[0]:
                 expected = f"type {common[0].__name__}, as in {common[1]}"
                 raise DTypeError(where(number), expected=expected, got=shown(label))
             common = common or (kind, where(number))
-        named.append([str(label).lower() if type(label) is bool else str(label) for label in labels])
+        named.append([None if is_missing(label) else _name(label) for label in labels])
     names = _sorted(named) if classes is None else _checked(classes)
-    ids = {name: number for number, name in enumerate(names)}
+    ids: dict[str | None, int] = {name: number for number, name in enumerate(names)} | ({None: IGNORED} if gaps else {})
     found = []
     for number, labels in enumerate(named):
         for name in labels:
@@ -184,8 +204,12 @@ def _names(
     return names, np.array(found).reshape(-1, 1).view() if flat else found
 
 
-def _sorted(named: Sequence[Sequence[str]]) -> list[str]:
-    distinct = {name for labels in named for name in labels}
+def _name(label: str | int) -> str:
+    return str(label).lower() if type(label) is bool else str(label)
+
+
+def _sorted(named: Sequence[Sequence[str | None]]) -> list[str]:
+    distinct = {name for labels in named for name in labels if name is not None}
     if all(map(_INTEGER.fullmatch, distinct)):
         return sorted(distinct, key=lambda name: (int(name), name))
     return sorted(distinct)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from varlen_rnn.data.columns import read_columns, read_npz
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import KINDS
+from varlen_rnn.data.missing import MISSING
 from varlen_rnn.data.readers import file_text, from_texts, read_csv, read_jsonl
-from varlen_rnn.data.tables import MISSING, Table, read_long, read_wide
+from varlen_rnn.data.tables import Table, read_long, read_wide
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_path, shown
 
 FORMATS = {
@@ -66,6 +67,7 @@ def read(
         Between fields: a comma by default, in a .tsv file a tab.
     missing : {"error", "drop", "zero", "forward"}
         What becomes of missing numbers (empty, NaN, null): an error, the row is left out, 0, or the last number before.
+        "error" takes NaN in rows of Arrow and NumPy files as it is: they are not looked at.
         Other than "error", sequences without a label are left out, and rows without one have the class -100.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
@@ -108,15 +110,15 @@ def read(
     format = check_choice(FORMATS[suffix] if format is None else format, "format", *sorted(set(FORMATS.values())))
     texts: dict[str, Any] = {
         "vocabulary": vocabulary, "classes": classes, "min_count": min_count, "max_vocabulary": max_vocabulary,
-        "label_kind": label_kind,
+        "label_kind": label_kind, "missing": missing,
     }  # fmt: skip
     if format == "jsonl":
         return read_jsonl(path, sequence or "text", label, tokens=tokens or "auto", **texts)
     if format == "npz":
-        return read_npz(path, sequence or "rows", label, classes, label_kind)
+        return read_npz(path, sequence or "rows", label, missing, classes, label_kind)
     if format in ("parquet", "arrow"):
         as_texts = lambda sequences, labels: from_texts(sequences, labels, tokens=tokens or "auto", **texts)
-        return read_columns(path, format, sequence or "text", label, classes, label_kind, as_texts)
+        return read_columns(path, format, sequence or "text", label, missing, classes, label_kind, as_texts)
     if delimiter is None:
         delimiter = "\t" if suffix == ".tsv" else ","
     if id is None and not wide:

@@ -24,6 +24,7 @@ from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import StrPath
 
 Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]
+Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
 
 
 def from_texts(
@@ -36,6 +37,7 @@ def from_texts(
     min_count: int = 1,
     max_vocabulary: int | None = None,
     label_kind: str | None = None,
+    missing: Missing = "error",
     name: str = "texts",
 ) -> Dataset:
     """Return the data set of texts.
@@ -57,6 +59,9 @@ def from_texts(
         Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
+    missing : "error", "drop", "zero" or "forward"
+        What becomes of labels that are missing (None, NaN, blank): an error, or their sequences are left out; those of
+        rows become -100.  Of numbers in rows, as `read` has it.
     name : str
         The name of the data set.
 
@@ -71,7 +76,7 @@ def from_texts(
     >>> data.vocabulary, data.classes, data.labels
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
@@ -95,6 +100,7 @@ def read_jsonl(
     min_count: int = 1,
     max_vocabulary: int | None = None,
     label_kind: str | None = None,
+    missing: Missing = "error",
 ) -> Dataset:
     r"""Return the data set of a JSON Lines file: one object per line.
 
@@ -106,7 +112,7 @@ def read_jsonl(
         feature) or a list of equally long lists of numbers (float32 rows); the same kind on every line.
     label : str or None
         The field that holds the label; None if there is none.
-    tokens, vocabulary, classes, min_count, max_vocabulary, label_kind
+    tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing
         As `from_texts` has them.
 
     Raises
@@ -122,7 +128,7 @@ def read_jsonl(
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     records = []
     # Not splitlines, which cuts at separators that JSON strings may contain.
     for number, line in enumerate(file_text(path).split("\n"), 1):
@@ -135,6 +141,8 @@ def read_jsonl(
             raise InputError(where, expected="a JSON object", got=f"{line[:60]!r}: {error}") from error
         if not isinstance(value, dict):
             raise DTypeError(where, expected='a JSON object, {"field": value ...}', got=line.strip()[:80])
+        if label is not None and missing != "error":
+            value.setdefault(label)
         records.append(_record(value, sequence, label, where))
     _check_any(records, path)
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
@@ -152,6 +160,7 @@ def read_csv(
     max_vocabulary: int | None = None,
     delimiter: str = ",",
     label_kind: str | None = None,
+    missing: Missing = "error",
 ) -> Dataset:
     r"""Return the data set of a CSV file whose first line names the fields.
 
@@ -166,7 +175,7 @@ def read_csv(
         What a text is cut into; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
     delimiter : str
         The character between fields.
-    vocabulary, classes, min_count, max_vocabulary, label_kind
+    vocabulary, classes, min_count, max_vocabulary, label_kind, missing
         As `from_texts` has them.
 
     Raises
@@ -182,7 +191,7 @@ def read_csv(
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     text, records = file_text(path), []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -206,9 +215,11 @@ def read_csv(
         # The inner reader has counted the line that it failed on; DictReader has not yet.
         raise InputError(f"{path}, line {reader.reader.line_num}", expected="CSV", got=error, hint=hint) from error
     _check_any(records, path)
-    if label is not None and label_kind is None and classes is None:
+    if label is not None:
         values = typed([record.label for record in records])
-        records = [record._replace(label=value) for record, value in zip(records, values, strict=True)]
+        as_text = label_kind is not None or classes is not None
+        pairs = zip(records, values, strict=True)
+        records = [one if as_text and value is not None else one._replace(label=value) for one, value in pairs]
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
 
 
@@ -219,6 +230,7 @@ def _options(
     min_count: int,
     max_vocabulary: int | None,
     label_kind: str | None,
+    missing: str,
 ) -> dict[str, Any]:
     check_choice(tokens, "tokens", *TOKENS, "auto")
     return {
@@ -228,6 +240,7 @@ def _options(
         "min_count": min_count,
         "max_vocabulary": max_vocabulary,
         "label_kind": label_kind,
+        "missing": missing,
     }
 
 

@@ -9,8 +9,11 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
+from varlen_rnn.data.missing import MISSING, filled, with_labels
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
+
+_NUMBERS = {int, float, type(None)}
 
 
 class Record(NamedTuple):
@@ -33,6 +36,7 @@ def dataset_of(
     min_count: int,
     max_vocabulary: int | None,
     label_kind: str | None = None,
+    missing: str = "error",
 ) -> Dataset:
     """Return the data set of records, which all hold the same kind of sequence.
 
@@ -43,11 +47,16 @@ def dataset_of(
     >>> dataset_of(records, "two", labelled=True, **options).sequences
     [array([[1. ], [2.5]], dtype=float32), array([], shape=(0, 1), dtype=float32)]
     """
-    kind = _common_kind(records, tokens)
+    check_choice(missing, "missing", *MISSING)
+    if labelled:
+        there = with_labels([item.label for item in records], missing, lambda number: records[number].label_where)
+        records = [records[number] for number in there]
+    kind, values = _common_kind(records, tokens), [item.label for item in records]
     if kind == "numbers":
         if vocabulary is not None:
             raise InputError("vocabulary", expected="none for sequences of numbers", got=f"{len(vocabulary)} tokens")
-        sequences, vocabulary, tokens = _rows(records), [], "list"
+        sequences, values = filled(_rows(records), values, missing, lambda number: records[number].where)
+        vocabulary, tokens = [], "list"
     else:
         tokens = "list" if kind == "tokens" else tokens
         if tokens == "auto":
@@ -59,8 +68,8 @@ def dataset_of(
         sequences = encode_all(cut, vocabulary)
     if not labelled:
         return Dataset(name, sequences, None, vocabulary, check_list(classes or [], "classes"), tokens)
-    values, lengths = [item.label for item in records], list(map(len, sequences))
-    labels, names = labels_of(values, lengths, lambda number: records[number].label_where, classes, label_kind)
+    where, lengths = lambda number: records[number].label_where, list(map(len, sequences))
+    labels, names = labels_of(values or [], lengths, where, classes, label_kind, gaps=missing != "error")
     return Dataset(name, sequences, labels, vocabulary, names, tokens)
 
 
@@ -98,13 +107,13 @@ def _kind(item: Record) -> str:
     if types == {str}:
         return "tokens"
     # Booleans are integers to isinstance, but no measurements.
-    if types <= {int, float} or types == {list}:
+    if types <= _NUMBERS or types == {list}:
         return "numbers"
     raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
 def _rows(records: list[Record]) -> list[np.ndarray]:
-    """Return float32 rows, one array per record, all with the same number of features."""
+    """Return float32 rows, one array per record, all with the same number of features; null is NaN."""
     width, found = None, []
     for item in records:
         rows = [row if isinstance(row, list) else [row] for row in item.sequence]
@@ -114,7 +123,7 @@ def _rows(records: list[Record]) -> list[np.ndarray]:
             if len(row) != width[0]:
                 expected = f"{width[0]} numbers, as in {width[1]}"
                 raise ShapeError(f"{item.where}, row {number}", expected=expected, got=len(row))
-            if not set(map(type, row)) <= {int, float}:
+            if not set(map(type, row)) <= _NUMBERS:
                 raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=shown(row))
         found.append((item.where, rows))
     return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
@@ -125,7 +134,6 @@ def _float32(rows: list[list[float]], width: int, where: str) -> np.ndarray:
         array = np.array(rows, np.float64).reshape(len(rows), width)
     except OverflowError:
         array = np.full((1, 1), np.inf)
-    # NaN compares as false; JSON has no name for either, but Python reads both.
-    if not (np.abs(array) <= np.finfo(np.float32).max).all():
-        raise InputError(where, expected="finite numbers that fit float32", got="NaN, infinity or a larger number")
-    return array.astype(np.float32).view()  # nobody can resize it under batches, which have views of it
+    if (np.abs(array) > np.finfo(np.float32).max).any():
+        raise InputError(where, expected="finite numbers that fit float32", got="infinity or a larger number")
+    return array.astype(np.float32)

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.labels import IGNORED, labels_of, typed
+from varlen_rnn.data.labels import labels_of, typed
+from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.errors import DTypeError, InputError, check_list, shown
-
-MISSING = ("error", "drop", "zero", "forward")  # what becomes of numbers that are missing
-_EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}
 
 
 class Table:
@@ -83,7 +81,7 @@ class Table:
         found = np.empty(len(texts))
         for number, text in enumerate(texts):
             try:
-                found[number] = np.nan if text.strip().lower() in _EMPTY else float(text)
+                found[number] = np.nan if text.strip().lower() in EMPTY else float(text)
             except ValueError as error:
                 hint = "features names the fields that are numbers"
                 where = f"{self.where(number)}, field {field!r}"
@@ -177,26 +175,12 @@ def _times(table: Table, time: str) -> np.ndarray:
 
 def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a sequence as float32, by the rule for numbers that are missing, and which rows they are."""
-    everyone = np.arange(len(rows))
     too_large = (np.abs(np.nan_to_num(rows, posinf=np.inf, neginf=np.inf)) > np.finfo(np.float32).max).any(axis=1)
     if too_large.any():
         wrong = int(np.flatnonzero(too_large)[0])
         raise InputError(where(wrong), expected="finite numbers that fit float32", got=shown(rows[wrong].tolist()))
-    gaps = np.isnan(rows)
-    if not gaps.any():
-        return rows.astype(np.float32).view(), everyone
-    if missing == "error":
-        wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "missing 'drop' leaves such rows out, 'zero' and 'forward' fill them"
-        raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
-    if missing == "drop":
-        kept = np.flatnonzero(~gaps.any(axis=1))
-        return rows[kept].astype(np.float32).view(), kept
-    filled = rows.copy()
-    if missing == "forward":  # the row of the last number of each column, or none
-        last = np.maximum.accumulate(np.where(gaps, -1, everyone[:, None]), axis=0)
-        filled = np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), np.nan)
-    return np.nan_to_num(filled, nan=0.0).astype(np.float32).view(), everyone
+    rows, kept = without_gaps(rows, missing, where)
+    return rows.astype(np.float32).view(), kept
 
 
 def _labelled(
@@ -212,42 +196,23 @@ def _labelled(
     """Return the data set of sequences with lines of the table, of which some are kept as rows."""
     if texts is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list")
-    own = [[texts[line] for line in part] for part in parts]
-    of_rows = label_kind in ("classes of rows", "numbers of rows")
-    if label_kind is None:
-        of_rows = any(len(set(labels)) > 1 for labels in own)
-    gone = [all(not text.strip() for text in labels) for labels in own]
-    if missing != "error" and any(gone):  # sequences without a label teach nothing
-        there = [number for number, lost in enumerate(gone) if not lost]
-        own, parts = [own[number] for number in there], [parts[number] for number in there]
-        sequences, kept = [sequences[number] for number in there], [kept[number] for number in there]
-    if of_rows:
-        own, parts = [[texts[line] for line in part] for part in kept], kept
-    flat = [text for labels in own for text in labels]
-    for number, text in zip((line for part in parts for line in part), flat, strict=True):
-        if not text.strip() and (missing == "error" or not of_rows):
-            hint = "missing 'drop' leaves it out"
-            raise InputError(f"{table.where(number)}, label", expected="a label", got="none", hint=hint)
-    known = typed([text for text in flat if text.strip()])
-    kind = label_kind or ("numbers" if known and isinstance(known[0], float) else "classes") + (" of rows" * of_rows)
-    values: list[Any] = own if of_rows else [labels[0] if labels else "" for labels in own]
-    where = lambda number: f"{table.where(parts[number][0]) if len(parts[number]) else table.name}, label"
-    if kind == "classes of rows" and len(known) < len(flat):
-        return _with_gaps(table, sequences, own, where, classes)
-    labels, names = labels_of(values, list(map(len, sequences)), where, classes, kind)
-    return Dataset(table.name, sequences, labels, [], names, "list")
-
-
-def _with_gaps(
-    table: Table, sequences: list[np.ndarray], own: list[list[str]], where: Callable[[int], str], classes: Any
-) -> Dataset:
-    """Return the data set of labels of rows of which some are missing: these have the class that losses ignore."""
-    there = [np.array([bool(text.strip()) for text in labels], bool) for labels in own]
-    present = [[text for text in labels if text.strip()] for labels in own]
-    found, names = labels_of(present, list(map(len, present)), where, classes, "classes of rows")
-    labels = []
-    for mask, numbers in zip(there, found, strict=True):
-        full = np.full(len(mask), IGNORED, np.int64)
-        full[mask] = numbers
-        labels.append(full.view())
-    return Dataset(table.name, sequences, labels, [], names, "list")
+    values = typed(texts)
+    whole = [[values[line] for line in part] for part in parts]
+    own = [[label for label in labels if not is_missing(label)] for labels in whole]
+    if missing == "error":
+        with_labels(values, missing, lambda line: f"{table.where(line)}, label")
+    differ = [len(set(labels)) > 1 for labels in own]
+    of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
+    if any(differ) and not of_rows:
+        number = differ.index(True)
+        place, hint = f"{table.where(int(parts[number][0]))}, label", f"label_kind '{label_kind} of rows'"
+        raise InputError(place, expected="one label for the rows of each id", got=shown(own[number]), hint=hint)
+    there = [number for number, labels in enumerate(own) if labels]  # the others teach nothing
+    if not there:
+        raise InputError(table.name, expected="labels", got="none in all the file")
+    where = lambda number: f"{table.where(int(parts[there[number]][0]))}, label"
+    kind = label_kind or ("numbers" if isinstance(own[there[0]][0], float) else "classes") + " of rows" * of_rows
+    rows = [sequences[number] for number in there]
+    found: list[Any] = [[values[line] for line in kept[number]] if of_rows else own[number][0] for number in there]
+    labels, names = labels_of(found, list(map(len, rows)), where, classes, kind, gaps=missing != "error")
+    return Dataset(table.name, rows, labels, [], names, "list")

@@ -1,0 +1,85 @@
+"""What becomes of numbers and labels that are missing: an error, left out, or filled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import InputError
+
+MISSING = ("error", "drop", "zero", "forward")
+EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # what stands for a missing number in texts
+
+Where = Callable[[int], str]
+
+
+def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a sequence without NaN, by the rule for numbers that are missing, and which rows they are.
+
+    Examples
+    --------
+    >>> without_gaps(np.array([[1.0], [np.nan]]), "forward", str)
+    (array([[1.],
+           [1.]]), array([0, 1]))
+    """
+    everyone = np.arange(len(rows))
+    gaps = np.isnan(rows)
+    if not gaps.any():
+        return rows, everyone
+    if missing == "error":
+        wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
+        hint = "missing 'drop' leaves such rows out, 'zero' and 'forward' fill them"
+        raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
+    if missing == "drop":
+        kept = np.flatnonzero(~gaps.any(axis=1))
+        return rows[kept], kept
+    filled = rows.copy()
+    if missing == "forward":  # the row of the last number of each column, or none
+        last = np.maximum.accumulate(np.where(gaps, -1, everyone[:, None]), axis=0)
+        filled = np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), np.nan)
+    return np.nan_to_num(filled, nan=0.0), everyone
+
+
+def filled(
+    sequences: Sequence[np.ndarray], labels: Sequence[Any] | None, missing: str, where: Where
+) -> tuple[list[np.ndarray], list[Any] | None]:
+    """Return sequences of numbers without NaN, and labels, of which those of rows that are left out are left out."""
+    found, own = list(sequences), None if labels is None else list(labels)
+    for number, rows in enumerate(sequences):
+        if rows.dtype.kind != "f":
+            continue
+        whole, kept = without_gaps(rows, missing, functools.partial(_row_of, where(number)))
+        found[number], label = whole.view(), None if own is None else own[number]
+        if own is not None and isinstance(label, list) and len(label) == len(rows):
+            own[number] = [label[row] for row in kept]
+    return found, own
+
+
+def _row_of(where: str, row: int) -> str:
+    return f"{where}, row {row}"
+
+
+def is_missing(label: Any) -> bool:
+    """Return whether a label is none: None, NaN or a blank text."""
+    if isinstance(label, str):
+        return not label.strip()
+    return label is None or (isinstance(label, float) and label != label)
+
+
+def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
+    """Return which sequences have a label; where a missing one is an error, raise it.
+
+    Examples
+    --------
+    >>> with_labels(["a", None, "b"], "drop", str)
+    [0, 2]
+    """
+    there = [number for number, label in enumerate(labels) if not is_missing(label)]
+    if len(there) < len(labels) and (missing == "error" or not there):
+        wrong = next(number for number, label in enumerate(labels) if is_missing(label))
+        hint = "missing 'drop' leaves it out" if missing == "error" else None
+        raise InputError(where(wrong), expected="a label", got="none", hint=hint)
+    return there
