@@ -125,6 +125,27 @@ def test_a_training_resumed_from_any_step_ends_with_the_same_bits(tmp_path, stop
     assert whole.history == resumed.history
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["saved first", "saved last"])
+def test_files_hold_what_the_other_callbacks_did_in_the_same_step(tmp_path, first):
+    def made(folder):
+        trainer = complete()
+        trainer.callbacks.append(Schedule(vr.optim.lr_scheduler.OneCycleLR(trainer.optimizer, 0.9, total_steps=80)))
+        trainer.callbacks.insert(0 if first else 3, Checkpoints(folder, every=1, keep=100))
+        return trainer
+
+    whole = made(tmp_path / "whole")
+    whole.fit(epochs=12)
+    assert whole.stop  # early, or the best weights are no part of this
+    files = sorted((tmp_path / "whole").iterdir())
+    assert len(files) == whole.step > 6
+    for number, path in enumerate(files):
+        resumed = made(tmp_path / str(number))
+        resumed.load(path)
+        resumed.fit(epochs=12)
+        assert same(whole, resumed)
+        assert whole.history == resumed.history
+
+
 def test_a_function_may_make_the_batches_of_an_epoch():
     trainer, other = make(), make()
     made = other.batches

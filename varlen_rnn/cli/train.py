@@ -96,6 +96,8 @@ def _estimator(arguments, label_kind, folder, stop):
 class _Stop(Callback):
     """Ctrl-C ends the training between two steps, and saves it."""
 
+    told_last = True
+
     def __init__(self, folder):
         self.folder, self.step, self.asked, self.before = folder, 0, False, None
 

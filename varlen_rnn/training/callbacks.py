@@ -162,6 +162,8 @@ class Checkpoints(Callback):
         Files that are kept at most.
     """
 
+    told_last = True
+
     def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
         self.folder = Path(check_path(folder, "folder"))
         self.every = None if every is None else check_int(every, "every", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -60,11 +61,15 @@ class _Made:
         return self if epoch == self._epoch else _Made(self._function, epoch, len(self))
 
 
+_told_last = operator.attrgetter("told_last")
+
+
 class Callback:
     """What a `Trainer` calls: subclasses define what they need of these.
 
     `on_fit_end` is called after an error or an interrupt, too; `trainer.done` tells whether the training is complete.
-    What decides how a training goes on belongs into `state_dict`: arrays, and values that JSON can hold.
+    What decides how a training goes on belongs into `state_dict`: arrays, and values that JSON can hold.  Those with
+    `told_last` are told after the others, in whatever place of the list: what saves a training sees what others did.
 
     Examples
     --------
@@ -72,6 +77,8 @@ class Callback:
     ...     def on_epoch_end(self, trainer):
     ...         print(trainer.history[-1])
     """
+
+    told_last = False
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Called before the first step of each `fit`."""
@@ -285,7 +292,7 @@ class Trainer:
         self._tell("on_epoch_end")
 
     def _tell(self, event: str) -> None:
-        for callback in self.callbacks:
+        for callback in sorted(self.callbacks, key=_told_last):
             getattr(callback, event)(self)
 
     def save(self, path: StrPath, **groups: Any) -> None:
