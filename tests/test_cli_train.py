@@ -128,7 +128,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
     assert main([*command, "--out", str(tmp_path / "part"), "--lr", "0.5"]) == 2
     assert "expected the training" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "part")]) == 0
-    assert f"going on after step {step:09}" in capsys.readouterr().out
+    assert f"going on after step {step};" in capsys.readouterr().out
     whole, part = load(tmp_path / "whole"), load(tmp_path / "part")
     for name, value in whole.module_.state_dict().items():
         np.testing.assert_array_equal(part.module_.state_dict()[name], value)
@@ -154,6 +154,13 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             "cell: expected one of",
         ),
         (["train", "one.csv", "--label", "y", "--out", "m"], "--label: expected at least two classes, got ['u']"),
+        (["train", "texts.csv", "--label", "kind", "--out", "texts.csv"], "--out: expected another file"),
+        (
+            ["train", "texts.csv", "--label", "kind", "--out", "no/m"],
+            "--out: expected a file in a folder that is there",
+        ),
+        (["train", "-", "--label", "kind", "--out", "m"], "standard input: expected --format"),
+        (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected another file"),
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
     ],
@@ -168,6 +175,16 @@ def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     assert printed.startswith("varlen-rnn: ")
     assert message in printed
     assert len(printed.splitlines()) == 1
+
+
+def test_many_classes_that_are_numbers_are_mentioned(tmp_path, capsys):
+    path = tmp_path / "ages.csv"
+    path.write_text("text,age\n" + "".join(f"{'a' * (k % 5 + 1)},{k // 2}\n" for k in range(40)))
+    command = ["train", str(path), "--label", "age", "--max-epochs", "1", "--out", str(tmp_path / "m")]
+    assert main(command) == 0
+    assert "20 classes of whole numbers; --label-kind numbers trains a regressor" in capsys.readouterr().out
+    assert main([*command, "--label-kind", "numbers"]) == 0
+    assert "R2" in capsys.readouterr().out
 
 
 def test_a_sequence_may_have_several_classes(tmp_path, capsys):

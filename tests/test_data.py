@@ -304,7 +304,7 @@ def test_csv_reads_quotes_lists_and_marks(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "line 1, field 'text': expected this field, got no field"),
+        (b"", "expected at least one record, got none .is the file empty?"),
         (b"text,label\n", "at least one record"),
         (b"txt,label\na,1\n", "line 1, field 'text': expected this field, got only 'txt', 'label'"),
         (b"text,label\na,1\nb\n", "line 3, field 'label': expected this field"),

@@ -105,6 +105,13 @@ def test_labels_that_are_missing(tmp_path):
         read(saved(tmp_path, "id,x,y\na,1,u\na,2,w\n"), id="id", label="y", label_kind="classes")
 
 
+def test_another_delimiter_is_named(tmp_path):
+    with pytest.raises(vr.InputError, match=r"line 2: expected 1 field, got 2 .delimiter ';'"):
+        read(saved(tmp_path, "id;x\na,1;2\n"), id="id")
+    with pytest.raises(vr.InputError, match=r"field 'y': expected this field, got only 'text;y' .delimiter ';'"):
+        vr.data.read_csv(saved(tmp_path, "text;y\na;1\n"), "text;y", "y")
+
+
 TEXTS = {"csv": "text,y\nab,1.5\ncd,\nef,nan\ngh,2.5\n", "jsonl": '{"text":"ab","y":1.5}\n{"text":"cd","y":null}\n'
          '{"text":"ef"}\n{"text":"gh","y":2.5}\n'}  # fmt: skip
 

@@ -149,8 +149,23 @@ def test_what_is_no_sequence_is_named(X, message):
         SequenceClassifier(**SMALL).fit(X, np.zeros(len(X) if hasattr(X, "__len__") else 1))
 
 
+def test_sequences_that_are_all_empty_have_predictions():
+    X, y = series(20)
+    assert SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict([np.zeros((0, 2)), []]).shape == (2,)
+
+
 def test_labels_that_fit_nothing_are_named():
     X, y = series(20)
+    for wrong, message in (
+        ([None, *y[1:]], "y, entry 0: expected a label, got None"),
+        ([np.nan, *y[1:]], "y, entry 0: expected a label, got NaN"),
+    ):
+        with pytest.raises(vr.InputError, match=message):
+            SequenceClassifier(**SMALL).fit(X, wrong)
+    with pytest.raises(vr.DTypeError, match="X, sequence 1: expected a text, as before, got None"):
+        SequenceClassifier(**SMALL).fit(["ab", None], [0, 1])
+    with pytest.raises(vr.ShapeError, match="y: expected 20 entries, one per sequence, got 1 entries"):
+        SequenceTagger(**SMALL).fit(X, [[1]])
     with pytest.raises(vr.ShapeError, match="y: expected 20 entries, one per sequence"):
         SequenceClassifier(**SMALL).fit(X, y[:3])
     with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected .* labels, one per step"):

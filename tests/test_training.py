@@ -391,6 +391,8 @@ def test_wrong_arguments_are_named():
         Trainer(model, optimizer, len, [1, 2])
     with pytest.raises(vr.ShapeError, match="Trainer, batches: expected at least one batch, got none"):
         Trainer(model, optimizer, len, vr.data.batches([], batch_size=1))
+    with pytest.raises(vr.DTypeError, match=r"callbacks, entry 0: .*training.Schedule\(schedule\) is one"):
+        Trainer(model, optimizer, len, batches, callbacks=[vr.optim.lr_scheduler.StepLR(optimizer, 2)])
     with pytest.raises(vr.DTypeError, match="callbacks, entry 0: expected a Callback"):
         Trainer(model, optimizer, len, batches, callbacks=[len])
     trainer = Trainer(model, optimizer, lambda ids: 1.0, batches)

@@ -48,6 +48,7 @@ def _read(arguments, labelled):
 
 
 def _predict(arguments):
+    reading.check_out("--out", arguments.out, arguments.model, arguments.data)
     model, data = _read(arguments, labelled=False)
     lines = (json.dumps(record, ensure_ascii=False) for record in _records(model, data))
     if arguments.out is None:

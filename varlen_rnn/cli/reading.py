@@ -1,11 +1,13 @@
 """Options that say how a data file is read, as `data.read` has them."""
 
 import sys
+from pathlib import Path
 
 from varlen_rnn import data
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
 from varlen_rnn.data.read import FORMATS
+from varlen_rnn.errors import InputError
 
 _OPTIONS = (
     "format",
@@ -38,6 +40,17 @@ def add_options(parser):
     add("--label-kind", choices=KINDS, help="default what labels look like")
 
 
+def check_out(option, path, *inputs):
+    """Raise if a file cannot be written without loss: its folder is not there, or it is one of those that are read."""
+    if path is None:
+        return
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(option, expected="a file in a folder that is there", got=path)
+    for other in inputs:
+        if Path(path).exists() and Path(other).exists() and Path(path).samefile(other):
+            raise InputError(option, expected="another file than those that are read", got=path)
+
+
 def options_of(arguments):
     """Return the options that were given, by name."""
     given = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
@@ -48,4 +61,6 @@ def options_of(arguments):
 
 def read(path, options):
     """Return the data set of a file, or of standard input, "-"."""
+    if path == "-" and "format" not in options:
+        raise InputError("standard input", expected="--format, as csv or jsonl", got="none")
     return data.read(sys.stdin if path == "-" else path, **options)

@@ -2,14 +2,15 @@
 
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
 
 from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
-from varlen_rnn.errors import InputError, shown
+from varlen_rnn.errors import CheckpointError, InputError, shown
 from varlen_rnn.training import Callback, plot_history
-from varlen_rnn.training.files import checkpoint_path, newest
+from varlen_rnn.training.files import checkpoint_path
 
 _INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
 
@@ -35,7 +36,7 @@ def add_to(commands):
     add("--test-fraction", type=float, default=0.1, metavar="SHARE", help="of the sequences, held back; default 0.1")
     add("--picture", metavar="FILE", help="a picture of the training, as curve.png")
     add("--restart", action="store_true", help="forget a training that was stopped")
-    add("--quiet", action="store_true", help="no bar")
+    add("--quiet", action="store_true", help="no bar, which a terminal has")
     parser.set_defaults(run=_run)
 
 
@@ -46,24 +47,30 @@ def _number(text):
 def _run(arguments):
     if arguments.label is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
+    for option, path in (("--out", arguments.out), ("--picture", arguments.picture)):
+        reading.check_out(option, path, arguments.data)
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options)
     print(data)
     if data.label_kind not in KIND_OF:
         expected = "labels that are classes, numbers, several classes, or classes of rows"
-        raise InputError("train, --label", expected=expected, got=data.label_kind)
+        hint = "labels that differ within an id are labels of rows" if data.label_kind == "numbers of rows" else None
+        raise InputError("train, --label", expected=expected, got=data.label_kind, hint=hint)
     if data.label_kind in ("classes", "classes of rows") and len(data.classes) < 2:
         raise InputError("train, --label", expected="at least two classes", got=shown(data.classes))
+    if all(name.lstrip("-").isdigit() for name in data.classes) and 10 < len(data.classes) > len(data) / 10:
+        print(f"{len(data.classes)} classes of whole numbers; --label-kind numbers trains a regressor")
     train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
     folder = Path(arguments.out + ".run")
     if arguments.restart:
         shutil.rmtree(folder, ignore_errors=True)
     stop = _Stop(folder)
     model = _estimator(arguments, data.label_kind, folder, stop)
-    if (found := newest(folder)) is not None:
-        print(f"going on after {found.stem.replace('-', ' ')}; --restart begins anew")
     try:
         model.fit(train)
+    except CheckpointError as error:
+        expected, hint = "a stopped training of these options and data", "--restart begins anew"
+        raise InputError(str(folder), expected=expected, got=error, hint=hint) from error
     except KeyboardInterrupt:
         print(f"\nstopped after step {stop.step}: the same command goes on from there")
         raise
@@ -83,7 +90,7 @@ def _run(arguments):
 def _estimator(arguments, label_kind, folder, stop):
     """Return the estimator of the options."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
-    params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
+    params |= {"random_state": arguments.seed, "verbose": not arguments.quiet and sys.stderr.isatty()}
     params |= {"checkpoints": folder, "callbacks": [stop]}
     kind = KIND_OF[label_kind]
     if arguments.class_weight is not None:
@@ -102,6 +109,8 @@ class _Stop(Callback):
         self.folder, self.step, self.asked, self.before = folder, 0, False, None
 
     def on_fit_begin(self, trainer):
+        if trainer.step:
+            print(f"going on after step {trainer.step}; --restart begins anew")
         if threading.current_thread() is threading.main_thread():
             self.before = signal.signal(signal.SIGINT, self._ask)
 

@@ -18,6 +18,7 @@ import numpy as np
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import typed
 from varlen_rnn.data.records import Record, dataset_of
+from varlen_rnn.data.tables import other_delimiter
 from varlen_rnn.data.vocabulary import TOKENS
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
 from varlen_rnn.lod_input import check_unmasked
@@ -199,6 +200,8 @@ def read_csv(
         raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
     try:
         fields = reader.fieldnames or ()
+        if not fields:
+            _check_any([], path)
         _check_fields(fields, sequence, label, f"{path}, line 1")
         for value in reader:
             where = f"{path}, line {reader.line_num}"
@@ -251,7 +254,8 @@ def file_text(path: StrPath) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}", expected="UTF-8", got=f"byte 0x{raw[error.start]:02x}") from error
+        got, hint = f"byte 0x{raw[error.start]:02x}", "iconv -f latin1 -t utf-8 converts a file, if it is in Latin-1"
+        raise InputError(f"{path}, line {line}", expected="UTF-8", got=got, hint=hint) from error
 
 
 def _check_fields(fields: Collection[str], sequence: str, label: str | None, where: str) -> None:
@@ -260,6 +264,7 @@ def _check_fields(fields: Collection[str], sequence: str, label: str | None, whe
             raise DTypeError(name, expected="the name of a field", got=shown(field))
         if field is not None and field not in fields:
             hint = "label=None reads sequences without labels" if field == label else None
+            hint = other_delimiter(list(fields)) or hint
             got = f"only {', '.join(map(repr, fields))}" if fields else "no field"
             raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
 

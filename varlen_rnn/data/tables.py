@@ -41,7 +41,9 @@ class Table:
                     continue
                 if len(line) != len(self.fields):
                     where = f"{name}, line {reader.line_num}"
-                    raise InputError(where, expected=f"{len(self.fields)} fields", got=len(line))
+                    expected = f"{len(self.fields)} field{'s' * (len(self.fields) > 1)}"
+                    hint = other_delimiter(self.fields)
+                    raise InputError(where, expected=expected, got=len(line), hint=hint)
                 self.lines.append(line)
                 self._numbers.append(reader.line_num)
         except csv.Error as error:
@@ -92,6 +94,12 @@ class Table:
         """Return the first lines as they were read."""
         lines = [self.fields, *self.lines[:3]]
         return "; ".join(", ".join(map(shown, line)) for line in lines)
+
+
+def other_delimiter(fields: Sequence[str]) -> str | None:
+    """Return a hint, if the first line looks like one with another delimiter."""
+    found = [sign for sign in ";\t|" if len(fields) == 1 and sign in fields[0]]
+    return f"delimiter {found[0]!r}" if found else None
 
 
 def read_long(

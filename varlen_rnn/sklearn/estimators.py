@@ -52,11 +52,15 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     try:
         labels = np.asarray(y.values if hasattr(y, "iloc") else y)
     except ValueError as error:
-        hint = "several classes of each are a column of 0 and 1 per class, as of sklearn's MultiLabelBinarizer"
+        hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
         expected = f"{number} entries, one per sequence"
         raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
+    absent = [label is None or label != label for label in labels.ravel()] if labels.dtype.kind in "fO" else []
+    if any(absent):
+        got = "NaN" if labels.dtype.kind == "f" else "None"
+        raise InputError(f"y, entry {absent.index(True)}", expected="a label", got=got)
     if labels.dtype.kind == "c":
         raise DTypeError("y", expected="labels", got="Complex data not supported")
     return labels
@@ -349,7 +353,8 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     if isinstance(y, LoDTensor):
         y = y.to_sequences()
     if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
-        raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=shown(y))
+        got = f"{len(y)} entries" if hasattr(y, "__len__") else shown(y)
+        raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=got)
     found = []
     for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
         array = np.asarray(list(labels) if isinstance(labels, str) else labels)

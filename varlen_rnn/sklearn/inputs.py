@@ -70,9 +70,12 @@ class Inputs:
             return self._encoded_again(X)
         kind, sequences = as_sequences(X)
         if kind != self.kind and any(map(len, sequences)):
-            raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind)
+            hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
+            raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
         if self.kind == "numbers":
-            if sequences and sequences[0].shape[1] != self.size:
+            if not any(map(len, sequences)):
+                return [np.zeros((0, self.size), np.float32) for _ in sequences]
+            if sequences[0].shape[1] != self.size:
                 got = f"{sequences[0].shape[1]} features"
                 raise ShapeError("X", expected=f"rows of {self.size} features, as in the training", got=got)
             return sequences
@@ -152,6 +155,9 @@ def _opened(X: Any) -> Any:
 def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
     if all(isinstance(entry, str) for entry in entries):
         return ("texts" if entries else "numbers"), entries
+    if entries and isinstance(entries[0], str):
+        number, entry = next((k, entry) for k, entry in enumerate(entries) if not isinstance(entry, str))
+        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry))
     kinds: dict[str, int] = {}  # with the number of the first sequence of that kind
     found = []
     for number, entry in enumerate(entries):

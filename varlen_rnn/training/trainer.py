@@ -25,6 +25,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.nn import Module
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
+from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.training.files import newest
@@ -189,7 +190,8 @@ class Trainer:
         self.callbacks = check_list(callbacks, "callbacks", "a list of Callbacks")
         for number, callback in enumerate(self.callbacks):
             if not isinstance(callback, Callback):
-                raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback))
+                hint = "training.Schedule(schedule) is one" if isinstance(callback, LRScheduler) else None
+                raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback), hint=hint)
         self.identity = identity
         self.steps_per_epoch = math.ceil(len(batches) / self.accumulate)
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
