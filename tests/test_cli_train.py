@@ -177,6 +177,18 @@ def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     assert len(printed.splitlines()) == 1
 
 
+def test_predictions_of_series_have_their_ids(tmp_path, capsys):
+    path, model = series_file(tmp_path), str(tmp_path / "model")
+    command = ["train", str(path), "--id", "id", "--time", "t", "--label", "y", "--max-epochs", "1", "--out", model]
+    assert main(command) == 0
+    (tmp_path / "new.csv").write_text("id,t,u,v\nb,1,1,2\na,0,1,2\nb,0,3,1\n")
+    capsys.readouterr()
+    assert main(["predict", model, str(tmp_path / "new.csv")]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(record) for record in records] == [["id", "prediction"]] * 2
+    assert [record["id"] for record in records] == ["b", "a"]
+
+
 def test_many_classes_that_are_numbers_are_mentioned(tmp_path, capsys):
     path = tmp_path / "ages.csv"
     path.write_text("text,age\n" + "".join(f"{'a' * (k % 5 + 1)},{k // 2}\n" for k in range(40)))

@@ -96,6 +96,7 @@ def test_labels_that_are_missing(tmp_path):
     with pytest.raises(vr.InputError, match="line 3, label: expected a label, got none"):
         read(saved(tmp_path, text), id="id", label="y")
     data = read(saved(tmp_path, text), id="id", label="y", missing="drop")
+    assert (data.ids, data.take([1]).ids) == (("a", "c"), ("c",))
     assert (data.lengths.tolist(), data.labels.tolist()) == ([2, 1], [0, 1])  # one for all rows, where it stands once
     data = read(saved(tmp_path, text), id="id", label="y", missing="drop", label_kind="classes of rows")
     assert [labels.tolist() for labels in data.labels] == [[0, -100], [1]]

@@ -1,5 +1,6 @@
 """`predict MODEL DATA` and `evaluate MODEL DATA`: what a saved model says of a file, and how right it is."""
 
+import itertools
 import json
 import sys
 
@@ -29,7 +30,7 @@ def _add_files(parser, run):
 
 
 def _read(arguments, labelled):
-    """Return the model, and the data set as the training read its own, but for options that are given."""
+    """Return the model, the data set as the training read its own, but for options that are given, and the field of ids."""
     model = estimators().load(arguments.model)
     options = (model.notes_ or {}) | reading.options_of(arguments)
     label = options.pop("label", None)
@@ -44,13 +45,15 @@ def _read(arguments, labelled):
     cut = model.vocabulary_ and ("list" if model._inputs.kind == "tokens" else model._inputs.cut)
     if cut:
         options |= {"tokens": cut, "vocabulary": model.vocabulary_}
-    return model, reading.read(arguments.data, options)
+    return model, reading.read(arguments.data, options), options.get("id")
 
 
 def _predict(arguments):
     reading.check_out("--out", arguments.out, arguments.model, arguments.data)
-    model, data = _read(arguments, labelled=False)
-    lines = (json.dumps(record, ensure_ascii=False) for record in _records(model, data))
+    model, data, id = _read(arguments, labelled=False)
+    named = ({id: name} for name in data.ids) if data.ids else itertools.repeat({})
+    records = (name | record for name, record in zip(named, _records(model, data), strict=False))
+    lines = (json.dumps(record, ensure_ascii=False) for record in records)
     if arguments.out is None:
         for line in lines:
             sys.stdout.write(line + "\n")
@@ -79,5 +82,5 @@ def _records(model, data):
 
 
 def _evaluate(arguments):
-    model, data = _read(arguments, labelled=True)
+    model, data, _ = _read(arguments, labelled=True)
     print_metrics(metrics_of(model, data), f"{len(data)} sequences")

@@ -46,6 +46,8 @@ class Dataset:
         How a text becomes tokens: "characters", "words", or "list" if the tokens came as lists.
     features : tuple of str
         The names of the numbers of a row, or of a series' steps, where the file has them.
+    ids : tuple of str
+        What tells the sequences apart in a file in long form, one per sequence.
 
     Examples
     --------
@@ -63,6 +65,7 @@ class Dataset:
     classes: list[str]
     tokens: str = "characters"
     features: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):
@@ -159,7 +162,9 @@ class Dataset:
         elif labels is not None:
             labels = [labels[index] for index in indices]
         sequences = [self.sequences[index] for index in indices]
-        return dataclasses.replace(self, name=self.name if name is None else name, sequences=sequences, labels=labels)
+        ids = tuple(self.ids[index] for index in indices) if self.ids else ()
+        name = self.name if name is None else name
+        return dataclasses.replace(self, name=name, sequences=sequences, labels=labels, ids=ids)
 
     def split(
         self, test_fraction: float = 0.1, seed: int = 0, stratify: bool = False, groups: ArrayLike | None = None

@@ -116,9 +116,9 @@ def read_long(
 
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
-    names = [name for name in (id, time, label) if name is not None]
+    others = [name for name in (id, time, label) if name is not None]
     ids, times = table.column(id, "id"), None if time is None else _times(table, time)
-    features = _features(table, features, names)
+    features = _features(table, features, others)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     _, first, group = np.unique(np.array(ids), return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
@@ -131,7 +131,8 @@ def read_long(
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
-    data = _labelled(table, sequences, texts, parts, kept, missing, classes, label_kind)
+    names = tuple(ids[part[0]] for part in parts)
+    data = _labelled(table, names, sequences, texts, parts, kept, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -147,7 +148,7 @@ def read_wide(
         sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
     texts = None if label is None else table.column(label, "label")
     parts = [np.array([number]) for number in range(len(rows))]
-    data = _labelled(table, sequences, texts, parts, parts, missing, classes, label_kind)
+    data = _labelled(table, (), sequences, texts, parts, parts, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -193,6 +194,7 @@ def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[
 
 def _labelled(
     table: Table,
+    ids: tuple[str, ...],
     sequences: list[np.ndarray],
     texts: list[str] | None,
     parts: list[np.ndarray],
@@ -203,7 +205,7 @@ def _labelled(
 ) -> Dataset:
     """Return the data set of sequences with lines of the table, of which some are kept as rows."""
     if texts is None:
-        return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list")
+        return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list", ids=ids)
     values = typed(texts)
     whole = [[values[line] for line in part] for part in parts]
     own = [[label for label in labels if not is_missing(label)] for labels in whole]
@@ -223,4 +225,5 @@ def _labelled(
     rows = [sequences[number] for number in there]
     found: list[Any] = [[values[line] for line in kept[number]] if of_rows else own[number][0] for number in there]
     labels, names = labels_of(found, list(map(len, rows)), where, classes, kind, gaps=missing != "error")
-    return Dataset(table.name, rows, labels, [], names, "list")
+    there_ids = tuple(ids[number] for number in there) if ids else ()
+    return Dataset(table.name, rows, labels, [], names, "list", ids=there_ids)
