@@ -65,7 +65,7 @@ def save(path: StrPath, **groups: Any) -> None:
             values[group] = {"value": content}
     try:
         _check_names(values)
-        payload = safetensors.numpy.save(arrays, {"format": _FORMAT, "groups": json.dumps(values, default=_number)})
+        payload = safetensors.numpy.save(arrays, {_FORMAT: json.dumps(values, default=_number)})
     except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
@@ -119,10 +119,10 @@ def load(path: StrPath) -> dict[str, Any]:
         raise
     except Exception as error:
         raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error
-    if metadata.get("format") != _FORMAT:
-        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=shown(metadata.get("format")))
+    if metadata.keys() != {_FORMAT}:
+        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=f"metadata of {sorted(metadata)}"[:80])
     try:
-        groups = json.loads(metadata["groups"])
+        groups = json.loads(metadata[_FORMAT])
         return {
             group: {name: arrays[f"{group}/{name}"] for name in entry["arrays"]}
             if "arrays" in entry

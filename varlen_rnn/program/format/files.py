@@ -81,7 +81,7 @@ def _description(metadata, what):
     if metadata.keys() == {_FORMAT} and isinstance(metadata[_FORMAT], str):
         return metadata[_FORMAT]
     hint = None
-    if str(metadata.get("format")).startswith("varlen_rnn checkpoint "):
+    if any(name.startswith("varlen_rnn checkpoint ") for name in metadata):
         hint = "a checkpoint has arrays alone: read it with varlen_rnn.load"
     elif any(name.startswith(_NAME) and name != _FORMAT for name in metadata):
         hint = "a newer varlen_rnn wrote it"
