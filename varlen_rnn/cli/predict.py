@@ -30,7 +30,7 @@ def _add_files(parser, run):
 
 
 def _read(arguments, labelled):
-    """Return the model, the data set as the training read its own, but for options that are given, and the ids' field."""
+    """Return the model, the data set, read as the training read its own but for what is given, and the ids' field."""
     model = estimators().load(arguments.model)
     options = (model.notes_ or {}) | reading.options_of(arguments)
     label = options.pop("label", None)
