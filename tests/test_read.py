@@ -34,7 +34,19 @@ def test_rows_of_an_id_are_a_sequence_in_the_order_of_time(tmp_path):
     assert read(saved(tmp_path, LONG), id="id", time="t", features=["f1"]).labels is None
 
 
-@pytest.mark.parametrize("times", [["2026-02-01", "2026-01-31T23:59:59.5", "2026-02-01T00:00:01"], ["10", "9", "11"]])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2026-02-01", "2026-01-31T23:59:59.5", "2026-02-01T00:00:01"],
+        ["10", "9", "11"],
+        ["1769860000000000002", "1769860000000000001", "1769860000000000003"],  # nanoseconds, more than float64 holds
+        ["99999999999999999998", "1", "1e20"],
+        ["2400-01-01", "2020-01-01", "2900-01-01T12:00"],  # more nanoseconds than 64 bits hold
+        ["2026-01-01T00:00:00.000000002", "2026-01-01T00:00:00.000000001", "2026-01-02"],
+        ["2026-01-01T00:00Z", "2026-01-01T00:30+01:00", "2026-01-01T00:00-01:00"],
+    ],
+)
 def test_times_are_numbers_or_dates_not_texts(tmp_path, times):
     text = "id,t,x\n" + "".join(f"a,{time},{number}\n" for number, time in enumerate(times))
     assert read(saved(tmp_path, text), id="id", time="t").sequences[0].ravel().tolist() == [1, 0, 2]

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,23 +157,36 @@ def _features(table: Table, features: Sequence[str] | None, others: Sequence[str
 
 
 def _times(table: Table, time: str) -> np.ndarray:
-    """Return times as numbers: those of the file, or nanoseconds of dates."""
+    """Return times as numbers: those of the file, or nano- or microseconds of dates."""
     texts = table.column(time, "time")
+    try:
+        return np.array(list(map(int, texts)), np.int64)  # nanoseconds since 1970 are more than float64 holds
+    except (ValueError, OverflowError):
+        pass
     try:
         found = np.array(texts).astype(np.float64)
         if not np.isnan(found).any():
             return found
     except ValueError:
         pass
-    for number, text in enumerate(texts):
-        try:
-            good = not np.isnat(np.datetime64(text.strip(), "ns"))
-        except ValueError:
-            good = False
-        if not good:
-            where = f"{table.where(number)}, field {time!r}"
-            raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
-    return np.array([np.datetime64(text.strip(), "ns") for text in texts]).astype(np.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no explicit representation of timezones")
+        dates = [_date(text, f"{table.where(number)}, field {time!r}") for number, text in enumerate(texts)]
+    years = np.array([date.astype("datetime64[Y]") for date in dates]).astype(np.int64) + 1970
+    # 64 bits hold the nanoseconds of these years, and the microseconds of all.
+    unit = "ns" if years.min() > 1677 and years.max() < 2262 else "us"
+    return np.array([date.astype(f"datetime64[{unit}]") for date in dates]).astype(np.int64)
+
+
+def _date(text: str, where: str) -> np.datetime64:
+    """Return a date, in UTC where it has a time zone, or raise."""
+    try:
+        date = np.datetime64(text.strip())
+        if not np.isnat(date):
+            return date
+    except ValueError:
+        pass
+    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
 
 
 def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
