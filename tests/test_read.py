@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -112,6 +113,29 @@ def test_labels_that_are_missing(tmp_path):
     assert len(data) == 2
 
 
+def test_rows_that_are_left_out_take_no_label_along(tmp_path):
+    path = saved(tmp_path, "id,x,y\na,,u\na,1,v\nb,2,v\n")
+    data = read(path, id="id", label="y", missing="drop")  # a's labels differ: they are of rows
+    assert (data.label_kind, [labels.tolist() for labels in data.labels]) == ("classes of rows", [[0], [0]])
+    path = saved(tmp_path, "id,x,y\na,,u\na,,u\nb,2,v\nb,,\n")
+    data = read(path, id="id", label="y", missing="drop", label_kind="classes")
+    assert ([rows.tolist() for rows in data.sequences], data.labels.tolist()) == ([[], [[2]]], [0, 1])
+    assert data.classes == ["u", "v"]
+
+
+def test_a_long_text_beside_numbers_takes_little_memory(tmp_path):
+    lines = "".join(f"{'i' * 10**5 if number == 7 else number},1\n" for number in range(2000))
+    path = saved(tmp_path, "id,x\n" + lines)
+    tracemalloc.start()
+    try:
+        assert len(read(path, id="id")) == 2000
+        with pytest.raises(vr.InputError, match="line 9, field 'id': expected a number"):
+            read(path, id="x", features=["id"])
+        assert tracemalloc.get_traced_memory()[1] < 10**8
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("labels", "kind", "expected", "classes"),
     [
@@ -190,6 +214,12 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         ("id,x\na,1e39\n", {"id": "id"}, "line 2: expected finite numbers"),
         ("id,t,x\na,soon,1\n", {"id": "id", "time": "t"}, "line 2, field 't': expected a number, or a date"),
         ("id\na\n", {"id": "id"}, "expected fields of numbers"),
+        ("id,x\na,1\n ,2\n", {"id": "id"}, "line 3, field 'id': expected an id, got none"),
+        (
+            "id,x,y\na,1,u\na,2,v\n",
+            {"id": "id", "label": "y", "label_kind": "classes"},
+            "line 3, label: expected 'u', as in the first row of its id, got 'v' .*label_kind='classes of rows'",
+        ),
         ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
         ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
         ("id,x\na,1\n", {"id": "id", "wide": True}, r"expected a long form \(id\), or a wide one, got both"),

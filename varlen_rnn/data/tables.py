@@ -78,7 +78,7 @@ class Table:
         """Return the entries of a field as float64, NaN where they are missing, or raise where one is no number."""
         texts = self.column(field, option)
         try:
-            return np.array(texts).astype(np.float64)
+            return np.array(list(map(float, texts)))  # an array of texts is as wide as the longest of them
         except ValueError:
             pass
         found = np.empty(len(texts))
@@ -112,21 +112,17 @@ def read_long(
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
     names = [name for name in (id, time, label) if name is not None]
-    ids, times = table.column(id, "id"), None if time is None else _times(table, time)
+    group, times = _groups(table, id), None if time is None else _times(table, time)
     features = _features(table, features, names)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
-    _, first, group = np.unique(np.array(ids), return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))  # ids in the order of the file
-    group = rank[group]
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
-    bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
+    bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
     texts = None if label is None else table.column(label, "label")
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
-    parts = [part[kept] for part, (_, kept) in zip(parts, keep, strict=True)]
-    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    left = [part[kept] for part, (_, kept) in zip(parts, keep, strict=True)]
+    data = _labelled(table, sequences, texts, parts, left, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -142,7 +138,7 @@ def read_wide(
         sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
     texts = None if label is None else table.column(label, "label")
     parts = [np.array([number]) for number in range(len(rows))]
-    data = _labelled(table, sequences, texts, parts, missing, classes, label_kind)
+    data = _labelled(table, sequences, texts, parts, parts, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
@@ -156,6 +152,16 @@ def _features(table: Table, features: Sequence[str] | None, others: Sequence[str
     return names
 
 
+def _groups(table: Table, id: str) -> np.ndarray:
+    """Return the number of each line's id, in the order of the file."""
+    numbers: dict[str, int] = {}
+    ids = table.column(id, "id")
+    for number, text in enumerate(ids):
+        if not text.strip():
+            raise InputError(f"{table.where(number)}, field {id!r}", expected="an id", got="none")
+    return np.fromiter((numbers.setdefault(text, len(numbers)) for text in ids), np.int64, len(ids))
+
+
 def _times(table: Table, time: str) -> np.ndarray:
     """Return times as numbers: those of the file, or nano- or microseconds of dates."""
     texts = table.column(time, "time")
@@ -164,7 +170,7 @@ def _times(table: Table, time: str) -> np.ndarray:
     except (ValueError, OverflowError):
         pass
     try:
-        found = np.array(texts).astype(np.float64)
+        found = np.array(list(map(float, texts)))
         if not np.isnan(found).any():
             return found
     except ValueError:
@@ -218,11 +224,12 @@ def _labelled(
     sequences: list[np.ndarray],
     texts: list[str] | None,
     parts: list[np.ndarray],
+    left: list[np.ndarray],
     missing: str,
     classes: Any,
     label_kind: str | None,
 ) -> Dataset:
-    """Return the data set of sequences whose rows are lines of the table."""
+    """Return the data set of sequences whose rows are lines of the table: all of them, and those that are left."""
     if texts is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list")
     own = [[texts[line] for line in part] for part in parts]
@@ -232,21 +239,36 @@ def _labelled(
     gone = [all(not text.strip() for text in labels) for labels in own]
     if missing != "error" and any(gone):  # sequences without a label teach nothing
         there = [number for number, lost in enumerate(gone) if not lost]
-        own, parts = [own[number] for number in there], [parts[number] for number in there]
+        parts, left = [parts[number] for number in there], [left[number] for number in there]
         sequences = [sequences[number] for number in there]
-    flat = [text for labels in own for text in labels]
-    for number, text in zip((line for part in parts for line in part), flat, strict=True):
-        if not text.strip() and (missing == "error" or not of_rows):
+    for number in (line for part in parts for line in part):
+        if not texts[number].strip() and missing == "error":
             hint = "missing='drop' leaves it out"
             raise InputError(f"{table.where(number)}, label", expected="a label", got="none", hint=hint)
+    lines = left if of_rows else [_line_of_label(table, texts, part) for part in parts]
+    own = [[texts[line] for line in part] for part in lines]
+    flat = [text for labels in own for text in labels]
     known = typed([text for text in flat if text.strip()])
     kind = label_kind or ("numbers" if known and isinstance(known[0], float) else "classes") + (" of rows" * of_rows)
-    values: list[Any] = own if of_rows else [labels[0] if labels else "" for labels in own]
-    where = lambda number: f"{table.where(parts[number][0]) if len(parts[number]) else table.name}, label"
+    values: list[Any] = own if of_rows else [text for (text,) in own]
+    where = lambda number: f"{table.where(lines[number][0]) if len(lines[number]) else table.name}, label"
     if kind == "classes of rows" and len(known) < len(flat):
         return _with_gaps(table, sequences, own, where, classes)
     labels, names = labels_of(values, list(map(len, sequences)), where, classes, kind)
     return Dataset(table.name, sequences, labels, [], names, "list")
+
+
+def _line_of_label(table: Table, texts: list[str], part: np.ndarray) -> list[int]:
+    """Return the first line of a sequence that has a label, which no other line contradicts."""
+    lines = [line for line in part if texts[line].strip()]
+    for line in lines:
+        if texts[line] != texts[lines[0]]:
+            expected, hint = (
+                f"{texts[lines[0]]!r}, as in the first row of its id",
+                "label_kind='classes of rows', or 'numbers of rows', takes labels that differ",
+            )
+            raise InputError(f"{table.where(line)}, label", expected=expected, got=repr(texts[line]), hint=hint)
+    return lines[:1]
 
 
 def _with_gaps(
