@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -34,7 +35,19 @@ def test_rows_of_an_id_are_a_sequence_in_the_order_of_time(tmp_path):
     assert read(saved(tmp_path, LONG), id="id", time="t", features=["f1"]).labels is None
 
 
-@pytest.mark.parametrize("times", [["2026-02-01", "2026-01-31T23:59:59.5", "2026-02-01T00:00:01"], ["10", "9", "11"]])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2026-02-01", "2026-01-31T23:59:59.5", "2026-02-01T00:00:01"],
+        ["10", "9", "11"],
+        ["1769860000000000002", "1769860000000000001", "1769860000000000003"],  # nanoseconds, more than float64 holds
+        ["99999999999999999998", "1", "1e20"],
+        ["2400-01-01", "2020-01-01", "2900-01-01T12:00"],  # more nanoseconds than 64 bits hold
+        ["2026-01-01T00:00:00.000000002", "2026-01-01T00:00:00.000000001", "2026-01-02"],
+        ["2026-01-01T00:00Z", "2026-01-01T00:30+01:00", "2026-01-01T00:00-01:00"],
+    ],
+)
 def test_times_are_numbers_or_dates_not_texts(tmp_path, times):
     text = "id,t,x\n" + "".join(f"a,{time},{number}\n" for number, time in enumerate(times))
     assert read(saved(tmp_path, text), id="id", time="t").sequences[0].ravel().tolist() == [1, 0, 2]
@@ -100,9 +113,7 @@ def test_labels_that_are_missing(tmp_path):
     assert (data.lengths.tolist(), data.labels.tolist()) == ([2, 1], [0, 1])  # one for all rows, where it stands once
     data = read(saved(tmp_path, text), id="id", label="y", missing="drop", label_kind="classes of rows")
     assert [labels.tolist() for labels in data.labels] == [[0, -100], [1]]
-    with pytest.raises(
-        vr.InputError, match=r"line 2, label: expected one label for the rows of each id, got .'u', 'w'"
-    ):
+    with pytest.raises(vr.InputError, match=r"line 3, label: expected 'u', as in the first row of its id, got 'w'"):
         read(saved(tmp_path, "id,x,y\na,1,u\na,2,w\n"), id="id", label="y", label_kind="classes")
 
 
@@ -160,6 +171,29 @@ def test_numbers_that_are_missing_in_lists(tmp_path, suffix):
     if suffix == "jsonl":
         with pytest.raises(vr.InputError, match="line 1, field 'x', row 1: expected numbers, got one that is missing"):
             read(path, sequence="x", label="y")
+
+
+def test_rows_that_are_left_out_take_no_label_along(tmp_path):
+    path = saved(tmp_path, "id,x,y\na,,u\na,1,v\nb,2,v\n")
+    data = read(path, id="id", label="y", missing="drop")  # a's labels differ: they are of rows
+    assert (data.label_kind, [labels.tolist() for labels in data.labels]) == ("classes of rows", [[0], [0]])
+    path = saved(tmp_path, "id,x,y\na,,u\na,,u\nb,2,v\nb,,\n")
+    data = read(path, id="id", label="y", missing="drop", label_kind="classes")
+    assert ([rows.tolist() for rows in data.sequences], data.labels.tolist()) == ([[], [[2]]], [0, 1])
+    assert data.classes == ["u", "v"]
+
+
+def test_a_long_text_beside_numbers_takes_little_memory(tmp_path):
+    lines = "".join(f"{'i' * 10**5 if number == 7 else number},1\n" for number in range(2000))
+    path = saved(tmp_path, "id,x\n" + lines)
+    tracemalloc.start()
+    try:
+        assert len(read(path, id="id")) == 2000
+        with pytest.raises(vr.InputError, match="line 9, field 'id': expected a number"):
+            read(path, id="x", features=["id"])
+        assert tracemalloc.get_traced_memory()[1] < 10**8
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -240,6 +274,12 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         ("id,x\na,1e39\n", {"id": "id"}, "line 2: expected finite numbers"),
         ("id,t,x\na,soon,1\n", {"id": "id", "time": "t"}, "line 2, field 't': expected a number, or a date"),
         ("id\na\n", {"id": "id"}, "expected fields of numbers"),
+        ("id,x\na,1\n ,2\n", {"id": "id"}, "line 3, field 'id': expected an id, got none"),
+        (
+            "id,x,y\na,1,u\na,2,v\n",
+            {"id": "id", "label": "y", "label_kind": "classes"},
+            "line 3, label: expected 'u', as in the first row of its id, got 'v' .*label_kind 'classes of rows'",
+        ),
         ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
         ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
         ("id,x\na,1\n", {"id": "id", "wide": True}, r"expected a long form \(id\), or a wide one, got both"),

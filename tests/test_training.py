@@ -146,6 +146,84 @@ def test_files_hold_what_the_other_callbacks_did_in_the_same_step(tmp_path, firs
         assert whole.history == resumed.history
 
 
+class Interrupt(Callback):
+    """Saves the training after a step, and raises what Ctrl-C does."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_step_end(self, trainer):
+        if trainer.step == self.step:
+            self.step = None
+            trainer.save(self.path)
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", [3, 4, 8])
+def test_an_interrupt_after_any_step_loses_no_record(tmp_path, stop):
+    whole = make()
+    whole.fit(epochs=3)
+    part = make(callbacks=[Interrupt(stop, tmp_path / "run.safetensors")])
+    with pytest.raises(KeyboardInterrupt):
+        part.fit(epochs=3)
+    part.fit(epochs=3)
+    resumed = make(callbacks=[Interrupt(0, None)])
+    resumed.load(tmp_path / "run.safetensors")
+    resumed.fit(epochs=3)
+    for trainer in (part, resumed):
+        assert same(whole, trainer)
+        assert trainer.history == whole.history
+
+
+def test_an_interrupt_while_it_validates_loses_no_record():
+    calls = []
+
+    def validate():
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    expected = make().fit(epochs=3)
+    trainer = make(validate=validate)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(epochs=3)
+    assert trainer.fit(epochs=3) == expected
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_epochs_of_more_or_fewer_batches_than_the_first_train_on_all_of_them(accumulate):
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 6, size=length) for length in rng.integers(1, 9, size=30)]
+    made = vr.data.batches(sequences, np.arange(30), max_tokens=9, shuffle=True, seed=1)
+    counts = [len(made.at_epoch(epoch)) for epoch in range(12)]
+    steps = [-(-count // accumulate) for count in counts]
+    assert min(steps) < steps[0] < max(steps)  # both are met
+    trainer, seen, losses = make(accumulate=accumulate), [], []
+
+    def loss(ids, numbers):
+        seen.extend(numbers)
+        return F.cross_entropy(trainer.model(ids), numbers % 2)
+
+    other = Trainer(trainer.model, trainer.optimizer, loss, made, accumulate=accumulate, callbacks=[Losses(losses)])
+    history = other.fit(epochs=12)
+    assert other.step == 12 * steps[0]
+    assert (np.sort(np.reshape(seen, (12, 30)), axis=1) == np.arange(30)).all()
+    # A step without a batch has no rows.
+    expected = [np.mean([value for value, rows in epoch if rows]) for epoch in np.reshape(losses, (12, -1, 2))]
+    assert [record["loss"] for record in history] == pytest.approx(expected, rel=1e-12)
+
+
+class Losses(Callback):
+    """Remembers the loss and the rows of each step."""
+
+    def __init__(self, found):
+        self.found = found
+
+    def on_step_end(self, trainer):
+        self.found.append((trainer.last_loss, trainer.last_rows))
+
+
 def test_a_function_may_make_the_batches_of_an_epoch():
     trainer, other = make(), make()
     made = other.batches
@@ -199,6 +277,27 @@ def test_what_had_stopped_early_stays_stopped(tmp_path):
     again.fit(epochs=4)
     assert again.epoch == 2
     np.testing.assert_array_equal(again.model.output.bias.data, 1)
+
+
+def test_what_one_of_two_had_stopped_stays_stopped(tmp_path):
+    def made():
+        first = EarlyStopping("score", patience=1)
+        return make(callbacks=[Scripted(1, 2, 3, 4), first, EarlyStopping("score", patience=9)])
+
+    trainer, again = made(), made()
+    trainer.fit(steps=8)
+    trainer.save(tmp_path / "run.safetensors")
+    again.load(tmp_path / "run.safetensors")
+    again.fit(epochs=4)
+    assert again.epoch == 2
+
+
+def test_early_stopping_begins_anew_with_another_training():
+    early = EarlyStopping("score", patience=2)
+    for _ in range(2):
+        trainer = make(callbacks=[Scripted(2, 1, 3, 4, 5), early])
+        trainer.fit(epochs=5)
+        assert (trainer.epoch, early.best, early.best_epoch) == (4, 1, 2)
 
 
 def test_weights_of_a_part_of_a_training_are_not_replaced():
@@ -355,6 +454,13 @@ def test_an_error_in_a_step_ends_the_bar():
     with pytest.raises(ZeroDivisionError):
         trainer.fit(epochs=1)
     assert ended == [False]
+
+
+def test_an_error_before_the_bar_is_the_error_that_is_raised(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(FileExistsError):
+        make(callbacks=[Checkpoints(path), Progress()]).fit(epochs=1)
 
 
 def test_files_that_do_not_fit_change_nothing(tmp_path):

@@ -6,8 +6,9 @@ import csv
 import dataclasses
 import io
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -77,7 +78,7 @@ class Table:
         """Return the entries of a field as float64, NaN where they are missing, or raise where one is no number."""
         texts = self.column(field, option)
         try:
-            return np.array(texts).astype(np.float64)
+            return np.array(list(map(float, texts)))  # an array of texts is as wide as the longest of them
         except ValueError:
             pass
         found = np.empty(len(texts))
@@ -117,20 +118,17 @@ def read_long(
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
     others = [name for name in (id, time, label) if name is not None]
-    ids, times = table.column(id, "id"), None if time is None else _times(table, time)
+    group, times = _groups(table, id), None if time is None else _times(table, time)
     features = _features(table, features, others)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
-    _, first, group = np.unique(np.array(ids), return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))  # ids in the order of the file
-    group = rank[group]
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
-    bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
+    bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
     texts = None if label is None else table.column(label, "label")
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
+    ids = table.column(id, "id")
     names = tuple(ids[part[0]] for part in parts)
     data = _labelled(table, names, sequences, texts, parts, kept, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
@@ -162,24 +160,47 @@ def _features(table: Table, features: Sequence[str] | None, others: Sequence[str
     return names
 
 
+def _groups(table: Table, id: str) -> np.ndarray:
+    """Return the number of each line's id, in the order of the file."""
+    numbers: dict[str, int] = {}
+    ids = table.column(id, "id")
+    for number, text in enumerate(ids):
+        if not text.strip():
+            raise InputError(f"{table.where(number)}, field {id!r}", expected="an id", got="none")
+    return np.fromiter((numbers.setdefault(text, len(numbers)) for text in ids), np.int64, len(ids))
+
+
 def _times(table: Table, time: str) -> np.ndarray:
-    """Return times as numbers: those of the file, or nanoseconds of dates."""
+    """Return times as numbers: those of the file, or nano- or microseconds of dates."""
     texts = table.column(time, "time")
     try:
-        found = np.array(texts).astype(np.float64)
+        return np.array(list(map(int, texts)), np.int64)  # nanoseconds since 1970 are more than float64 holds
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = np.array(list(map(float, texts)))
         if not np.isnan(found).any():
             return found
     except ValueError:
         pass
-    for number, text in enumerate(texts):
-        try:
-            good = not np.isnat(np.datetime64(text.strip(), "ns"))
-        except ValueError:
-            good = False
-        if not good:
-            where = f"{table.where(number)}, field {time!r}"
-            raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
-    return np.array([np.datetime64(text.strip(), "ns") for text in texts]).astype(np.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no explicit representation of timezones")
+        dates = [_date(text, f"{table.where(number)}, field {time!r}") for number, text in enumerate(texts)]
+    years = np.array([date.astype("datetime64[Y]") for date in dates]).astype(np.int64) + 1970
+    # 64 bits hold the nanoseconds of these years, and the microseconds of all.
+    unit = "ns" if years.min() > 1677 and years.max() < 2262 else "us"
+    return np.array([date.astype(f"datetime64[{unit}]") for date in dates]).astype(np.int64)
+
+
+def _date(text: str, where: str) -> np.datetime64:
+    """Return a date, in UTC where it has a time zone, or raise."""
+    try:
+        date = np.datetime64(text.strip())
+        if not np.isnat(date):
+            return date
+    except ValueError:
+        pass
+    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
 
 
 def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
@@ -214,9 +235,7 @@ def _labelled(
     differ = [len(set(labels)) > 1 for labels in own]
     of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
     if any(differ) and not of_rows:
-        number = differ.index(True)
-        place, hint = f"{table.where(int(parts[number][0]))}, label", f"label_kind '{label_kind} of rows'"
-        raise InputError(place, expected="one label for the rows of each id", got=shown(own[number]), hint=hint)
+        _raise_contradiction(table, values, parts[differ.index(True)])
     there = [number for number, labels in enumerate(own) if labels]  # the others teach nothing
     if not there:
         raise InputError(table.name, expected="labels", got="none in all the file")
@@ -227,3 +246,11 @@ def _labelled(
     labels, names = labels_of(found, list(map(len, rows)), where, classes, kind, gaps=missing != "error")
     there_ids = tuple(ids[number] for number in there) if ids else ()
     return Dataset(table.name, rows, labels, [], names, "list", ids=there_ids)
+
+
+def _raise_contradiction(table: Table, values: Sequence[Any], part: np.ndarray) -> NoReturn:
+    lines = [line for line in part if not is_missing(values[line])]
+    wrong = next(line for line in lines if values[line] != values[lines[0]])
+    expected = f"{shown(values[lines[0]])}, as in the first row of its id"
+    hint = "label_kind 'classes of rows', or 'numbers of rows', takes labels that differ"
+    raise InputError(f"{table.where(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)

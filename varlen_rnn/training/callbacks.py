@@ -62,12 +62,17 @@ class EarlyStopping(Callback):
         self._sign = 1 if check_choice(mode, "mode", "min", "max") == "max" else -1
         self.min_delta = check_number(min_delta, "min_delta", "at least 0", lambda number: 0 <= number < math.inf)
         self.restore_best = check_flag(restore_best, "restore_best")
+        self._begin()
+
+    def _begin(self) -> None:
         self.best, self.best_epoch, self.waited = -math.inf * self._sign, 0, 0
         self._weights: dict[str, np.ndarray] = {}
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """End at once what had ended before it was saved."""
-        trainer.stop = self.waited >= self.patience
+        """End at once what had ended before it was saved; begin anew with a training that begins."""
+        if trainer.step == 0:
+            self._begin()
+        trainer.stop = trainer.stop or self.waited >= self.patience
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         """Compare the epoch with the best."""
@@ -270,7 +275,8 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer) -> None:
         """Close the bar."""
-        self._bar.close()
+        if self._bar is not None:  # an error came before it
+            self._bar.close()
 
 
 def monitored(trainer: Trainer, name: str) -> float:

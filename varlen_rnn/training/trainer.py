@@ -236,6 +236,8 @@ class Trainer:
         self.model.train()
         try:
             self._tell("on_fit_begin")
+            if self._lacks_record():  # an error or an interrupt came between the epoch's last step and its record
+                self._end_epoch()
             while self.step < self.last_step and not self.stop:
                 self._take_step()
             self.done = self.stop or steps is None
@@ -245,19 +247,42 @@ class Trainer:
 
     def _take_step(self) -> None:
         epoch, position = divmod(self.step, self.steps_per_epoch)
+        made = self._batches_of(epoch)
+        numbers = self._numbers(position, len(made))
+        if numbers:
+            self.last_loss, self.last_rows = self._gradients([made[number] for number in numbers])
+            if self.clip_norm is not None:
+                clip_grad_norm_(self._parameters, self.clip_norm)
+            self.optimizer.step()
+            self._sum += self.last_loss
+        else:
+            self.last_rows = 0
+        self.step += 1
+        self._tell("on_step_end")
+        if self._lacks_record():
+            self._end_epoch()
+
+    def _batches_of(self, epoch: int) -> Epochs:
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = epoch, self.batches.at_epoch(epoch)
-        first = position * self.accumulate
-        numbers = range(first, min(first + self.accumulate, len(self._epoch[1])))
-        self.last_loss, self.last_rows = self._gradients([self._epoch[1][number] for number in numbers])
-        if self.clip_norm is not None:
-            clip_grad_norm_(self._parameters, self.clip_norm)
-        self.optimizer.step()
-        self.step += 1
-        self._sum += self.last_loss
-        self._tell("on_step_end")
-        if position + 1 == self.steps_per_epoch:
-            self._end_epoch()
+        return self._epoch[1]
+
+    def _numbers(self, position: int, count: int) -> range:
+        """Return which of an epoch's batches the step at a position takes.
+
+        Batches of `max_tokens` in random order are not as many in each epoch.  Steps are, for schedules count them: an
+        epoch of another number of batches spreads them over its steps, of which some may have none.
+        """
+        if math.ceil(count / self.accumulate) == self.steps_per_epoch:
+            return range(position * self.accumulate, min((position + 1) * self.accumulate, count))
+        first, end = (math.ceil(place * count / self.steps_per_epoch) for place in (position, position + 1))
+        return range(first, end)
+
+    def _lacks_record(self) -> bool:
+        """Return whether an epoch is complete, and its record does not stand in the history."""
+        if not self.step or self.step % self.steps_per_epoch:
+            return False
+        return not self.history or self.history[-1]["step"] < self.step
 
     def _gradients(self, batches: list[Any]) -> tuple[float, int]:
         """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
@@ -279,7 +304,8 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
-        record["loss"], self._sum = self._sum / self.steps_per_epoch, 0.0
+        # Where an epoch has fewer batches than steps, each is a step.
+        record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
         if self.validate is not None:
             self.model.eval()
             try:
@@ -291,6 +317,7 @@ class Trainer:
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
         self.history.append(record)
+        self._sum = 0.0
         self._tell("on_epoch_end")
 
     def _tell(self, event: str) -> None:
