@@ -236,3 +236,29 @@ def test_in_a_program_losses_have_the_same_bits(tmp_path, per):
 def test_wrong_losses_are_named(call, message):
     with pytest.raises(vr.InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("sample_weight", [[1.0], [[1.0, 2.0]], 2.0, [1.0, 2.0, 3.0]])
+def test_weights_of_sequences_have_one_number_for_each(reduction, sample_weight):
+    logits = vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]])
+    with pytest.raises(vr.InputError, match="sample_weight"):
+        F.cross_entropy(logits, np.array([0, 1, 2, 0, 1]), reduction, "sequence", sample_weight=sample_weight)
+
+
+@pytest.mark.parametrize("name", ["weight", "pos_weight"])
+def test_weights_of_elements_do_not_make_a_matrix_of_two_vectors(name):
+    with pytest.raises(vr.InputError, match=name):
+        F.binary_cross_entropy_with_logits([1.0, 2.0], [0.0, 1.0], **{name: [[1.0], [2.0]]})
+
+
+def test_a_class_weight_of_soft_targets_has_every_class():
+    with pytest.raises(vr.InputError, match="cross_entropy, weight"):
+        F.cross_entropy(np.ones((5, 3)), np.ones((5, 3)), weight=[2.0])
+
+
+def test_a_target_of_several_quantiles_has_every_row():
+    for target in (np.ones(1), np.array(1.0)):
+        with pytest.raises(vr.InputError, match="quantile_loss, target"):
+            F.quantile_loss(np.ones((2, 2)), target, [0.1, 0.9])
+    assert F.quantile_loss([1.0], [2.0], np.float32(0.5)).item() == 0.5

@@ -370,3 +370,23 @@ def test_what_pytorch_takes_is_taken():
     vr.optim.Adam([p], lr=0, betas=(0, 0), epsilon=0).step()
     assert p.data.tolist() == [-5]
     assert np.array_equal(vr.nn.functional.dropout(np.ones(3), p=1), np.zeros(3))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.9, 0.0), (0.0, 0.9)])
+def test_a_momentum_that_comes_or_goes_leaves_a_state_that_is_saved_and_loaded(before, after):
+    def stepped(lr, *momenta):
+        optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=lr)
+        for momentum in momenta:
+            optimizer.param_groups[0]["momentum"] = momentum
+            if momentum is not momenta[-1] or len(momenta) == 1:
+                optimizer.parameters[0].grad = np.ones(1)
+                optimizer.step()
+        return optimizer
+
+    changed, fresh = stepped(0.5, before, after), stepped(0.25, after)
+    assert set(changed.state_dict()) == {"lr"}  # the next step begins anew
+    changed.load_state_dict(fresh.state_dict())
+    assert changed.state_dict() == fresh.state_dict()
+    changed.parameters[0].grad = np.ones(1)
+    changed.step()
+    assert changed.parameters[0].data.tolist() == [0.5 - 0.25 * (1 + after)]

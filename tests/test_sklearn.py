@@ -385,3 +385,32 @@ def test_a_bar_where_it_is_asked_for(capsys):
     assert capsys.readouterr().err == ""
     SequenceClassifier(**SMALL, max_epochs=1, verbose=1).fit(X, y)
     assert "rows/s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("estimator", [SequenceClassifier, SequenceTagger])
+@pytest.mark.parametrize("class_weight", ["foo", [1, 2], {0: "a"}, {0: -1.0}, {0: float("nan")}])
+def test_class_weights_that_are_none_are_our_errors(estimator, class_weight):
+    X, y = [["a"], ["b"]], [0, 1] if estimator is SequenceClassifier else [[0], [1]]
+    with pytest.raises(vr.InputError, match="class_weight"):
+        estimator("gru", 2, max_epochs=1, class_weight=class_weight).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("what", "params", "y", "sample_weight"),
+    [
+        ("y", {}, ["a", None], None),
+        ("y", {}, [[1], [2, 3]], None),
+        ("sample_weight", {}, [0, 1], ["a", "b"]),
+        ("sample_weight", {}, [0, 1], [[1], [1, 2]]),
+        ("cell", {"cell": 3}, [0, 1], None),
+        ("callbacks", {"callbacks": 3}, [0, 1], None),
+    ],
+)
+def test_what_numpy_cannot_read_is_our_error(what, params, y, sample_weight):
+    with pytest.raises(vr.InputError, match=f"^{what}"):
+        SequenceClassifier(**{"hidden_size": 2, "max_epochs": 1} | params).fit(["a", "b"], y, sample_weight)
+
+
+def test_targets_too_large_for_their_deviation_are_an_error():
+    with pytest.raises(vr.InputError, match=r"^y"), np.errstate(over="ignore"):
+        SequenceRegressor("gru", 2, max_epochs=1).fit(["a", "b"], [1e300, -1e300])

@@ -83,7 +83,7 @@ def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | No
     if smoothing:
         targets = targets * (1 - smoothing) + smoothing / logits.shape[-1]
     if weight is not None:
-        targets = targets * weight
+        targets = targets * _per_class(weight, logits)
     return -(targets * apply("log_softmax", logits)).sum(axis=1)
 
 
@@ -104,8 +104,7 @@ def _of_classes(
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
     # Values tell whether any row is ignored; a program, whose labels are not there yet, counts always.
-    if weight is not None and weight.shape != logits.shape[1:]:
-        raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
+    weight = None if weight is None else _per_class(weight, logits)
     if weight is not None or recorder() is not None or (np.asarray(labels.value.data) == ignore_index).any():
         of_class = as_variable(np.ones(logits.shape[1], logits.dtype)) if weight is None else weight
         counts = apply("label_weights", labels, of_class, ignore_index=ignore_index)
@@ -187,9 +186,9 @@ def binary_cross_entropy_with_logits(
     if pos_weight is not None:
         # At a target of 1 the loss is softplus(-x) = log(1 + exp(-x)).
         of_ones = apply("binary_cross_entropy", logits, targets * 0.0 + 1.0)
-        loss = loss + (_like(pos_weight, logits) - 1.0) * targets * of_ones
+        loss = loss + (_factor(pos_weight, logits, f"{what}, pos_weight") - 1.0) * targets * of_ones
     if weight is not None:
-        loss = loss * _like(weight, logits)
+        loss = loss * _factor(weight, logits, f"{what}, weight")
     return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
 
 
@@ -407,10 +406,11 @@ def quantile_loss(
     Source: Koenker and Bassett (1978); `sklearn.metrics.mean_pinball_loss`.
     """
     x, target = required(x, "quantile_loss, x"), required(target, "quantile_loss, target")
-    several = [quantiles] if isinstance(quantiles, (int, float)) else check_list(quantiles, "quantiles")
+    is_one = isinstance(quantiles, (int, float, np.number))
+    several = [quantiles] if is_one else check_list(quantiles, "quantiles")
     between = "between 0 and 1", lambda q: 0 < q < 1
     levels = [check_number(q, "quantiles", *between) for q in several]
-    if isinstance(quantiles, (int, float)):
+    if is_one:
         difference = _difference(x, target, reverse=True)
         parts = operand(levels[0], x), operand(levels[0] - 1, x)
     else:
@@ -418,6 +418,9 @@ def quantile_loss(
             raise _shape_error("quantile_loss, x", f"(rows, {len(levels)})", x)
         if len(target.shape) == 1:
             target = target.reshape(-1, 1)
+        rows = target.shape[:1] + x.shape[:1]
+        if len(target.shape) != 2 or (rows[0] != rows[1] and -1 not in rows):
+            raise _shape_error("quantile_loss, target", f"({x.shape[0]},)", target)
         difference = target - x
         array = np.array(levels, x.dtype)
         parts = as_variable(array), as_variable(array - 1)
@@ -431,6 +434,22 @@ def _like(value: Rows, x: Variable) -> Variable:
         return value
     array = as_rows(value, "weights")
     return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" and x.dtype is not None else array)
+
+
+def _per_class(weight: Variable, logits: Variable) -> Variable:
+    """Return weights, or raise unless there is one per class."""
+    if weight.shape != logits.shape[1:]:
+        raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
+    return weight
+
+
+def _factor(value: Rows, x: Variable, what: str) -> Variable:
+    """Return weights of elements, or raise unless they broadcast to the shape of `x`."""
+    weights = _like(value, x)
+    pairs = zip(reversed(weights.shape), reversed(x.shape), strict=False)
+    if len(weights.shape) > len(x.shape) or any(a != b and a != 1 and -1 not in (a, b) for a, b in pairs):
+        raise _shape_error(what, f"{x.shape}, or one that broadcasts to it", weights)
+    return weights
 
 
 def _shape_error(what: str, expected: str, x: Variable) -> ShapeError:
@@ -508,6 +527,8 @@ def _over_sequences(
     else:  # labels may have no LoD
         weights = lod_reset(weights, loss)
     counts = sequence_pool(weights, "sum")
+    if sample_weight is not None:
+        _check_one_per(sample_weight, counts.shape[0], "sequence")
     extra = [1] * (len(loss.shape) - 1)
     each = _ratio(sums, counts.reshape(-1, *extra) if extra else counts)
     if sample_weight is not None:

@@ -155,7 +155,9 @@ class Optimizer:
         """
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
-            for name, value in zip(names, states or (), strict=states is not None):
+            if states is None or len(states) != len(names):  # of an option that has changed: the next step begins anew
+                continue
+            for name, value in zip(names, states, strict=True):
                 state[f"{number}.{name}"] = value.value.data.copy()
         return state
 
@@ -178,12 +180,13 @@ class Optimizer:
             raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
+        names = self._names()
         for number, (states, values) in enumerate(zip(self._states, loaded, strict=True)):
-            if states is None:
+            if states is None or len(states) != len(names[number]):
                 self._states[number] = values
                 continue
             # In place, for a program that was recorded holds the states themselves.
-            fresh = values or self._initial_states(self.parameters[number], self._names()[number])
+            fresh = values or self._initial_states(self.parameters[number], names[number])
             for state, value in zip(states, fresh, strict=True):
                 state.value.data[...] = value.value.data
 

@@ -17,7 +17,17 @@ from sklearn.utils.validation import check_is_fitted
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
 from varlen_rnn.data import Batches, Dataset, batches
-from varlen_rnn.errors import CheckpointError, InputError, ShapeError, check_choice, check_int, check_number, shown
+from varlen_rnn.errors import (
+    CheckpointError,
+    DTypeError,
+    InputError,
+    ShapeError,
+    check_choice,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network
@@ -119,7 +129,10 @@ class SequenceEstimator(BaseEstimator):
         """Return the weight of each sequence, or None where all weigh the same."""
         if sample_weight is None:
             return None
-        weights = np.asarray(sample_weight, np.float32)
+        try:
+            weights = np.asarray(sample_weight, np.float32)
+        except (ValueError, TypeError) as error:
+            raise DTypeError("sample_weight", expected="one number per sequence", got=shown(sample_weight)) from error
         if weights.shape != (len(labels),):
             expected = f"shape ({len(labels)},), one number per sequence"
             raise ShapeError("sample_weight", expected=expected, got=f"shape {weights.shape}")
@@ -226,7 +239,7 @@ class SequenceEstimator(BaseEstimator):
             callbacks.append(Schedule(scheduler))
         if held is not None:
             callbacks.append(EarlyStopping("valid_loss", self.n_iter_no_change))
-        callbacks += self.callbacks
+        callbacks += check_list(self.callbacks, "callbacks", "a list of callbacks")
         if self.checkpoints is not None:
             callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
         callbacks += [Progress()] if self.verbose else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
@@ -157,8 +158,11 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
             if self.class_weight is not None:
                 raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))
         else:
-            check_classification_targets(labels)
-            self.classes_ = np.unique(labels if classes is None else classes)
+            try:
+                check_classification_targets(labels)
+            except TypeError as error:
+                raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+            self.classes_ = _classes_among(labels if classes is None else classes)
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
@@ -225,6 +229,8 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         targets = self._targets(y, len(lengths))
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
+        if not np.isfinite(self._scale).all():
+            raise InputError("y", expected="numbers whose variance float64 holds", got=shown(y))
         self._scale[self._scale == 0] = 1.0
         self._flat = np.asarray(y).ndim == 1
         return targets.shape[1]
@@ -305,7 +311,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         labels = _one_per_step(y, lengths)
-        self.classes_ = np.unique(np.concatenate(labels) if classes is None else classes)
+        self.classes_ = _classes_among(np.concatenate(labels) if classes is None else classes)
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
@@ -366,6 +372,14 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     return [array if len(array) else np.zeros(0, kind) for array in found]
 
 
+def _classes_among(labels: Any) -> np.ndarray:
+    """Return the different labels in order, or raise of those that have none."""
+    try:
+        return np.unique(labels)
+    except TypeError as error:
+        raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+
+
 def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the number of each label's class, int64, or raise of one that is none."""
     try:
@@ -386,7 +400,11 @@ def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -
         unknown = [name for name in class_weight if name not in classes]
         if unknown:
             raise InputError("class_weight", expected=f"classes of {shown(classes)}", got=shown(unknown[0]))
-        return np.array([class_weight.get(plain(name), 1.0) for name in classes], np.float32)
+        at_least = "finite and at least 0", lambda weight: 0 <= weight < math.inf
+        found = [check_number(class_weight.get(plain(name), 1.0), "class_weight", *at_least) for name in classes]
+        return np.array(found, np.float32)
+    if not isinstance(class_weight, str) or class_weight != "balanced":
+        raise DTypeError("class_weight", expected="a dict, 'balanced' or None", got=shown(class_weight))
     there = np.unique(labels)  # with partial_fit, some classes may have no sequence yet
     weights = np.ones(len(classes), np.float32)
     weights[there] = compute_class_weight(class_weight, classes=there, y=labels)

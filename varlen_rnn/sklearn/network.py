@@ -7,7 +7,7 @@ from typing import Any
 
 from varlen_rnn import nn
 from varlen_rnn.cells import registry
-from varlen_rnn.errors import ProgramError, ShapeError, check_list, shown
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.tape.variable import Variable
 
@@ -66,11 +66,13 @@ class Network(nn.Module):
 
 def _layer(cell: str) -> Any:
     """Return what makes a recurrent layer of a cell's name."""
-    if isinstance(cell, str) and cell in _LAYERS:
+    expected = f"one of {', '.join(map(repr, _LAYERS))}, or the name of a cell"
+    if not isinstance(cell, str):
+        raise DTypeError("cell", expected=expected, got=shown(cell))
+    if cell in _LAYERS:
         return _LAYERS[cell]
     try:
         found = registry.find_cell(cell)
-    except (ProgramError, TypeError) as error:
-        expected = f"one of {', '.join(map(repr, _LAYERS))}, or the name of a cell"
+    except ProgramError as error:
         raise ShapeError("cell", expected=expected, got=shown(cell)) from error
     return lambda *sizes, **options: nn.Recurrent(found, *sizes, **options)
