@@ -187,6 +187,11 @@ def test_predictions_of_series_have_their_ids(tmp_path, capsys):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [list(record) for record in records] == [["id", "prediction"]] * 2
     assert [record["id"] for record in records] == ["b", "a"]
+    (tmp_path / "gap.csv").write_text("id,t,u,v\nb,1,1,2\na,0,,2\n")
+    assert main(["predict", model, str(tmp_path / "gap.csv"), "--missing", "drop"]) == 0
+    printed = capsys.readouterr()
+    assert "gap.csv: 1 of 2 sequences have no rows" in printed.err
+    assert len(printed.out.splitlines()) == 2
 
 
 def test_many_classes_that_are_numbers_are_mentioned(tmp_path, capsys):

@@ -63,4 +63,7 @@ def read(path, options):
     """Return the data set of a file, or of standard input, "-"."""
     if path == "-" and "format" not in options:
         raise InputError("standard input", expected="--format, as csv or jsonl", got="none")
-    return data.read(sys.stdin if path == "-" else path, **options)
+    found = data.read(sys.stdin if path == "-" else path, **options)
+    if empty := int((found.lengths == 0).sum()):
+        print(f"{path}: {empty} of {len(found)} sequences have no rows", file=sys.stderr)
+    return found
