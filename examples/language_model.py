@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -48,20 +47,21 @@ def chunks(texts, order, width, length):
 
 def train(model, texts, settings):
     """Train a model, under a progress bar; the learning rate falls in a straight line."""
-    optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr), np.random.default_rng(0)
-    rows = settings.epochs * sum(len(text) - 1 for text in texts)
-    with tqdm(total=rows, unit="characters", unit_scale=True, desc="training") as bar:
-        for _ in range(settings.epochs):
-            model.reader.reset()
-            for ids, after, keys in chunks(texts, rng.permutation(len(texts)), settings.width, settings.chunk):
-                optimizer.lr = settings.lr * max(0.05, 1 - bar.n / rows)
-                loss = F.cross_entropy(model(ids, keys), after)
-                loss.backward()
-                vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                bar.set_postfix_str(f"{loss.item() / np.log(2):.2f} bits", refresh=False)
-                bar.update(len(after))
+
+    def batches(epoch):
+        model.reader.reset()
+        order = np.random.default_rng(epoch).permutation(len(texts))
+        return list(chunks(texts, order, settings.width, settings.chunk))
+
+    def loss(ids, after, keys):
+        return F.cross_entropy(model(ids, keys), after)
+
+    optimizer = vr.optim.Adam(model.parameters(), lr=settings.lr)
+    trainer = vr.training.Trainer(model, optimizer, loss, batches, clip_norm=1.0)
+    steps = settings.epochs * trainer.steps_per_epoch
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+    trainer.callbacks = [vr.training.Schedule(falling), vr.training.Progress()]
+    trainer.fit(settings.epochs)
 
 
 def bits(model, texts, settings, forgets=False):

@@ -18,7 +18,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
@@ -99,26 +98,27 @@ def pairs_of(batch, rng):
 
 def train(model, texts, counts, settings):
     """Train a model, under a progress bar: a neighbour is to be told from words drawn by their frequency."""
-    optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     drawn = np.where(np.arange(len(counts)) > 0, counts, 0) ** 0.75
     drawn /= drawn.sum()
-    with tqdm(total=settings.epochs, unit="epoch", desc="training") as bar:
-        for epoch in range(settings.epochs):
-            batches = vr.data.batches(thinned(texts, counts, rng), max_tokens=settings.words, shuffle=True, seed=epoch)
-            for number, batch in enumerate(batches):
-                words, near = pairs_of(batch, rng)
-                if len(words):
-                    others = rng.choice(len(drawn), (len(words), settings.negatives), p=drawn)
-                    scores = model(words, np.column_stack([near, others]))
-                    wanted = np.zeros(scores.shape, np.float32)
-                    wanted[:, 0] = 1
-                    loss = F.binary_cross_entropy_with_logits(scores, wanted, reduction="sum") / len(words)
-                    loss.backward()
-                    optimizer.lr = settings.lr * max(0.05, 1 - (epoch + number / len(batches)) / settings.epochs)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-            bar.update()
+
+    def batches(epoch):
+        rng = np.random.default_rng(epoch)
+        made = vr.data.batches(thinned(texts, counts, rng), max_tokens=settings.words, shuffle=True, seed=epoch)
+        return [(*pair, rng) for pair in (pairs_of(batch, rng) for batch in made) if len(pair[0])]
+
+    def loss(words, near, rng):
+        others = rng.choice(len(drawn), (len(words), settings.negatives), p=drawn)
+        scores = model(words, np.column_stack([near, others]))
+        wanted = np.zeros(scores.shape, np.float32)
+        wanted[:, 0] = 1
+        return F.binary_cross_entropy_with_logits(scores, wanted, reduction="sum") / len(words)
+
+    optimizer = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True)
+    trainer = vr.training.Trainer(model, optimizer, loss, batches)
+    steps = settings.epochs * trainer.steps_per_epoch
+    falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+    trainer.callbacks = [vr.training.Schedule(falling), vr.training.Progress()]
+    trainer.fit(settings.epochs)
 
 
 def told_apart(model, texts, counts):

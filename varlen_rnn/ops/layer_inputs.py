@@ -13,9 +13,9 @@ from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, che
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _ROWS = (
-    "x is (rows, features), or rows[:, None] of one number each, the rows of all sequences one after another: "
-    "create_lod_tensor(rows, lengths), or LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded batch, "
-    "sequence_unpad(x, lengths)"
+    "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
+    "create_lod_tensor(rows, lengths), or LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded "
+    "batch, sequence_unpad(x, lengths)"
 )
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 

@@ -43,13 +43,11 @@ class Epochs(Protocol):
 class _Made:
     """The batches of an epoch that a function of its number makes."""
 
-    def __init__(self, function: Callable[[int], Iterable[Any]], epoch: int, expected: int | None = None) -> None:
+    def __init__(self, function: Callable[[int], Iterable[Any]], epoch: int) -> None:
         self._function, self._epoch = function, epoch
         self._batches = check_list(function(epoch), f"batches of epoch {epoch}", "a list of batches")
-        if expected is not None and len(self._batches) != expected:
-            hint = "schedules and epochs count steps"
-            where, wanted = f"batches of epoch {epoch}", f"{expected}, as in the first epoch"
-            raise ShapeError(where, expected=wanted, got=len(self._batches), hint=hint)
+        if not self._batches:
+            raise ShapeError(f"Trainer, batches of epoch {epoch}", expected="at least one batch", got="none")
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -58,8 +56,8 @@ class _Made:
         return self._batches[batch]
 
     def at_epoch(self, epoch: int, /) -> _Made:
-        """Return the batches of another epoch, as many."""
-        return self if epoch == self._epoch else _Made(self._function, epoch, len(self))
+        """Return the batches of another epoch."""
+        return self if epoch == self._epoch else _Made(self._function, epoch)
 
 
 _told_last = operator.attrgetter("told_last")
@@ -113,8 +111,9 @@ class Trainer:
         Gets what a batch holds, as `loss(x, labels)`, and returns a Variable of one number.
     batches : Batches, or function
         From `data.batches`, or anything with `len`, batches by number, and `at_epoch(n)`; or a function that gets the
-        number of an epoch and returns a list of its batches, as many each time.  What it draws from a generator of its
-        own does not resume.
+        number of an epoch and returns a list of its batches.  An epoch has as many steps as the first, whose batches
+        are then one each; of more or fewer they are spread over the steps.  What a function draws from a generator of
+        its own does not resume.
     validate : function, optional
         Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
         goes into the history.
