@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,37 @@ def read_columns(
         if field is not None and field not in table.column_names:
             got = f"only {', '.join(map(repr, table.column_names))}"
             raise InputError(f"{path}, column {field!r}", expected="this column", got=got)
+    if not table.num_rows:
+        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _of_texts(pa, column.type):
+    if _is_text(pa, column.type) or _of_texts(pa, column.type):
         return options(column.to_pylist(), values)
     if column.null_count:
         raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
-    sequences = [rows for chunk in column.chunks for rows in from_arrow(chunk).to_sequences()]
-    return _dataset(path, [_as_rows(rows) for rows in sequences], values, classes, label_kind)
+    where = f"{path}, column {sequence!r}"
+    tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
+    sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
+    return _dataset(path, sequences, values, classes, label_kind)
+
+
+def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
+    """Return tensors whose lists of lists, of one length, are rows: the column's type need not say that they are."""
+    levels = tensors[0].num_levels
+    if levels == 1:
+        return tensors
+    if levels > 2:
+        expected = "lists of numbers, or of equally long lists of them"
+        raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
+    found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
+    if len(found) > 1:
+        expected, got = "lists of equally long lists", f"lists of {found[0]} to {found[-1]}"
+        raise ShapeError(where, expected=expected, got=got)
+    width = int(found[0]) if len(found) else 1
+    return [
+        LoDTensor(tensor.data.reshape(tensor.lod()[0][-1], width, *tensor.shape[1:]), tensor.lod()[:1])
+        for tensor in tensors
+    ]
 
 
 def _table(pa: Any, path: str, format: str) -> Any:
@@ -47,8 +72,13 @@ def _table(pa: Any, path: str, format: str) -> Any:
         raise InputError(path, expected=f"a file of format {format!r}", got=str(error)[:80]) from error
 
 
+def _is_text(pa: Any, kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def _of_texts(pa: Any, kind: Any) -> bool:
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_string(kind.value_type)
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
 
 
 def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_kind: str | None) -> Dataset:
@@ -57,9 +87,12 @@ def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_ki
     Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("a file of np.save")
+        with file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
@@ -68,6 +101,9 @@ def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_ki
             got = f"only {', '.join(map(repr, arrays))}"
             raise InputError(f"{path}, array {name!r}", expected="this array", got=got)
     tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
+    if label is not None and arrays[label].ndim == 0:
+        expected = f"{len(tensor.lod()[0]) - 1} labels, one per sequence"
+        raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
     values = None if label is None else arrays[label].tolist()
     return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, classes, label_kind)
 
