@@ -87,10 +87,10 @@ def read_npz(path: str, sequence: str, label: str | None, classes: Any, label_ki
     Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
     """
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError("a file of np.save")
-        with file:
+        with open(path, "rb") as raw:  # of our own: NumPy leaves it open where it is no archive
+            file = np.load(raw, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("a file of np.save")
             arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, FileNotFoundError):
