@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from varlen_rnn.cli import reading
-from varlen_rnn.cli.estimators import estimators, metrics_of, print_metrics
+from varlen_rnn.cli.estimators import LABEL_KIND_OF, estimators, metrics_of, print_metrics
 from varlen_rnn.errors import InputError
 
 
@@ -37,6 +37,8 @@ def _read(arguments, labelled):
         if label is None:
             raise InputError("evaluate", expected="--label COLUMN", got="none")
         options["label"] = label
+        # The same labels may look like something else in another file.
+        options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))
         if hasattr(model, "classes_"):
             options["classes"] = [str(name) for name in model.classes_]
     if not labelled:

@@ -46,6 +46,11 @@ def _number(text):
 def _run(arguments):
     if arguments.label is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
+    if Path(arguments.out).is_dir():
+        got = f"the folder {arguments.out!r}" if arguments.out else "''"
+        raise InputError("train, --out", expected="a file", got=got)
+    if not 0 <= arguments.seed < 2**32:  # as scikit-learn's seeds are
+        raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options)
     print(data)
