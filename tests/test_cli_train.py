@@ -161,6 +161,18 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         ),
         (["train", "-", "--label", "kind", "--out", "m"], "standard input: expected --format"),
         (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected another file"),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--seed", "4294967296", "--out", "m"],
+            "train, --seed: expected 0 to 4294967295, got 4294967296",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--out", "."],
+            "train, --out: expected a file, got the folder '.'",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--out", ""],
+            "train, --out: expected a file, got ''",
+        ),
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
     ],
@@ -175,6 +187,20 @@ def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     assert printed.startswith("varlen-rnn: ")
     assert message in printed
     assert len(printed.splitlines()) == 1
+
+
+def test_labels_to_evaluate_are_of_the_models_kind(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = lambda *labels: "id,x,y\n" + "".join(f"{k // 2},{k},{labels[k % len(labels)]}\n" for k in range(80))
+    for name, labels in {"rows": "ab", "constant": "aabb"}.items():
+        (tmp_path / f"{name}.csv").write_text(lines(*labels))
+    options = ["--id", "id", "--label", "y", *SMALL]
+    assert main(["train", "rows.csv", *options, "--out", "tagger"]) == 0
+    assert main(["evaluate", "tagger", "constant.csv"]) == 0  # each row has its label, though those of an id are equal
+    assert "40 sequences: accuracy" in capsys.readouterr().out
+    assert main(["train", "constant.csv", *options, "--out", "classifier"]) == 0
+    assert main(["evaluate", "classifier", "rows.csv"]) == 2
+    assert "line 3, label: expected 'a', as in the first row of its id, got 'b'" in capsys.readouterr().err
 
 
 def test_predictions_of_series_have_their_ids(tmp_path, capsys):

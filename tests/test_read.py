@@ -365,6 +365,65 @@ def test_columns_of_arrow(tmp_path, suffix):
         read(saved(tmp_path, "no", f"bad.{suffix}"), sequence="x")
 
 
+def test_lists_of_equal_lists_are_rows(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "data.parquet"
+    values = [[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]]  # lists of any length, as pandas writes them
+    parquet.write_table(pa.table({"x": values}), path, row_group_size=1)
+    data = read(path, sequence="x")
+    assert [rows.tolist() for rows in data.sequences] == values
+    assert {rows.shape[1:] for rows in data.sequences} == {(2,)}
+    parquet.write_table(pa.table({"x": [[[1.0, 2.0]], [[3.0]]]}), path)
+    with pytest.raises(vr.InputError, match="column 'x': expected lists of equally long lists, got lists of 1 to 2"):
+        read(path, sequence="x")
+    parquet.write_table(pa.table({"x": [[[[1.0]]]]}), path)
+    with pytest.raises(vr.InputError, match="column 'x': expected lists of numbers, or of equally long lists of them"):
+        read(path, sequence="x")
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_columns_of_texts_of_any_type(tmp_path, kind):
+    pa = pytest.importorskip("pyarrow")
+    of = pa.dictionary(pa.int32(), pa.string()) if kind == "dictionary" else getattr(pa, kind)()
+    path, texts = tmp_path / "data.arrow", pa.array(["a b", "c"])
+    columns = {"text": texts.cast(of), "y": texts.cast(of)}
+    if kind in ("string", "large_string"):
+        columns["words"] = pa.array([["a", "b"], ["c"]], pa.large_list(of))
+    table = pa.table(columns)
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+    data = read(path, label="y", tokens="words")
+    assert ([ids.tolist() for ids in data.sequences], data.classes) == ([[1, 2], [3]], ["a b", "c"])
+    if "words" in columns:
+        assert read(path, sequence="words").vocabulary == ["<unk>", "a", "b", "c"]
+
+
+def test_a_table_without_rows_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "data.parquet")
+    with pytest.raises(vr.InputError, match="expected at least one record, got none"):
+        read(tmp_path / "data.parquet")
+
+
+def test_what_is_no_file_of_arrays_is_named(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, rows=np.arange(4.0), offsets=[0, 1, 4], y=np.array(3))
+    good = path.read_bytes()
+    with pytest.raises(vr.InputError, match=r"array 'y': expected 2 labels, one per sequence, got shape \(\)"):
+        read(path, label="y")
+    flipped = bytearray(good)
+    flipped[good.index(np.arange(4.0).tobytes())] ^= 1
+    np.save(tmp_path / "one.npy", np.arange(3))
+    for wrong in (good[: len(good) // 2], bytes(flipped), (tmp_path / "one.npy").read_bytes()):
+        path.write_bytes(wrong)
+        with pytest.raises(vr.InputError, match=r"expected a file of np.savez"):
+            read(path)
+
+
 def test_splits_keep_classes_and_groups():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2, 3], [50, 5, 2, 1])

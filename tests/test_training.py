@@ -417,6 +417,13 @@ def test_a_picture_of_the_history(tmp_path):
         plot_history([], tmp_path / "none.png")
 
 
+def test_a_picture_of_no_known_format_is_named(tmp_path):
+    with pytest.raises(vr.InputError, match=r"plot_history, path: expected a suffix of .*'.png'.*, got '.nope'"):
+        plot_history([{"step": 1, "loss": 0.5}], tmp_path / "curve.nope")
+    plot_history([{"step": 1, "loss": 0.5}], tmp_path / "curve")  # a .png file
+    assert (tmp_path / "curve.png").exists()
+
+
 def test_a_loss_that_is_not_finite_leaves_the_parameters_as_they_were():
     trainer = make()
     trainer.fit(steps=3)

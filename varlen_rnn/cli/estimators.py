@@ -11,6 +11,7 @@ KIND_OF = {
     "numbers": "SequenceRegressor",
     "classes of rows": "SequenceTagger",
 }
+LABEL_KIND_OF = {estimator: kind for kind, estimator in KIND_OF.items()}
 
 
 def estimators():

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from varlen_rnn.cli import reading
-from varlen_rnn.cli.estimators import estimators, metrics_of, print_metrics
+from varlen_rnn.cli.estimators import LABEL_KIND_OF, estimators, metrics_of, print_metrics
 from varlen_rnn.errors import InputError
 
 
@@ -38,6 +38,8 @@ def _read(arguments, labelled):
         if label is None:
             raise InputError("evaluate", expected="--label COLUMN", got="none")
         options["label"] = label
+        # The same labels may look like something else in another file.
+        options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))
         if hasattr(model, "classes_"):
             options["classes"] = [str(name) for name in model.classes_]
     if not labelled:
@@ -49,7 +51,7 @@ def _read(arguments, labelled):
 
 
 def _predict(arguments):
-    reading.check_out("--out", arguments.out, arguments.model, arguments.data)
+    reading.check_out("predict, --out", arguments.out, arguments.model, arguments.data)
     model, data, id = _read(arguments, labelled=False)
     named = ({id: name} for name in data.ids) if data.ids else itertools.repeat({})
     records = (name | record for name, record in zip(named, _records(model, data), strict=False))

@@ -44,6 +44,8 @@ def check_out(option, path, *inputs):
     """Raise if a file cannot be written without loss: its folder is not there, or it is one of those that are read."""
     if path is None:
         return
+    if Path(path).is_dir():
+        raise InputError(option, expected="a file", got=f"the folder {path!r}" if path else "''")
     if not Path(path).absolute().parent.is_dir():
         raise InputError(option, expected="a file in a folder that is there", got=path)
     for other in inputs:

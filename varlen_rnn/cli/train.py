@@ -47,8 +47,10 @@ def _number(text):
 def _run(arguments):
     if arguments.label is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
-    for option, path in (("--out", arguments.out), ("--picture", arguments.picture)):
+    for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
         reading.check_out(option, path, arguments.data)
+    if not 0 <= arguments.seed < 2**32:  # as scikit-learn's seeds are
+        raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options)
     print(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -32,17 +34,21 @@ def read_columns(
         if field is not None and field not in table.column_names:
             got = f"only {', '.join(map(repr, table.column_names))}"
             raise InputError(f"{path}, column {field!r}", expected="this column", got=got)
+    if not table.num_rows:
+        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _of_texts(pa, column.type):
+    if _is_text(pa, column.type) or _of_texts(pa, column.type):
         return as_texts(column.to_pylist(), values)
     if column.null_count:
         raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
+    where = f"{path}, column {sequence!r}"
     if missing != "error" and _null_numbers(pa, column):
-        sequences = [np.array(rows, np.float32) for rows in column.to_pylist()]  # a null becomes NaN
+        sequences = _with_nan(column.to_pylist(), where)
     else:
-        sequences = [rows for chunk in column.chunks for rows in from_arrow(chunk).to_sequences()]
-    return _dataset(path, [_as_rows(rows) for rows in sequences], values, missing, classes, label_kind)
+        tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
+        sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
+    return _dataset(path, sequences, values, missing, classes, label_kind)
 
 
 def _null_numbers(pa: Any, column: Any) -> bool:
@@ -50,6 +56,34 @@ def _null_numbers(pa: Any, column: Any) -> bool:
     while pa.types.is_nested(column.type):
         column = pa.compute.list_flatten(column)
     return column.null_count > 0
+
+
+def _with_nan(lists: list[list[Any]], where: str) -> list[np.ndarray]:
+    """Return lists of numbers, or of rows of them, as float32 rows in which null is NaN."""
+    width = next((np.size(rows[0]) for rows in lists if rows), 1)
+    try:
+        return [np.array(rows, np.float32).reshape(len(rows), width) for rows in lists]
+    except ValueError as error:
+        raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
+
+
+def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
+    """Return tensors whose lists of lists, of one length, are rows: the column's type need not say that they are."""
+    levels = tensors[0].num_levels
+    if levels == 1:
+        return tensors
+    if levels > 2:
+        expected = "lists of numbers, or of equally long lists of them"
+        raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
+    found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
+    if len(found) > 1:
+        expected, got = "lists of equally long lists", f"lists of {found[0]} to {found[-1]}"
+        raise ShapeError(where, expected=expected, got=got)
+    width = int(found[0]) if len(found) else 1
+    return [
+        LoDTensor(tensor.data.reshape(tensor.lod()[0][-1], width, *tensor.shape[1:]), tensor.lod()[:1])
+        for tensor in tensors
+    ]
 
 
 def _table(pa: Any, path: str, format: str) -> Any:
@@ -65,8 +99,13 @@ def _table(pa: Any, path: str, format: str) -> Any:
         raise InputError(path, expected=f"a file of format {format!r}", got=str(error)[:80]) from error
 
 
+def _is_text(pa: Any, kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def _of_texts(pa: Any, kind: Any) -> bool:
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_string(kind.value_type)
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
 
 
 def read_npz(
@@ -77,9 +116,12 @@ def read_npz(
     Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw:  # of our own: NumPy leaves it open where it is no archive
+            file = np.load(raw, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("a file of np.save")
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
@@ -88,6 +130,9 @@ def read_npz(
             got = f"only {', '.join(map(repr, arrays))}"
             raise InputError(f"{path}, array {name!r}", expected="this array", got=got)
     tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
+    if label is not None and arrays[label].ndim == 0:
+        expected = f"{len(tensor.lod()[0]) - 1} labels, one per sequence"
+        raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
     values = None if label is None else arrays[label].tolist()
     return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, missing, classes, label_kind)
 

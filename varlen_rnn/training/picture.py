@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, check_path, shown
 from varlen_rnn.typing import StrPath
@@ -40,6 +41,9 @@ def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: s
         hint = 'pip install "varlen_rnn[plot]"'
         raise InputError("plot_history", expected="matplotlib", got="no such package", hint=hint) from error
     figure = Figure(figsize=(7, 4), layout="constrained")
+    suffix, known = PurePath(path).suffix, [f".{name}" for name in sorted(figure.canvas.get_supported_filetypes())]
+    if suffix and suffix.lower() not in known:
+        raise InputError("plot_history, path", expected=f"a suffix of {known}", got=shown(suffix))
     left = figure.add_subplot()
     left.set(xlabel="steps", ylabel="loss", title=title)
     names = [name for name in history[-1] if name not in _POSITION]
