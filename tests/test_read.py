@@ -113,6 +113,33 @@ def test_labels_that_are_missing(tmp_path):
     assert len(data) == 2
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
+def test_texts_and_columns_without_a_label_are_left_out(tmp_path, format):
+    path, texts, labels = tmp_path / f"data.{format}", ["ab", "q", "b", "c"], ["1.5", "", "2", "x"]
+    if format == "csv":
+        path.write_text(
+            "text,y,z\n" + "".join(f"{a},{b},{'' if b == 'x' else b}\n" for a, b in zip(texts, labels, strict=True))
+        )
+    elif format == "jsonl":
+        values = [
+            {"text": a, "y": b or None, "z": None if b in ("", "x") else float(b)}
+            for a, b in zip(texts, labels, strict=True)
+        ]
+        path.write_text("\n".join(map(json.dumps, values)))
+    else:
+        pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        numbers = pa.array([1.5, None, 2, None])
+        parquet.write_table(pa.table({"text": texts, "y": [b or None for b in labels], "z": numbers}), path)
+    with pytest.raises(
+        vr.InputError, match=r"expected a string or an integer, got None \(missing='drop' leaves it out"
+    ):
+        read(path, label="y")
+    data = read(path, label="y", missing="drop")
+    assert (len(data), data.classes, len(data.vocabulary)) == (3, ["1.5", "2", "x"], 4)
+    numbers = read(path, label="z", missing="drop")
+    assert (numbers.label_kind, numbers.labels.tolist()) == ("numbers", [1.5, 2])
+
+
 def test_rows_that_are_left_out_take_no_label_along(tmp_path):
     path = saved(tmp_path, "id,x,y\na,,u\na,1,v\nb,2,v\n")
     data = read(path, id="id", label="y", missing="drop")  # a's labels differ: they are of rows
@@ -282,7 +309,7 @@ def test_columns_of_arrow(tmp_path, suffix):
     table = pa.table({
         "x": pa.array(rows, pa.list_(pa.list_(pa.float32(), 2))), "y": ["u", "v", "u"], "name": ["ab", "", "b"],
         "tokens": [["p", "q"], [], ["p"]], "ids": pa.array([[1, 2], [], [3]], pa.list_(pa.int64())),
-        "tags": [["t", "s"], [], ["t"]],
+        "tags": [["t", "s"], [], ["t"]], "gaps": ["u", None, "v"],
     })  # fmt: skip
     path = str(tmp_path / f"data.{suffix}")
     if suffix == "parquet":
@@ -299,6 +326,7 @@ def test_columns_of_arrow(tmp_path, suffix):
     assert [ids.tolist() for ids in read(path, sequence="ids").sequences] == [[1, 2], [], [3]]
     if suffix == "arrow":  # on the pages of the file
         assert not any(rows.flags.owndata for rows in data.sequences)
+    assert [ids.tolist() for ids in read(path, sequence="ids", label="gaps", missing="drop").sequences] == [[1, 2], [3]]
     with pytest.raises(vr.InputError, match="column 'z': expected this column"):
         read(path, sequence="z")
     with pytest.raises(vr.InputError, match="expected a file of format"):

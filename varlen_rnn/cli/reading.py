@@ -5,7 +5,7 @@ import sys
 from varlen_rnn import data
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.read import FORMATS
-from varlen_rnn.data.tables import MISSING
+from varlen_rnn.data.readers import MISSING
 
 _OPTIONS = (
     "format",

@@ -17,7 +17,14 @@ from varlen_rnn.lod import LoDTensor
 
 
 def read_columns(
-    path: str, format: str, sequence: str, label: str | None, classes: Any, label_kind: str | None, options: Any
+    path: str,
+    format: str,
+    sequence: str,
+    label: str | None,
+    classes: Any,
+    label_kind: str | None,
+    missing: str,
+    options: Any,
 ) -> Dataset:
     """Return the data set of a Parquet or an Arrow IPC file; the latter's rows stay in the file (a memory map)."""
     pa = library("pyarrow", '"varlen_rnn[arrow]"')
@@ -37,6 +44,9 @@ def read_columns(
     where = f"{path}, column {sequence!r}"
     tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
     sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
+    if values is not None and missing != "error":
+        there = [number for number, value in enumerate(values) if value is not None]
+        sequences, values = [sequences[number] for number in there], [values[number] for number in there]
     return _dataset(path, sequences, values, classes, label_kind)
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from varlen_rnn.data.columns import read_columns, read_npz
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import KINDS
-from varlen_rnn.data.readers import file_text, from_texts, read_csv, read_jsonl
-from varlen_rnn.data.tables import MISSING, Table, read_long, read_wide
+from varlen_rnn.data.readers import MISSING, file_text, from_texts, read_csv, read_jsonl
+from varlen_rnn.data.tables import Table, read_long, read_wide
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_path, shown
 
 FORMATS = {
@@ -65,8 +65,9 @@ def read(
     delimiter : str, optional
         Between fields: a comma by default, in a .tsv file a tab.
     missing : {"error", "drop", "zero", "forward"}
-        What becomes of missing numbers (empty, NaN, null): an error, the row is left out, 0, or the last number before.
-        Other than "error", sequences without a label are left out, and rows without one have the class -100.
+        What becomes of missing numbers of a CSV file (empty, NaN): an error, the row is left out, 0, or the last number
+        before.  Of a file of any kind: other than "error", sequences without a label are left out, and rows of a CSV
+        file without one have the class -100.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
     vocabulary, classes, min_count, max_vocabulary
@@ -108,7 +109,7 @@ def read(
     format = check_choice(FORMATS[suffix] if format is None else format, "format", *sorted(set(FORMATS.values())))
     texts: dict[str, Any] = {
         "vocabulary": vocabulary, "classes": classes, "min_count": min_count, "max_vocabulary": max_vocabulary,
-        "label_kind": label_kind,
+        "label_kind": label_kind, "missing": missing,
     }  # fmt: skip
     if format == "jsonl":
         return read_jsonl(path, sequence or "text", label, tokens=tokens or "auto", **texts)
@@ -116,7 +117,7 @@ def read(
         return read_npz(path, sequence or "rows", label, classes, label_kind)
     if format in ("parquet", "arrow"):
         as_texts = lambda sequences, labels: from_texts(sequences, labels, tokens=tokens or "auto", **texts)
-        return read_columns(path, format, sequence or "text", label, classes, label_kind, as_texts)
+        return read_columns(path, format, sequence or "text", label, classes, label_kind, missing, as_texts)
     if delimiter is None:
         delimiter = "\t" if suffix == ".tsv" else ","
     if id is None and not wide:

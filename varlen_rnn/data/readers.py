@@ -23,6 +23,8 @@ from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, 
 from varlen_rnn.lod_input import check_unmasked
 from varlen_rnn.typing import StrPath
 
+MISSING = ("error", "drop", "zero", "forward")  # what becomes of numbers that are missing
+Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
 Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]
 
 
@@ -36,6 +38,7 @@ def from_texts(
     min_count: int = 1,
     max_vocabulary: int | None = None,
     label_kind: str | None = None,
+    missing: Missing = "error",
     name: str = "texts",
 ) -> Dataset:
     """Return the data set of texts.
@@ -55,6 +58,8 @@ def from_texts(
         ten or more.
     min_count, max_vocabulary : int, optional
         Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
+    missing : {"error", "drop", "zero", "forward"}
+        Labels that are None are errors; other than "error", texts without a label are left out.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
     name : str
@@ -71,7 +76,7 @@ def from_texts(
     >>> data.vocabulary, data.classes, data.labels
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
@@ -95,6 +100,7 @@ def read_jsonl(
     min_count: int = 1,
     max_vocabulary: int | None = None,
     label_kind: str | None = None,
+    missing: Missing = "error",
 ) -> Dataset:
     r"""Return the data set of a JSON Lines file: one object per line.
 
@@ -106,7 +112,7 @@ def read_jsonl(
         feature) or a list of equally long lists of numbers (float32 rows); the same kind on every line.
     label : str or None
         The field that holds the label; None if there is none.
-    tokens, vocabulary, classes, min_count, max_vocabulary, label_kind
+    tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing
         As `from_texts` has them.
 
     Raises
@@ -122,7 +128,7 @@ def read_jsonl(
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     records = []
     # Not splitlines, which cuts at separators that JSON strings may contain.
     for number, line in enumerate(file_text(path).split("\n"), 1):
@@ -152,6 +158,7 @@ def read_csv(
     max_vocabulary: int | None = None,
     delimiter: str = ",",
     label_kind: str | None = None,
+    missing: Missing = "error",
 ) -> Dataset:
     r"""Return the data set of a CSV file whose first line names the fields.
 
@@ -166,8 +173,8 @@ def read_csv(
         What a text is cut into; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
     delimiter : str
         The character between fields.
-    vocabulary, classes, min_count, max_vocabulary, label_kind
-        As `from_texts` has them.
+    vocabulary, classes, min_count, max_vocabulary, label_kind, missing
+        As `from_texts` has them; a label that is empty is missing.
 
     Raises
     ------
@@ -182,7 +189,7 @@ def read_csv(
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind)
+    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
     text, records = file_text(path), []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -200,6 +207,8 @@ def read_csv(
             # A line that ends early leaves None behind; it lacks the field.
             value = {field: entry for field, entry in value.items() if entry is not None}
             record = _record(value, sequence, label, where)
+            if label is not None and not record.label.strip():
+                record = record._replace(label=None)
             records.append(record._replace(sequence=_json_list(record)) if tokens == "list" else record)
     except csv.Error as error:
         hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
@@ -207,8 +216,8 @@ def read_csv(
         raise InputError(f"{path}, line {reader.reader.line_num}", expected="CSV", got=error, hint=hint) from error
     _check_any(records, path)
     if label is not None and label_kind is None and classes is None:
-        values = typed([record.label for record in records])
-        records = [record._replace(label=value) for record, value in zip(records, values, strict=True)]
+        values = iter(typed([record.label for record in records if record.label is not None]))
+        records = [record if record.label is None else record._replace(label=next(values)) for record in records]
     return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
 
 
@@ -219,6 +228,7 @@ def _options(
     min_count: int,
     max_vocabulary: int | None,
     label_kind: str | None,
+    missing: str,
 ) -> dict[str, Any]:
     check_choice(tokens, "tokens", *TOKENS, "auto")
     return {
@@ -228,6 +238,7 @@ def _options(
         "min_count": min_count,
         "max_vocabulary": max_vocabulary,
         "label_kind": label_kind,
+        "missing": check_choice(missing, "missing", *MISSING),
     }
 
 

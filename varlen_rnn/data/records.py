@@ -33,6 +33,7 @@ def dataset_of(
     min_count: int,
     max_vocabulary: int | None,
     label_kind: str | None = None,
+    missing: str = "error",
 ) -> Dataset:
     """Return the data set of records, which all hold the same kind of sequence.
 
@@ -43,6 +44,8 @@ def dataset_of(
     >>> dataset_of(records, "two", labelled=True, **options).sequences
     [array([[1. ], [2.5]], dtype=float32), array([], shape=(0, 1), dtype=float32)]
     """
+    if labelled and missing != "error":
+        records = [item for item in records if item.label is not None]
     kind = _common_kind(records, tokens)
     if kind == "numbers":
         if vocabulary is not None:

@@ -16,7 +16,6 @@ from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import IGNORED, labels_of, typed
 from varlen_rnn.errors import DTypeError, InputError, check_list, shown
 
-MISSING = ("error", "drop", "zero", "forward")  # what becomes of numbers that are missing
 _EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}
 
 
