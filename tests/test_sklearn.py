@@ -365,3 +365,10 @@ def test_what_numpy_cannot_read_is_our_error(what, params, y, sample_weight):
 def test_targets_too_large_for_their_deviation_are_an_error():
     with pytest.raises(vr.InputError, match=r"^y"), np.errstate(over="ignore"):
         SequenceRegressor("gru", 2, max_epochs=1).fit(["a", "b"], [1e300, -1e300])
+
+
+def test_checkpoints_of_the_same_numbers_in_other_sequences_are_another_training(tmp_path):
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0, checkpoints=tmp_path)
+    model.fit([[1, 2], [3], [2]], [0, 1, 0])
+    with pytest.raises(vr.CheckpointError, match="another has its own folder"):
+        model.fit([[1], [2, 3], [2]], [0, 1, 0])

@@ -321,7 +321,8 @@ class SequenceEstimator(BaseEstimator):
             del settings[name]
         digest.update(json.dumps(settings, sort_keys=True).encode())
         for part in [*sequences, *(labels if isinstance(labels, list) else [labels]), weights]:
-            digest.update(np.ascontiguousarray(part if part is not None else []).tobytes())
+            array = np.ascontiguousarray(part if part is not None else [])
+            digest.update(f"{array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
 
     # Predictions.
