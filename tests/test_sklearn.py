@@ -399,3 +399,27 @@ def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state
         model("a", 7).fit(X, y)
     again, whole = model("a").fit(X, y), model("b").fit(X, y)
     assert np.array_equal(again.predict_proba(X), whole.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [np.ones((3, 2)), np.zeros((2, 2))],
+        [np.array([1, 2]), np.array([0])],
+        [["a", "b"], ["c"]],
+        ["ab", "c"],
+    ],
+)
+def test_sequences_that_are_all_empty_are_predicted(sequences):
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0).fit(sequences, [0, 1])
+    empty = sequences[0][:0]
+    wanted = model.predict_proba([sequences[0], empty])[1:]
+    np.testing.assert_allclose(model.predict_proba([empty]), wanted, rtol=1e-6)
+    np.testing.assert_allclose(model.predict_proba([[]]), wanted, rtol=1e-6)
+    tagger = SequenceTagger("gru", 2, max_epochs=1).fit(sequences, [[0] * len(sequence) for sequence in sequences])
+    assert [found.shape for found in tagger.predict([empty, empty])] == [(0,), (0,)]
+
+
+def test_features_of_empty_sequences_are_known():
+    model = SequenceClassifier("gru", 2).partial_fit([np.zeros((0, 2))], [0], classes=[0, 1])
+    assert model.partial_fit([np.ones((3, 2))], [1]).n_features_in_ == 2
