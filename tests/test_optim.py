@@ -390,3 +390,10 @@ def test_a_momentum_that_comes_or_goes_leaves_a_state_that_is_saved_and_loaded(b
     changed.parameters[0].grad = np.ones(1)
     changed.step()
     assert changed.parameters[0].data.tolist() == [0.5 - 0.25 * (1 + after)]
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("min", np.inf), ("max", -np.inf)])
+def test_a_plateau_that_begins_at_the_worst_number_is_one_as_in_pytorch(mode, worst):
+    optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=1.0)
+    vr.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=0.5, patience=0).step(worst)
+    assert optimizer.lr == 0.5

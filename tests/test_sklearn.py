@@ -414,3 +414,61 @@ def test_what_numpy_cannot_read_is_our_error(what, params, y, sample_weight):
 def test_targets_too_large_for_their_deviation_are_an_error():
     with pytest.raises(vr.InputError, match=r"^y"), np.errstate(over="ignore"):
         SequenceRegressor("gru", 2, max_epochs=1).fit(["a", "b"], [1e300, -1e300])
+
+
+def test_checkpoints_of_the_same_numbers_in_other_sequences_are_another_training(tmp_path):
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0, checkpoints=tmp_path)
+    model.fit([[1, 2], [3], [2]], [0, 1, 0])
+    with pytest.raises(vr.CheckpointError, match="another has its own folder"):
+        model.fit([[1], [2, 3], [2]], [0, 1, 0])
+
+
+class StopAtStep(Callback):
+    """Ends a fit as an interrupt does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, trainer):
+        if trainer.step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("random_state", [lambda: None, lambda: np.random.RandomState(5)])
+def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state_is(random_state, tmp_path):
+    X, y = [[k % 3] * (1 + k % 4) for k in range(24)], [k % 2 for k in range(24)]
+
+    def model(folder, last=None):
+        return SequenceClassifier(
+            "gru", 2, max_epochs=4, random_state=random_state(), early_stopping=True, checkpoints=tmp_path / folder,
+            callbacks=[StopAtStep(last)],
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        model("a", 7).fit(X, y)
+    again, whole = model("a").fit(X, y), model("b").fit(X, y)
+    assert np.array_equal(again.predict_proba(X), whole.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [np.ones((3, 2)), np.zeros((2, 2))],
+        [np.array([1, 2]), np.array([0])],
+        [["a", "b"], ["c"]],
+        ["ab", "c"],
+    ],
+)
+def test_sequences_that_are_all_empty_are_predicted(sequences):
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0).fit(sequences, [0, 1])
+    empty = sequences[0][:0]
+    wanted = model.predict_proba([sequences[0], empty])[1:]
+    np.testing.assert_allclose(model.predict_proba([empty]), wanted, rtol=1e-6)
+    np.testing.assert_allclose(model.predict_proba([[]]), wanted, rtol=1e-6)
+    tagger = SequenceTagger("gru", 2, max_epochs=1).fit(sequences, [[0] * len(sequence) for sequence in sequences])
+    assert [found.shape for found in tagger.predict([empty, empty])] == [(0,), (0,)]
+
+
+def test_features_of_empty_sequences_are_known():
+    model = SequenceClassifier("gru", 2).partial_fit([np.zeros((0, 2))], [0], classes=[0, 1])
+    assert model.partial_fit([np.ones((3, 2))], [1]).n_features_in_ == 2

@@ -425,9 +425,9 @@ class ReduceLROnPlateau:
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _is_better(self, value: float) -> bool:
-        if self.best is None:
-            return not math.isnan(value)
         sign = 1 if self.mode == "max" else -1
+        if self.best is None:
+            return sign * value > -math.inf
         if self.threshold_mode == "rel":
             return sign * value > sign * self.best * (1 + sign * self.threshold)
         return sign * value > sign * self.best + self.threshold

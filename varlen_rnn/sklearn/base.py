@@ -192,8 +192,11 @@ class SequenceEstimator(BaseEstimator):
         return self
 
     def _seed(self) -> int:
-        """Return the seed of a fit: of a `random_state` of None another one each time."""
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        """Return the seed of a fit: of a `random_state` of None another one each time, but with checkpoints."""
+        state = self.random_state
+        if state is None and self.checkpoints is not None:  # what goes on draws what was drawn before
+            state = 0
+        return int(check_random_state(state).randint(2**31 - 1))
 
     def _start(self, X: Any, y: Any, classes: Any = None) -> None:
         """Learn kinds of inputs and labels, and make the network."""
@@ -244,7 +247,7 @@ class SequenceEstimator(BaseEstimator):
             callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
         callbacks += [Progress()] if self.verbose else []
         validate = None if held is None else lambda: self._validate(sequences, labels, held)
-        identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights)
+        identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights, seed)
         trainer = Trainer(
             self.module_, optimizer, loss, made, validate=validate, clip_norm=self.clip_norm, callbacks=callbacks,
             identity=identity,
@@ -317,15 +320,17 @@ class SequenceEstimator(BaseEstimator):
             total, number = total + self._loss(self.module_(x), chosen, None).item() * count, number + count
         return {"valid_loss": total / max(1, number)}
 
-    def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any) -> str:
+    def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
         """Return what tells this training from others: its settings and data."""
         digest = hashlib.sha256()
         settings = {name: repr(value) for name, value in self.get_params().items()}
-        for name in ("checkpoints", "callbacks", "verbose"):
+        for name in ("checkpoints", "callbacks", "verbose", "random_state"):
             del settings[name]
+        settings["seed"] = str(seed)
         digest.update(json.dumps(settings, sort_keys=True).encode())
         for part in [*sequences, *(labels if isinstance(labels, list) else [labels]), weights]:
-            digest.update(np.ascontiguousarray(part if part is not None else []).tobytes())
+            array = np.ascontiguousarray(part if part is not None else [])
+            digest.update(f"{array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
 
     # Predictions.

@@ -122,7 +122,8 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     verbose : int
         A progress bar from 1 on.
     checkpoints : path, optional
-        A folder: a fit that was killed goes on from there, and ends with the same bits.
+        A folder: a fit that was killed goes on from there, and ends with the same bits; with it, a `random_state` of
+        None is 0.
     callbacks : list of training.Callback
 
     Attributes

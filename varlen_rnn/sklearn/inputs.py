@@ -72,9 +72,10 @@ class Inputs:
         if kind != self.kind and any(map(len, sequences)):
             hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
+        if not any(map(len, sequences)):  # no kind of their own
+            empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
+            return [empty] * len(sequences)
         if self.kind == "numbers":
-            if not any(map(len, sequences)):
-                return [np.zeros((0, self.size), np.float32) for _ in sequences]
             if sequences[0].shape[1] != self.size:
                 got = f"{sequences[0].shape[1]} features"
                 raise ShapeError("X", expected=f"rows of {self.size} features, as in the training", got=got)
@@ -172,7 +173,8 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
     if kind != "numbers":
         empty: Any = np.zeros(0, np.int64) if kind == "ids" else []
         return kind, [sequence if len(sequence) else empty for sequence in found]
-    width, first = next(((s.shape[1], k) for k, s in enumerate(found) if len(s)), (1, 0))
+    of_empty = max((s.shape[1] for s in found if np.ndim(s) == 2), default=1)
+    width, first = next(((s.shape[1], k) for k, s in enumerate(found) if len(s)), (of_empty, 0))
     for number, sequence in enumerate(found):
         if len(sequence) and sequence.shape[1] != width:
             expected = f"{width} features, as in sequence {first}"
