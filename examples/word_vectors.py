@@ -113,6 +113,8 @@ def train(model, texts, counts, settings):
         wanted[:, 0] = 1
         return F.binary_cross_entropy_with_logits(scores, wanted, reduction="sum") / len(words)
 
+    if not batches(0):
+        raise SystemExit("Cannot learn from this. No text has two frequent words near each other")
     optimizer = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True)
     trainer = vr.training.Trainer(model, optimizer, loss, batches)
     steps = settings.epochs * trainer.steps_per_epoch
