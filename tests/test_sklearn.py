@@ -286,6 +286,21 @@ def test_early_stopping_holds_sequences_back_and_keeps_the_best():
         SequenceClassifier(early_stopping=True).fit(X[:1], y[:1])
 
 
+@pytest.mark.parametrize("kind", [SequenceClassifier, SequenceTagger])
+def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatch, kind):
+    X, y = series(60)
+    y = y if kind is SequenceClassifier else [x[:, 0] > 0 for x in X]
+    weights, held = np.linspace(0, 2, 60), np.arange(50, 60)
+    monkeypatch.setattr(kind, "_parts", lambda *_: (np.arange(50), held))
+    model = kind(**SMALL, max_epochs=1, early_stopping=True, class_weight={False: 3.0}).fit(X, y, weights)
+    losses, own = [], []
+    for k, probabilities in zip(held, model.predict_proba([X[k] for k in held]), strict=True):
+        labels, rows = np.atleast_1d(y[k]).astype(int), np.atleast_2d(probabilities)
+        losses += [-np.log(row[label]) for row, label in zip(rows, labels, strict=True)]
+        own += [weights[k] * (1 if label else 3) for label in labels]
+    np.testing.assert_allclose(model.history_[0]["valid_loss"], np.average(losses, weights=own), rtol=1e-4)
+
+
 def test_partial_fit_and_warm_start_go_on():
     X, y = series(120)
     model = SequenceClassifier(**SMALL, lr=0.01)

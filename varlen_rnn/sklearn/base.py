@@ -109,9 +109,13 @@ class SequenceEstimator(BaseEstimator):
         """Return labels as the loss takes them: by sequence, an array or a list of arrays."""
         raise NotImplementedError
 
-    def _loss(self, outputs: Variable, labels: Any, weights: np.ndarray | None) -> Variable:
-        """Return the mean loss of a batch."""
+    def _losses(self, outputs: Variable, labels: Any) -> Variable:
+        """Return the loss of each sequence of a batch, or of each row."""
         raise NotImplementedError
+
+    def _weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
+        """Return the weight of each loss, of those of sequences, or None where all weigh the same."""
+        return weights
 
     def _cut(self, X: Any, y: Any) -> str:
         """Return what texts are cut into."""
@@ -246,7 +250,7 @@ class SequenceEstimator(BaseEstimator):
         if self.checkpoints is not None:
             callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
         callbacks += [Progress()] if self.verbose else []
-        validate = None if held is None else lambda: self._validate(sequences, labels, held)
+        validate = None if held is None else lambda: self._validate(sequences, labels, weights, held)
         identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights, seed)
         trainer = Trainer(
             self.module_, optimizer, loss, made, validate=validate, clip_norm=self.clip_norm, callbacks=callbacks,
@@ -306,19 +310,28 @@ class SequenceEstimator(BaseEstimator):
         """Return the loss of a batch, which gets its sequences and their numbers."""
 
         def loss(x: Any, numbers: np.ndarray) -> Variable:
-            chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
-            return self._loss(self.module_(x), chosen, None if weights is None else weights[numbers])
+            losses, own = self._losses_and_weights(x, numbers, labels, weights)
+            if own is None:
+                return losses.mean()
+            total = float(own.sum())
+            return (losses * own).sum() / total if total else (losses * own).sum()
 
         return loss
 
-    def _validate(self, sequences: list[np.ndarray], labels: Any, held: np.ndarray) -> dict[str, float]:
-        """Return the mean loss of the sequences that are held back."""
-        total, number = 0.0, 0
+    def _losses_and_weights(self, x: Any, numbers: np.ndarray, labels: Any, weights: Any) -> tuple[Variable, Any]:
+        chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
+        own = self._weights_of_losses(chosen, None if weights is None else weights[numbers])
+        return self._losses(self.module_(x), chosen), own
+
+    def _validate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray) -> dict[str, float]:
+        """Return the mean loss of the sequences that are held back, by weight."""
+        total = mass = 0.0
         for x, numbers in batches([sequences[k] for k in held], held, max_tokens=_ROWS, bucket=True):
-            chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
-            count = x.shape[0] if isinstance(labels, list) else len(numbers)
-            total, number = total + self._loss(self.module_(x), chosen, None).item() * count, number + count
-        return {"valid_loss": total / max(1, number)}
+            losses, own = self._losses_and_weights(x, numbers, labels, weights)
+            found = np.asarray(losses, np.float64)
+            own = np.ones(len(found)) if own is None else own.astype(np.float64)
+            total, mass = total + float(found @ own), mass + float(own.sum())
+        return {"valid_loss": total / mass if mass else 0.0}
 
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
         """Return what tells this training from others: its settings and data."""

@@ -36,14 +36,6 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
     return give
 
 
-def _weighted(loss: Variable, weights: np.ndarray | None) -> Variable:
-    """Return the mean of losses, by weight."""
-    if weights is None:
-        return loss.mean()
-    total = float(weights.sum())
-    return (loss * weights).sum() / total if total else (loss * weights).sum()
-
-
 def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     """Return labels as an array with an entry per sequence, or raise."""
     if y is None:
@@ -180,11 +172,10 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         by_class = _class_weights(self.class_weight, self.classes_, labels)[labels]
         return by_class if weights is None else by_class * weights
 
-    def _loss(self, outputs: Variable, labels: np.ndarray, weights: np.ndarray | None) -> Variable:
+    def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         if self._several:
-            loss = functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
-            return _weighted(loss, weights)
-        return _weighted(functional.cross_entropy(outputs, labels, reduction="none"), weights)
+            return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
+        return functional.cross_entropy(outputs, labels, reduction="none")
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`."""
@@ -255,8 +246,8 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
             raise ShapeError("y", expected=f"{len(self._mean)} targets, as in the first fit", got=targets.shape[1])
         return ((targets - self._mean) / self._scale).astype(np.float32)
 
-    def _loss(self, outputs: Variable, labels: np.ndarray, weights: np.ndarray | None) -> Variable:
-        return _weighted(functional.mse_loss(outputs, labels, reduction="none").mean(axis=1), weights)
+    def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
+        return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the numbers of each sequence, float64, shape `(sequences,)`, or `(sequences, targets)`."""
@@ -321,13 +312,15 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(found))
         return found
 
-    def _loss(self, outputs: Variable, labels: list[np.ndarray], weights: np.ndarray | None) -> Variable:
-        rows = np.concatenate(labels)
+    def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
+        return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
+
+    def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
         by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
-        if self.class_weight is not None:
-            by_class = self._class_weights[rows]
-            by_row = by_class if by_row is None else by_class * by_row
-        return _weighted(functional.cross_entropy(outputs, rows, reduction="none"), by_row)
+        if self.class_weight is None:
+            return by_row
+        by_class = self._class_weights[np.concatenate(labels)]
+        return by_class if by_row is None else by_class * by_row
 
     def predict_proba(self, X: Any) -> list[np.ndarray]:
         """Return for each sequence the probability of each class, shape `(steps, classes)`."""
