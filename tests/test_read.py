@@ -282,7 +282,7 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         ),
         ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
         ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
-        ("id,x\na,1\n", {"id": "id", "wide": True}, r"expected a long form \(id\), or a wide one, got both"),
+        ("id,x\na,1\n", {"id": "id", "time": "x", "wide": True}, "read, time: expected none in a wide form"),
         ("id,x\na,1\n", {"id": "id", "missing": "ignore"}, "missing: expected one of"),
         ("id,x\na,1\n", {"id": 3}, "id: expected the name of a field"),
         ("id,x\na,1\n", {"id": "id", "delimiter": "ab"}, "delimiter: expected a character"),
@@ -512,3 +512,9 @@ def test_a_series_that_loses_all_its_rows_keeps_its_label(tmp_path):
     assert vr.data.read(path, id="id", time="t", features=["u"], missing="drop").lengths.tolist() == [1, 0, 1]
     of_rows = vr.data.read(path, id="id", time="t", label="y", missing="drop", label_kind="classes of rows")
     assert [labels.tolist() for labels in of_rows.labels] == [[0], [], [0]]
+
+
+def test_series_of_a_wide_form_may_have_ids(tmp_path):
+    data = read(saved(tmp_path, "series,a,b,y\n7,1,2,u\n8,3,,v\n"), id="series", label="y", wide=True)
+    assert ([rows.ravel().tolist() for rows in data.sequences], data.ids) == ([[1, 2], [3]], ("7", "8"))
+    assert data.features == ("a", "b")

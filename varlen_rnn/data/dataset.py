@@ -47,7 +47,7 @@ class Dataset:
     features : tuple of str
         The names of the numbers of a row, or of a series' steps, where the file has them.
     ids : tuple of str
-        What tells the sequences apart in a file in long form, one per sequence.
+        What tells the sequences apart in a file of series, one per sequence.
 
     Examples
     --------

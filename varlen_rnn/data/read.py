@@ -60,7 +60,7 @@ def read(
     features : list of str, optional
         The fields of numbers; by default all others.
     wide : bool
-        Whether a row of a CSV file is a series whose steps are its fields; blanks at the end are no steps.
+        Whether a row of a CSV file is a series whose steps are its fields but `id`; blanks at the end are no steps.
     tokens : {"characters", "words", "list"}, optional
         What a text is cut into; by default words, if the median text has ten or more, else characters.
     delimiter : str, optional
@@ -126,12 +126,12 @@ def read(
         if table is not None:
             sequence = _text_field(table, sequence, label, tokens)
         return read_csv(path, sequence or "text", label, tokens=tokens or "auto", delimiter=delimiter, **texts)
-    if id is not None and wide:
-        raise InputError("read", expected="a long form (id), or a wide one", got="both")
     table = _table(path, delimiter)
-    if id is not None:
-        return read_long(table, id, time, features, label, missing, classes, label_kind)
-    return read_wide(table, features, label, missing, classes, label_kind)
+    if wide and time is not None:
+        raise InputError("read, time", expected="none in a wide form, whose fields are steps", got=shown(time))
+    if wide or id is None:
+        return read_wide(table, id, features, label, missing, classes, label_kind)
+    return read_long(table, id, time, features, label, missing, classes, label_kind)
 
 
 def _of_stream(source: Any, format: str | None, options: dict[str, Any]) -> Dataset:

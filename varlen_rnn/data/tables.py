@@ -135,10 +135,16 @@ def read_long(
 
 
 def read_wide(
-    table: Table, features: Sequence[str] | None, label: str | None, missing: str, classes: Any, label_kind: str | None
+    table: Table,
+    id: str | None,
+    features: Sequence[str] | None,
+    label: str | None,
+    missing: str,
+    classes: Any,
+    label_kind: str | None,
 ) -> Dataset:
     """Return the data set of a table with a row for each series: fields are its steps, blanks at the end no steps."""
-    features = _features(table, features, [] if label is None else [label])
+    features = _features(table, features, [name for name in (id, label) if name is not None])
     rows, sequences = np.stack([table.numbers(name) for name in features], axis=1), []
     for number, row in enumerate(rows):
         there = np.flatnonzero(~np.isnan(row))
@@ -146,7 +152,8 @@ def read_wide(
         sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
     texts = None if label is None else table.column(label, "label")
     parts = [np.array([number]) for number in range(len(rows))]
-    data = _labelled(table, (), sequences, texts, parts, parts, missing, classes, label_kind)
+    ids = () if id is None else tuple(table.column(id, "id"))
+    data = _labelled(table, ids, sequences, texts, parts, parts, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
 
 
