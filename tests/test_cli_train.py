@@ -203,6 +203,15 @@ def test_labels_to_evaluate_are_of_the_models_kind(tmp_path, capsys, monkeypatch
     assert "line 3, label: expected 'a', as in the first row of its id, got 'b'" in capsys.readouterr().err
 
 
+def test_what_others_put_into_the_folder_of_a_run_stays(tmp_path):
+    path, run = texts_file(tmp_path), tmp_path / "m.run"
+    run.mkdir()
+    (run / "mine.txt").write_text("mine")
+    command = ["train", str(path), "--sequence", "name", "--label", "kind", *SMALL, "--restart"]
+    assert main([*command, "--out", str(tmp_path / "m")]) == 0
+    assert [one.name for one in run.iterdir()] == ["mine.txt"]
+
+
 def test_predictions_of_series_have_their_ids(tmp_path, capsys):
     path, model = series_file(tmp_path), str(tmp_path / "model")
     command = ["train", str(path), "--id", "id", "--time", "t", "--label", "y", "--max-epochs", "1", "--out", model]

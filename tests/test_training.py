@@ -337,12 +337,14 @@ class Decay:
 def test_a_schedule_moves_per_step_or_per_epoch():
     trainer = make()
     per_step, per_epoch = Decay(trainer.optimizer), Decay(trainer.optimizer)
-    trainer.callbacks += [Schedule(per_step), Schedule(per_epoch, per="epoch", monitor="loss")]
+    trainer.callbacks += [Schedule(per_step), Schedule(per_epoch, monitor="loss")]
     trainer.fit(epochs=2)
     assert len(per_step.values) == 8
     assert per_epoch.values == [(record["loss"],) for record in trainer.history]
     with pytest.raises(vr.InputError, match="per='epoch' with a monitor"):
-        Schedule(per_step, monitor="loss")
+        Schedule(per_step, per="step", monitor="loss")
+    with pytest.raises(vr.InputError, match="Schedule, monitor: expected the name of a number"):
+        Schedule(vr.optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer), per="epoch")
     with pytest.raises(vr.DTypeError, match="scheduler: expected a schedule"):
         Schedule(0.5)
 
@@ -432,9 +434,42 @@ def test_a_loss_that_is_not_finite_leaves_the_parameters_as_they_were():
     trainer.loss = lambda ids, labels: right(ids, labels) * math.nan
     with pytest.raises(vr.OutOfRangeError, match="loss, step 3: expected a finite number, got nan"):
         trainer.fit(steps=4)
+    # A loss that is finite, whose gradient is not.
+    trainer.clip_norm = 1.0
+    weight = next(value for value in trainer.model.parameters() if value.ndim == 2)
+    trainer.loss = lambda ids, labels: right(ids, labels) + ((weight * 0.0) ** 2).sum().sqrt()
+    with pytest.raises(vr.OutOfRangeError, match="gradients, step 3: expected a finite norm, got nan"):
+        trainer.fit(steps=4)
     for name, value in trainer.model.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
     assert trainer.step == 3
+
+
+def test_all_callbacks_are_told_of_the_end_though_one_raises():
+    class Ends(Callback):
+        def __init__(self, number):
+            self.number = number
+
+        def on_fit_end(self, trainer):
+            told.append(self.number)
+            raise OSError(self.number)
+
+    told = []
+    with pytest.raises(OSError, match="1"):
+        make(callbacks=[Ends(0), Ends(1)]).fit(steps=1)
+    assert told == [0, 1]
+
+
+def test_batches_may_be_anything(tmp_path):
+    trainer = make()
+    other = Trainer(trainer.model, trainer.optimizer, lambda n: (trainer.model.output.bias * n).sum(), lambda _: [1, 2])
+    other.fit(epochs=1)
+    assert other.last_rows == 0
+    with pytest.raises(vr.InputError, match=r"Trainer.save: expected groups of other names than its own, got .'model'"):
+        other.save(tmp_path / "file", model={})
+    vr.save(tmp_path / "file", training={"step": 1}, callback_arrays={})
+    with pytest.raises(vr.CheckpointError, match="expected a file of Trainer"):
+        other.load(tmp_path / "file")
 
 
 def test_the_model_is_in_evaluation_mode_while_it_is_validated_only():

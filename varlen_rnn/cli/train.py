@@ -1,6 +1,5 @@
 """`train DATA --label COLUMN --out MODEL`: from a file to a model; what was killed goes on."""
 
-import shutil
 import signal
 import sys
 import threading
@@ -10,7 +9,7 @@ from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
 from varlen_rnn.errors import CheckpointError, InputError, shown
 from varlen_rnn.training import Callback, plot_history
-from varlen_rnn.training.files import checkpoint_path
+from varlen_rnn.training.files import checkpoint_path, forget
 
 _INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
 
@@ -65,7 +64,7 @@ def _run(arguments):
     train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
     folder = Path(arguments.out + ".run")
     if arguments.restart:
-        shutil.rmtree(folder, ignore_errors=True)
+        forget(folder)
     stop = _Stop(folder)
     model = _estimator(arguments, data.label_kind, folder, stop)
     try:
@@ -86,7 +85,7 @@ def _run(arguments):
     if arguments.picture is not None:
         plot_history(model.history_, arguments.picture, Path(arguments.out).stem)
         print(f"picture: {arguments.picture}")
-    shutil.rmtree(folder, ignore_errors=True)
+    forget(folder)
 
 
 def _estimator(arguments, label_kind, folder, stop):

@@ -8,11 +8,22 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, check_list, check_number
+from varlen_rnn.errors import (
+    OutOfRangeError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
+from varlen_rnn.lod import levels_of
 from varlen_rnn.lod_input import as_rows
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.structure import lod_reset
 from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required
 from varlen_rnn.typing import Rows
 
@@ -500,7 +511,7 @@ def reduce_loss(
     if per == "sequence":
         return _over_sequences(loss, weights, sample_weight, reduction)
     if sample_weight is not None:
-        _check_one_per(sample_weight, loss.shape[0], "row")
+        _check_weights(sample_weight, loss.shape[0], "row")
         extra = len(loss.shape) - 1
         loss = loss * (sample_weight.reshape(-1, *[1] * extra) if extra else sample_weight)
         weights = sample_weight if weights is None else weights * sample_weight
@@ -508,7 +519,7 @@ def reduce_loss(
         return loss
     if reduction == "sum":
         return loss.sum()
-    return _ratio(_of_rows(loss).sum(), required(weights, "weights").sum())
+    return _ratio(loss.sum(), required(weights, "weights").sum() * math.prod(loss.shape[1:]))
 
 
 def _of_rows(loss: Variable) -> Variable:
@@ -520,33 +531,47 @@ def _over_sequences(
     loss: Variable, weights: Variable | None, sample_weight: Variable | None, reduction: Reduction
 ) -> Variable:
     """Return the loss of each sequence, the mean of its rows that count, or their sum, or their mean by weight."""
-    sums = sequence_pool(loss, "sum")
-    one, zero = (as_variable(np.full(1, number, loss.dtype)) for number in (1, 0))
-    if weights is None:
-        weights = apply("where", _of_rows(loss) > 0.0, one, one)
-    else:  # labels may have no LoD
-        weights = lod_reset(weights, loss)
-    counts = sequence_pool(weights, "sum")
+    sums, extra = sequence_pool(loss, "sum"), [1] * (len(loss.shape) - 1)
+    counts, alive = _counts_and_alive(loss, weights)
     if sample_weight is not None:
-        _check_one_per(sample_weight, counts.shape[0], "sequence")
-    extra = [1] * (len(loss.shape) - 1)
+        _check_weights(sample_weight, counts.shape[0], "sequence")
     each = _ratio(sums, counts.reshape(-1, *extra) if extra else counts)
     if sample_weight is not None:
         each = each * (sample_weight.reshape(-1, *extra) if extra else sample_weight)
     if reduction != "mean":
         return each.sum() if reduction == "sum" else each
-    alive = apply("where", counts > 0.0, one, zero)
-    return _ratio(_of_rows(each).sum(), (alive if sample_weight is None else alive * sample_weight).sum())
+    width = math.prod(loss.shape[1:])
+    return _ratio(each.sum(), (alive if sample_weight is None else alive * sample_weight).sum() * width)
 
 
-def _ratio(sums: Variable, counts: Variable) -> Variable:
+def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:
+    """Return what the rows of each sequence count, and 1 for each sequence in which any counts."""
+    if weights is None and not isinstance(loss.value, Symbol):  # known without reading a row
+        lengths = np.diff(levels_of(loss.value.structure)[-1])
+        return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)
+    one, zero = (as_variable(np.full(1, number, loss.dtype)) for number in (1, 0))
+    # Labels may have no LoD.
+    weights = apply("where", _of_rows(loss) > 0.0, one, one) if weights is None else lod_reset(weights, loss)
+    counts = sequence_pool(weights, "sum")
+    return counts, apply("where", counts > 0.0, one, zero)
+
+
+def _ratio(sums: Variable, counts: Any) -> Variable:
     """Return sums over counts; 0 where nothing counts."""
     tiny = float(np.finfo(np.float32).tiny)
+    if isinstance(counts, (np.ndarray, np.generic)):
+        return sums / np.maximum(counts, counts.dtype.type(tiny))
     return sums / apply("maximum", counts, operand(tiny, counts))
 
 
-def _check_one_per(sample_weight: Variable, number: int, per: str) -> None:
+def _check_weights(sample_weight: Variable, number: int, per: str) -> None:
+    """Raise unless there is a number of at least 0 for each row or sequence, as far as they are known."""
     shape = sample_weight.shape
     if len(shape) != 1 or (shape[0] != number and -1 not in (shape[0], number)):
         expected = f"shape ({number},)"
         raise ShapeError("sample_weight", expected=expected, got=f"shape {shape}", hint=f"one number for each {per}")
+    if isinstance(sample_weight.value, Symbol):
+        return
+    numbers = sample_weight.value.data
+    if not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise OutOfRangeError("sample_weight", expected="finite numbers of at least 0", got=shown(numbers))

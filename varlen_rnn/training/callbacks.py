@@ -22,6 +22,7 @@ from varlen_rnn.errors import (
     check_path,
     shown,
 )
+from varlen_rnn.optim.lr_scheduler import ReduceLROnPlateau
 from varlen_rnn.training.files import checkpoint_path, checkpoints
 from varlen_rnn.training.trainer import Callback, Trainer
 from varlen_rnn.typing import StrPath
@@ -42,7 +43,8 @@ class EarlyStopping(Callback):
     min_delta : float
         What counts as an improvement is more than this.
     restore_best : bool
-        Whether the model gets the weights of its best epoch when the training is complete.
+        Whether the model gets the weights of its best epoch when the training is complete (`trainer.done`); another
+        `fit` goes on from them.
 
     Examples
     --------
@@ -93,13 +95,16 @@ class EarlyStopping(Callback):
         """Return the best epoch, and its weights."""
         # JSON has no infinity.
         best = self.best if math.isfinite(self.best) else None
-        return {"best": best, "best_epoch": self.best_epoch, "waited": self.waited, **self._weights}
+        return {"best": best, "best_epoch": self.best_epoch, "waited": self.waited} | {
+            f"weights.{name}": value for name, value in self._weights.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.best = -math.inf * self._sign if state["best"] is None else state["best"]
         self.best_epoch, self.waited = state["best_epoch"], state["waited"]
-        self._weights = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        prefix = "weights."
+        self._weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 class Scheduler(Protocol):
@@ -118,19 +123,22 @@ class Schedule(Callback):
     Parameters
     ----------
     scheduler : object with `step`, `state_dict` and `load_state_dict`
-    per : {"step", "epoch"}
-        What it counts.
+    per : {"step", "epoch"}, optional
+        What it counts: epochs with a monitor, steps without one.
     monitor : str, optional
-        The number of the history that `scheduler.step` gets, as `ReduceLROnPlateau` wants it; `per` is then "epoch".
+        The number of the history that `scheduler.step` gets, as `ReduceLROnPlateau` wants it.
     """
 
     def __init__(
-        self, scheduler: Scheduler, per: Literal["step", "epoch"] = "step", monitor: str | None = None
+        self, scheduler: Scheduler, per: Literal["step", "epoch"] | None = None, monitor: str | None = None
     ) -> None:
         if not all(hasattr(scheduler, name) for name in ("step", "state_dict", "load_state_dict")):
             raise DTypeError("scheduler", expected="a schedule of optim.lr_scheduler", got=shown(scheduler))
         self.scheduler: Any = scheduler
-        self.per, self.monitor = check_choice(per, "per", "step", "epoch"), monitor
+        per = ("step" if monitor is None else "epoch") if per is None else check_choice(per, "per", "step", "epoch")
+        self.per, self.monitor = per, monitor
+        if isinstance(scheduler, ReduceLROnPlateau) and monitor is None:
+            raise InputError("Schedule, monitor", expected="the name of a number of the history", got="None")
         if monitor is not None and per == "step":
             expected = "per='epoch' with a monitor, for the history has a record per epoch"
             raise InputError("Schedule", expected=expected, got="per='step'")

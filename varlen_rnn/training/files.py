@@ -28,6 +28,14 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def forget(folder: Path) -> None:
+    """Remove the checkpoints of a folder, and the folder if there is nothing else in it."""
+    for path in checkpoints(folder):
+        path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def newest(folder: StrPath) -> Path | None:
     """Return the checkpoint of the last step, or None.
 

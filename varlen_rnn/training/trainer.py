@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,6 +61,7 @@ class _Made:
         return self if epoch == self._epoch else _Made(self._function, epoch)
 
 
+_KEYS = {"identity", "step", "steps_per_epoch", "sum", "history", "random", "callbacks"}
 _told_last = operator.attrgetter("told_last")
 
 
@@ -136,6 +138,8 @@ class Trainer:
         returned.
     stop : bool
         A callback sets it to end the training after this step.
+    done : bool
+        Whether the last `fit` came to its end: all epochs, or a stop; `fit(steps=...)` alone does not.
 
     Raises
     ------
@@ -222,7 +226,8 @@ class Trainer:
         Raises
         ------
         InputError
-            Neither or both, or a loss that is no finite number: parameters are as they were before that step.
+            Neither or both; or a loss that is no finite number, or with `clip_norm` the gradients' norm: parameters are
+            as they were before that step.
         """
         if (epochs is None) == (steps is None):
             got = "neither" if epochs is None else "both"
@@ -241,7 +246,9 @@ class Trainer:
                 self._take_step()
             self.done = self.stop or steps is None
         finally:
-            self._tell("on_fit_end")
+            with contextlib.ExitStack() as stack:  # all are told, though one raises
+                for callback in reversed(sorted(self.callbacks, key=_told_last)):
+                    stack.callback(callback.on_fit_end, self)
         return self.history
 
     def _take_step(self) -> None:
@@ -249,9 +256,9 @@ class Trainer:
         made = self._batches_of(epoch)
         numbers = self._numbers(position, len(made))
         if numbers:
-            self.last_loss, self.last_rows = self._gradients([made[number] for number in numbers])
+            self.last_loss, self.last_rows = self._gradients(made, numbers)
             if self.clip_norm is not None:
-                clip_grad_norm_(self._parameters, self.clip_norm)
+                self._clip(self.clip_norm)
             self.optimizer.step()
             self._sum += self.last_loss
         else:
@@ -283,11 +290,12 @@ class Trainer:
             return False
         return not self.history or self.history[-1]["step"] < self.step
 
-    def _gradients(self, batches: list[Any]) -> tuple[float, int]:
+    def _gradients(self, made: Epochs, numbers: range) -> tuple[float, int]:
         """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
         self.optimizer.zero_grad()
         total, rows = 0.0, 0
-        for batch in batches:
+        for number in numbers:  # one in memory at a time
+            batch = made[number]
             parts = batch if isinstance(batch, tuple) else (batch,)
             loss = self.loss(*parts)
             if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
@@ -297,9 +305,15 @@ class Trainer:
                 hint = "a lower learning rate, clip_norm, or features of unit variance"
                 raise OutOfRangeError(f"loss, step {self.step}", expected="a finite number", got=value, hint=hint)
             total += value
-            rows += len(parts[0].data) if hasattr(parts[0], "data") else len(parts[0])
-            backward(loss if len(batches) == 1 else loss / len(batches))
-        return total / len(batches), rows
+            rows += _rows_of(parts)
+            backward(loss if len(numbers) == 1 else loss / len(numbers))
+        return total / len(numbers), rows
+
+    def _clip(self, most: float) -> None:
+        norm = clip_grad_norm_(self._parameters, most)
+        if not math.isfinite(norm):
+            hint = "such as that of sqrt at 0"
+            raise OutOfRangeError(f"gradients, step {self.step}", expected="a finite norm", got=norm, hint=hint)
 
     def _end_epoch(self) -> None:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
@@ -339,7 +353,7 @@ class Trainer:
             arrays |= {f"{number}.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
             plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
             of_callbacks.append({"kind": type(callback).__name__, "state": plain})
-        training = {
+        training: dict[str, Any] = {
             "identity": self.identity,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
@@ -348,8 +362,11 @@ class Trainer:
             "random": random.get_state(),
             "callbacks": of_callbacks,
         }
-        states = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        save(path, **groups, **states, training=training, callback_arrays=arrays)
+        own = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        own |= {"training": training, "callback_arrays": arrays}
+        if taken := sorted(own.keys() & groups.keys()):
+            raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
+        save(path, **groups, **own)
 
     def load(self, path: StrPath) -> None:
         """Go on from a file of `save`, of a trainer that was made alike.
@@ -362,7 +379,7 @@ class Trainer:
         """
         saved = load(path)
         training, arrays = saved.get("training"), saved.get("callback_arrays")
-        if not isinstance(training, dict) or not isinstance(arrays, dict):
+        if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
         if training["identity"] != self.identity:
             expected, hint = f"the training {self.identity!r}", "another has its own folder"
@@ -393,3 +410,9 @@ class Trainer:
         if path is not None:
             self.load(path)
         return path is not None
+
+
+def _rows_of(parts: tuple[Any, ...]) -> int:
+    """Return the rows of a batch's first part; 0 of what has none."""
+    rows: Any = getattr(parts[0], "data", parts[0]) if parts else None
+    return len(rows) if hasattr(rows, "__len__") else 0
