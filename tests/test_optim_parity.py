@@ -242,6 +242,22 @@ def test_a_schedule_is_pytorchs(name):
     assert_close(p, q)
 
 
+def test_schedules_in_schedules_follow_from_the_first_rate():
+    _, ours, _, _ = two_groups()
+    inner = S.SequentialLR(ours, [S.StepLR(ours, 3), S.StepLR(ours, 4, gamma=0.5)], [6])
+    whole = S.SequentialLR(ours, [S.LinearLR(ours, 0.1, total_iters=4), inner], [4])
+    rates = []
+    for _ in range(16):
+        rates.append(ours.param_groups[0]["lr"])
+        whole.step()
+    warm = [0.1 * (0.1 + 0.9 * k / 4) for k in range(4)]
+    first, second = [0.1 * 0.1 ** (k // 3) for k in range(6)], [0.1 * 0.5 ** (k // 4) for k in range(6)]
+    np.testing.assert_allclose(rates, warm + first + second, rtol=1e-12)
+    for wrong in ({"base_lrs": [None, None], "last_epoch": 1}, {"base_lrs": [0.1, 0.1], "last_epoch": 1.5}):
+        with pytest.raises(vr.CheckpointError, match="state of a schedule"):
+            whole.load_state_dict(wrong)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_resumes_from_its_state(name):
     _, ours, _, _ = two_groups()

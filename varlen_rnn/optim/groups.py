@@ -67,6 +67,7 @@ class ParamGroup(MutableMapping[str, Any]):
     def __init__(self, params: list[Variable], options: dict[str, Any]) -> None:
         self.params, self._options = params, options
         self.rate = Variable(np.array(options["lr"], np.float64), name="learning_rate", persistable=True)
+        self.initial_lr: float | None = None  # the rate when its first schedule was made
 
     def __getitem__(self, name: str) -> Any:
         if name == "lr":  # a run of a program may have changed it

@@ -48,6 +48,14 @@ def _steps(value: int, name: str, minimum: int) -> int:
     return min(check_int(value, name, minimum), 2**53)
 
 
+# What values of a state are.
+_COUNT, _NUMBER = (int,), (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "base_lrs": _NUMBER, "last_epoch": _COUNT, "num_bad_epochs": _COUNT, "cooldown_counter": _COUNT,
+    "best": (int, float, type(None)),
+}  # fmt: skip
+
+
 class LRScheduler:
     """The base of schedules: `step` moves on after the optimizer's step, or after each epoch; your choice.
 
@@ -58,7 +66,7 @@ class LRScheduler:
     Attributes
     ----------
     base_lrs : list of float
-        The rate of each group when the schedule was made.
+        The rate of each group when its first schedule was made.
     last_epoch : int
         Steps of the schedule.
     """
@@ -67,7 +75,10 @@ class LRScheduler:
         if not isinstance(optimizer, Optimizer):
             raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
-        self.base_lrs = [group["lr"] for group in optimizer.param_groups]
+        self.base_lrs = []
+        for group in optimizer.param_groups:  # an earlier schedule may have changed the rate
+            group.initial_lr = group["lr"] if group.initial_lr is None else group.initial_lr
+            self.base_lrs.append(group.initial_lr)
         self.last_epoch = 0
         self._set()
 
@@ -109,7 +120,7 @@ class LRScheduler:
             raise CheckpointError("state of a schedule", expected=sorted(expected), got=shown(state))
         for name, value in state.items():
             numbers, own = (v if isinstance(v, list) else [v] for v in (value, expected[name]))
-            if len(numbers) != len(own) or not all(isinstance(n, (int, float, type(None))) for n in numbers):
+            if len(numbers) != len(own) or not all(isinstance(n, _KINDS.get(name, (object,))) for n in numbers):
                 raise CheckpointError(
                     f"state of a schedule, {name!r}", expected=f"as {expected[name]}", got=shown(value)
                 )
@@ -322,7 +333,7 @@ class SequentialLR(LRScheduler):
     ----------
     optimizer
     schedulers : list of LRScheduler
-        Of this optimizer, made before any of them took a step; their rates follow from the rate that it had at first.
+        Of this optimizer; their rates follow from the rate that it had at first.
     milestones : list of int
         One less than the schedules.
     """
@@ -338,11 +349,7 @@ class SequentialLR(LRScheduler):
         if len(self._schedulers) != len(self._milestones) + 1 or not rising:
             expected = "rising steps, one less than the schedules"
             raise ShapeError("milestones", expected=expected, got=shown(milestones))
-        # Each schedule set its own first rate when it was made; the first one's base is the optimizer's own rate.
-        for schedule in self._schedulers:
-            schedule.base_lrs = list(self._schedulers[0].base_lrs)
         super().__init__(optimizer)
-        self.base_lrs = list(self._schedulers[0].base_lrs)
 
     def rates(self, step: int) -> list[float]:
         """Return the rate of each group at a step."""
