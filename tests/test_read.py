@@ -452,8 +452,9 @@ def test_batches_of_several_inputs_of_lengths_of_their_own():
     answers = [rng.standard_normal((n, 3)) for n in rng.integers(1, 40, size=23)]
     static, labels = rng.standard_normal((23, 2)), np.arange(23)
     made = vr.data.batches(
-        (queries, vr.LoDTensor.from_sequences(answers)), labels, static=static, batch_size=4, shuffle=True, bucket=True
-    )
+        queries, labels, others=[vr.LoDTensor.from_sequences(answers)], static=static,
+        batch_size=4, shuffle=True, bucket=True,
+    )  # fmt: skip
     seen = []
     for number, (x, y, beside, wanted) in enumerate(made.at_epoch(3)):
         np.testing.assert_array_equal(wanted, made.at_epoch(3).indices(number))
@@ -465,21 +466,20 @@ def test_batches_of_several_inputs_of_lengths_of_their_own():
     assert sorted(seen) == list(range(23))
     (x, beside) = vr.data.batches(answers, static=static, batch_size=23)[0]
     assert (x.shape, beside.shape) == ((sum(map(len, answers)), 3), (23, 2))
-    with pytest.raises(vr.ShapeError, match="sequences, input 1: expected 23 sequences, as the first has, got 3"):
-        vr.data.batches((queries, answers[:3]), batch_size=2)
+    with pytest.raises(vr.ShapeError, match="others, input 0: expected 23 sequences, as the first input has, got 3"):
+        vr.data.batches(queries, others=[answers[:3]], batch_size=2)
     with pytest.raises(vr.ShapeError, match="static: expected 23 entries, one per sequence"):
         vr.data.batches(queries, static=static[:2], batch_size=2)
 
 
-def test_a_tuple_of_arrays_is_one_input():
-    # What zip(*pairs) leaves, and LoDTensor.to_sequences of it: sequences, though they are in a tuple.
+def test_sequences_in_a_tuple_are_sequences():
+    # As zip(*pairs) leaves them.
     signals = (np.zeros((3, 2)), np.ones((1, 2)), np.zeros((0, 2)))
     (x, labels) = vr.data.batches(signals, (np.zeros(3), np.ones(1), np.zeros(0)), batch_size=3)[0]
     assert x.lod() == labels.lod() == [[0, 3, 4, 4]]
     assert vr.data.batches(([1, 2], [3]), batch_size=2)[0].lod() == [[0, 2, 3]]
     assert len(vr.data.batches((), batch_size=2)) == 0
-    queries, answers = vr.LoDTensor.from_sequences([[1, 2], [3]]), [[4], [5, 6]]
-    (first, second) = vr.data.batches((queries, answers), batch_size=2)[0]
+    (first, second) = vr.data.batches([[1, 2], [3]], others=([[4], [5, 6]],), batch_size=2)[0]
     assert (first.lod(), second.lod()) == ([[0, 2, 3]], [[0, 1, 3]])
 
 

@@ -14,9 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.data.gather import Store, store_of
-from varlen_rnn.errors import InputError, LoDError, OutOfRangeError, ShapeError, check_flag, check_int, shown
+from varlen_rnn.errors import (
+    InputError,
+    LoDError,
+    OutOfRangeError,
+    ShapeError,
+    check_flag,
+    check_int,
+    check_list,
+    shown,
+)
 from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import as_rows, check_unmasked
+from varlen_rnn.lod_input import as_rows
 from varlen_rnn.typing import Rows
 
 # Batches per pool: large enough that neighbours in length are near, small enough that the order stays random.
@@ -119,7 +128,8 @@ def batches(
     drop_last: bool = False,
     seed: int = 0,
     epoch: int = 0,
-    static: ArrayLike | None = None,
+    static: None = None,
+    others: tuple[()] = (),
     weights: ArrayLike | None = None,
 ) -> Batches[LoDTensor]: ...
 @overload
@@ -134,11 +144,13 @@ def batches(
     drop_last: bool = False,
     seed: int = 0,
     epoch: int = 0,
-    static: ArrayLike | None = None,
+    static: None = None,
+    others: tuple[()] = (),
     weights: ArrayLike | None = None,
 ) -> Batches[tuple[LoDTensor, Any]]: ...
+@overload
 def batches(
-    sequences: Iterable[Rows] | tuple[Iterable[Rows], ...],
+    sequences: Iterable[Rows],
     labels: Labels | None = None,
     *,
     batch_size: int | None = None,
@@ -149,16 +161,31 @@ def batches(
     seed: int = 0,
     epoch: int = 0,
     static: ArrayLike | None = None,
+    others: Sequence[Iterable[Rows]] = (),
+    weights: ArrayLike | None = None,
+) -> Batches[tuple[Any, ...]]: ...
+def batches(
+    sequences: Iterable[Rows],
+    labels: Labels | None = None,
+    *,
+    batch_size: int | None = None,
+    max_tokens: int | None = None,
+    shuffle: bool = False,
+    bucket: bool = False,
+    drop_last: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+    static: ArrayLike | None = None,
+    others: Sequence[Iterable[Rows]] = (),
     weights: ArrayLike | None = None,
 ) -> Batches[Any]:
     """Return the batches of sequences, each a LoDTensor, or a pair of LoDTensor and labels.
 
     Parameters
     ----------
-    sequences : list of array_like, or LoDTensor, or a tuple of several
+    sequences : list of array_like, or LoDTensor
         Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
-        keeps the levels below.  Empty sequences are legal.  Of a tuple of such lists, as `(queries, answers)`, a batch
-        has the sequences of each, of lengths of their own; `max_tokens` and `bucket` go by the first.
+        keeps the levels below.  Empty sequences are legal.
     labels : array or list, optional
         An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
         of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
@@ -177,6 +204,9 @@ def batches(
         At least 0.
     static : array, shape `(num_sequences, ...)`, optional
         What each sequence has beside its rows; a batch has that of its sequences, before the labels.
+    others : list of such sequences
+        Further inputs, such as answers beside queries: a batch has those of its sequences, of lengths of their own,
+        after the first; `max_tokens` and `bucket` go by the first.
     weights : array, shape `(num_sequences,)`, optional
         How likely each sequence is drawn: as many as there are, with replacement, by `seed` and `epoch` alone.
 
@@ -206,13 +236,13 @@ def batches(
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
     shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
     drop_last = check_flag(drop_last, "drop_last")
-    stores = [store_of(one) for one in _inputs(sequences)]
+    others = check_list(others, "others", "a list of inputs")
+    stores = [store_of(sequences), *(store_of(other, f"others, input {k}") for k, other in enumerate(others))]
     store, number = stores[0], len(stores[0].lengths)
-    for place, other in enumerate(stores):
+    for place, other in enumerate(stores[1:]):
         if len(other.lengths) != number:
-            expected = f"{number} sequences, as the first has"
-            hint = "a tuple of lists of sequences is several inputs; one input is a list"
-            raise ShapeError(f"sequences, input {place}", expected=expected, got=len(other.lengths), hint=hint)
+            expected = f"{number} sequences, as the first input has"
+            raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths))
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
     # What a sequence takes from the budget of its batch.
@@ -230,23 +260,6 @@ def batches(
         return found
 
     return Batches(stores, beside, _check_labels(labels, store), cut, epoch)
-
-
-def _inputs(sequences: Any) -> tuple[Any, ...]:
-    """Return the inputs: those of a tuple of lists of sequences, or all there is as one.
-
-    A tuple of arrays, or of lists of numbers, is one input whose sequences happen to be in a tuple, as `zip` leaves
-    them.
-    """
-    if isinstance(sequences, tuple) and sequences and all(map(_holds_sequences, sequences)):
-        return sequences
-    return (sequences,)
-
-
-def _holds_sequences(entry: object) -> bool:
-    if isinstance(entry, (list, tuple)):
-        return all(isinstance(item, (list, tuple, np.ndarray, LoDTensor)) for item in entry)
-    return isinstance(entry, LoDTensor) and entry.num_levels > 0
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
@@ -310,7 +323,7 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
         return _check_row_labels(labels, store)
     check_unmasked(labels, "labels")
     try:
-        array = np.asarray(labels).view()  # of our own: the caller's may take another shape
+        array = np.asarray(labels).view()  # of our own: the caller's may take another shape; texts, too
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one per sequence"
