@@ -301,6 +301,12 @@ def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatc
     np.testing.assert_allclose(model.history_[0]["valid_loss"], np.average(losses, weights=own), rtol=1e-4)
 
 
+def test_warm_starts_have_no_checkpoints(tmp_path):
+    X, y = series(20)
+    with pytest.raises(vr.InputError, match="checkpoints: expected None with warm_start"):
+        SequenceClassifier(**SMALL, warm_start=True, checkpoints=tmp_path).fit(X, y)
+
+
 def test_partial_fit_and_warm_start_go_on():
     X, y = series(120)
     model = SequenceClassifier(**SMALL, lr=0.01)
@@ -360,6 +366,10 @@ def test_fitted_estimators_are_saved_with_pickle_and_without(tmp_path, kind):
     model.save(tmp_path / "model", notes={"of": ["me"]})
     loaded, unpickled = load(tmp_path / "model"), pickle.loads(pickle.dumps(model))
     assert loaded.notes_ == {"of": ["me"]}
+    loaded.save(tmp_path / "again")
+    assert load(tmp_path / "again").notes_ == {"of": ["me"]}
+    cut = {"tokens": "characters", "vocabulary": model.vocabulary_} if kind == "texts" else {}
+    assert loaded.read_options() == cut
     for other in (loaded, unpickled):
         assert other.get_params() == model.get_params()
         np.testing.assert_equal(other.predict(X), model.predict(X))

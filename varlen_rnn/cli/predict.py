@@ -44,10 +44,7 @@ def _read(arguments, labelled):
             options["classes"] = [str(name) for name in model.classes_]
     if not labelled:
         options.pop("label_kind", None)
-    cut = model.vocabulary_ and ("list" if model._inputs.kind == "tokens" else model._inputs.cut)
-    if cut:
-        options |= {"tokens": cut, "vocabulary": model.vocabulary_}
-    return model, reading.read(arguments.data, options), options.get("id")
+    return model, reading.read(arguments.data, options | model.read_options()), options.get("id")
 
 
 def _predict(arguments):

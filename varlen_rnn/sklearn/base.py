@@ -162,6 +162,9 @@ class SequenceEstimator(BaseEstimator):
             How much each sequence counts.
         """
         y = labels_of_data(X, y)
+        if self.warm_start and self.checkpoints is not None:
+            hint = "another fit would find the files of the one before"
+            raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
         with random.seeded(self._seed()):
             if not (self.warm_start and hasattr(self, "module_")):
                 self._start(X, y, _several_classes(X))
@@ -371,6 +374,14 @@ class SequenceEstimator(BaseEstimator):
             self.module_.train()
         return sequences, outputs
 
+    def read_options(self) -> dict[str, Any]:
+        """Return how `data.read` reads texts as those of the training: "tokens" and "vocabulary"; {} of numbers."""
+        check_is_fitted(self, "module_")
+        if not self.vocabulary_:
+            return {}
+        tokens = "list" if self._inputs.kind == "tokens" else self._inputs.cut
+        return {"tokens": tokens, "vocabulary": self.vocabulary_}
+
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn what X may be."""
         tags = super().__sklearn_tags__()
@@ -385,7 +396,8 @@ class SequenceEstimator(BaseEstimator):
         ----------
         path : path
         notes : optional
-            What JSON can hold, to be kept with the model: `notes_` of the estimator that `load` returns.
+            What JSON can hold, to be kept with the model: `notes_` of the estimator that `load` returns, and by default
+            of the one that is saved.
 
         Raises
         ------
@@ -407,10 +419,11 @@ class SequenceEstimator(BaseEstimator):
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
         save(
             path, module=self.module_.state_dict(), labels=self._label_state(), params=params, fitted=fitted,
-            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs), notes=notes,
+            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
+            notes=getattr(self, "notes_", None) if notes is None else notes,
         )  # fmt: skip
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def _restore(self, saved: dict[str, Any]) -> None:
         """Become what `save` wrote."""
         self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
         fitted = saved["fitted"]

@@ -36,7 +36,7 @@ def load(path: StrPath) -> Any:
     try:
         params = {name: _param(value) for name, value in saved["params"].items()}
         estimator = kind(**params)
-        estimator.restore(saved)
+        estimator._restore(saved)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}", expected="a fitted estimator", got=str(error)[:200]) from error
     return estimator
