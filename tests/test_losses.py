@@ -243,7 +243,7 @@ def test_wrong_losses_are_named(call, message):
 def test_weights_of_sequences_have_one_number_for_each(reduction, sample_weight):
     logits = vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]])
     with pytest.raises(vr.InputError, match="sample_weight"):
-        F.cross_entropy(logits, np.array([0, 1, 2, 0, 1]), reduction, "sequence", sample_weight=sample_weight)
+        F.cross_entropy(logits, np.array([0, 1, 2, 0, 1]), reduction, per="sequence", sample_weight=sample_weight)
 
 
 @pytest.mark.parametrize("name", ["weight", "pos_weight"])

@@ -282,7 +282,7 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         ),
         ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
         ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
-        ("id,x\na,1\n", {"id": "id", "time": "x", "wide": True}, "read, time: expected none in a wide form"),
+        ("id,x\na,1\n", {"id": "id", "time": "x", "wide": True}, "read, time: expected none of a wide form"),
         ("id,x\na,1\n", {"id": "id", "missing": "ignore"}, "missing: expected one of"),
         ("id,x\na,1\n", {"id": 3}, "id: expected the name of a field"),
         ("id,x\na,1\n", {"id": "id", "delimiter": "ab"}, "delimiter: expected a character"),
@@ -518,3 +518,18 @@ def test_series_of_a_wide_form_may_have_ids(tmp_path):
     data = read(saved(tmp_path, "series,a,b,y\n7,1,2,u\n8,3,,v\n"), id="series", label="y", wide=True)
     assert ([rows.ravel().tolist() for rows in data.sequences], data.ids) == ([[1, 2], [3]], ("7", "8"))
     assert data.features == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("a.jsonl", {"id": "id"}, "read, id: expected none of a .jsonl file, got 'id'"),
+        ("a.arrow", {"wide": True}, "read, wide: expected none of an .arrow file"),
+        ("a.npz", {"tokens": "words"}, "read, tokens: expected none of an .npz file"),
+        ("a.csv", {"features": ["x"]}, "read, features: expected none of texts"),
+        ("a.csv", {"id": "id", "sequence": "x"}, "read, sequence: expected none of a long form"),
+    ],
+)
+def test_options_that_a_file_has_not_are_named(tmp_path, name, options, message):
+    with pytest.raises(vr.InputError, match=message):
+        read(tmp_path / name, **options)

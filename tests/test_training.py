@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, JSONLog, Progress, Schedule, Trainer, plot_history
+from varlen_rnn.training import (
+    Averaging,
+    Callback,
+    Checkpoints,
+    EarlyStopping,
+    JSONLog,
+    Progress,
+    Schedule,
+    Trainer,
+    plot_history,
+)
 
 F = vr.nn.functional
 
@@ -347,6 +357,27 @@ def test_a_schedule_moves_per_step_or_per_epoch():
         Schedule(vr.optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer), per="epoch")
     with pytest.raises(vr.DTypeError, match="scheduler: expected a schedule"):
         Schedule(0.5)
+
+
+def test_an_average_of_weights_is_saved_with_the_training(tmp_path):
+    def averaging():
+        trainer = make()
+        averaged = vr.optim.AveragedModel(trainer.model, decay=0.5)
+        trainer.callbacks += [Averaging(averaged), Checkpoints(tmp_path)]
+        return trainer, averaged
+
+    trainer, averaged = averaging()
+    expected = None
+    for step in range(1, 9):
+        trainer.fit(steps=step)
+        own = trainer.model.output.bias.data.copy()
+        expected = own if expected is None else 0.5 * expected + 0.5 * own
+    np.testing.assert_allclose(averaged.state_dict()["output.bias"], expected, rtol=1e-6)
+    other, again = averaging()
+    assert other.resume(tmp_path)
+    np.testing.assert_array_equal(again.state_dict()["output.bias"], averaged.state_dict()["output.bias"])
+    with pytest.raises(vr.DTypeError, match="averaged: expected an optim"):
+        Averaging(trainer.model)
 
 
 def test_checkpoints_rotate_and_are_resumed(tmp_path):

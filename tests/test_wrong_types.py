@@ -436,17 +436,17 @@ CALLS = {
     "astype": (vr.Variable(X).astype, lambda: "float64"),
     "argmax": (vr.Variable(X).argmax, lambda: 1, bool),
     "cumsum": (vr.Variable(X).cumsum, lambda: 1),
-    "huber_loss": (F.huber_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0, lambda: "row"),
-    "smooth_l1_loss": (F.smooth_l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0, lambda: "row"),
+    "huber_loss": (F.huber_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0),
+    "smooth_l1_loss": (F.smooth_l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0),
     "stack": (F.stack, lambda: [vr.Variable(X)] * 2, int),
     "functional.split": (F.split, lambda: X, lambda: [1, 2], lambda: 1),
     "split, size": (lambda size: F.split(X, size), lambda: 2),
     "transpose": (vr.Variable(X).transpose, lambda: 0, lambda: 1),
     "dropout": (F.dropout, lambda: X, lambda: 0.5, bool),
     "cross_entropy": (
-        F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean", lambda: "row",
+        F.cross_entropy, lambda: X, lambda: np.zeros(5, int), lambda: "mean",
     ),
-    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, lambda: X, lambda: X, lambda: "mean"),
     "cross_entropy, weights": (
         lambda weight, index, smoothing, sample_weight: F.cross_entropy(
             X, np.zeros(5, int), weight=weight, ignore_index=index, label_smoothing=smoothing,
@@ -462,14 +462,14 @@ CALLS = {
         lambda weight, pos_weight: F.binary_cross_entropy_with_logits(X, X, weight=weight, pos_weight=pos_weight),
         lambda: np.ones(3), lambda: np.ones(3),
     ),
-    "hinge_loss": (F.hinge_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
-    "l1_loss": (F.l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
-    "poisson_nll_loss": (F.poisson_nll_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
-    "quantile_loss": (F.quantile_loss, lambda: X, lambda: X, lambda: 0.5, lambda: "mean", lambda: "row"),
+    "hinge_loss": (F.hinge_loss, lambda: X, lambda: X, lambda: "mean"),
+    "l1_loss": (F.l1_loss, lambda: X, lambda: X, lambda: "mean"),
+    "poisson_nll_loss": (F.poisson_nll_loss, lambda: X, lambda: X, lambda: "mean"),
+    "quantile_loss": (F.quantile_loss, lambda: X, lambda: X, lambda: 0.5, lambda: "mean"),
     "Standardize": (vr.nn.Standardize, lambda: 3, lambda: "f4"),
     "Standardize.fit": (vr.nn.Standardize(3).fit, lambda: [X]),
     "Standardize, x": (vr.nn.Standardize(3), rows),
-    "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean", lambda: "row"),
+    "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean"),
     "Trainer": (
         lambda *given: vr.training.Trainer(*given[:4], validate=given[4], clip_norm=given[5], accumulate=given[6],
                                            callbacks=given[7]),
@@ -487,7 +487,7 @@ CALLS = {
     "plot_history": (vr.training.plot_history, history, lambda: tempfile.mkdtemp() + "/curve.svg", lambda: "title"),
     "SGD": (vr.optim.SGD, parameters, lambda: 0.1),
     "SGD, entry": (lambda p: vr.optim.SGD([p], 0.1), parameter),
-    "Momentum": (vr.optim.Momentum, parameters, lambda: 0.1, lambda: 0.9, bool),
+    "Momentum": (vr.optim.Momentum, parameters, lambda: 0.1, lambda: 0.9),
     "Adagrad": (vr.optim.Adagrad, parameters, lambda: 0.1, lambda: 1e-6, float, float, lambda: None),
     "Adam": (vr.optim.Adam, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, float, bool, lambda: None),
     "AdamW": (vr.optim.AdamW, parameters, lambda: 0.1, lambda: (0.9, 0.99), lambda: 1e-8, float, bool, lambda: None),
@@ -602,6 +602,11 @@ CALLS = {
 }  # fmt: skip
 CALLS["batches"] = (batches,)
 OPTIONS = {
+**{name: {"per": lambda: "row"} for name in (
+        "huber_loss", "smooth_l1_loss", "binary_cross_entropy", "hinge_loss", "l1_loss", "poisson_nll_loss",
+        "quantile_loss", "mse_loss", "cross_entropy",
+    )},
+    "Momentum": {"nesterov": bool},
     "Accuracy": {"ignore_index": int, "per": lambda: "row"}, "AUC": {"ignore_index": int}, "F1": {"ignore_index": int},
     "ConfusionMatrix": {"ignore_index": int}, "MeanAbsoluteError": {"per": lambda: "row"},
     "MeanSquaredError": {"per": lambda: "row"},

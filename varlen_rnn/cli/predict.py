@@ -32,7 +32,8 @@ def _add_files(parser, run):
 def _read(arguments, labelled):
     """Return the model, the data set, read as the training read its own but for what is given, and the ids' field."""
     model = estimators().load(arguments.model)
-    options = (model.notes_ or {}) | reading.options_of(arguments)
+    given = reading.options_of(arguments)
+    options = reading.fitting((model.notes_ or {}) | given, arguments.data) | given
     label = options.pop("label", None)
     if labelled:
         if label is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from varlen_rnn import data
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
-from varlen_rnn.data.read import FORMATS
+from varlen_rnn.data.read import FORMATS, NOT_OF, form_of
 from varlen_rnn.errors import InputError
 
 _OPTIONS = (
@@ -59,6 +59,13 @@ def options_of(arguments):
     if "features" in given:
         given["features"] = [name.strip() for name in given["features"].split(",")]
     return given
+
+
+def fitting(options, path):
+    """Return the options that a file has: it may be of another form than that of the training."""
+    format = options.get("format") or FORMATS.get(Path(path).suffix.lower(), "csv")
+    others = NOT_OF[form_of(format, options.get("id"), options.get("wide", False))]
+    return {name: value for name, value in options.items() if name not in others}
 
 
 def read(path, options):

@@ -21,6 +21,28 @@ FORMATS = {
 }  # fmt: skip
 
 
+# Options that what is read does not have.
+_OF_TABLES = ("id", "time", "features", "wide", "delimiter")
+NOT_OF = {
+    "a .jsonl file": _OF_TABLES, "a .parquet file": _OF_TABLES, "an .arrow file": _OF_TABLES,
+    "an .npz file": (*_OF_TABLES, "tokens"), "texts": ("time", "features"),
+    "a long form": ("sequence", "tokens"), "a wide form": ("sequence", "tokens", "time"),
+}  # fmt: skip
+
+
+def form_of(format: str, id: str | None, wide: bool) -> str:
+    """Return what is read, in the words of `NOT_OF`.
+
+    Examples
+    --------
+    >>> form_of("csv", "device", False), form_of("npz", None, False)
+    ('a long form', 'an .npz file')
+    """
+    if format != "csv":
+        return f"{'an' if format in ('arrow', 'npz') else 'a'} .{format} file"
+    return "a wide form" if wide else "texts" if id is None else "a long form"
+
+
 def read(
     source: Any,
     *,
@@ -108,6 +130,10 @@ def read(
     if format is None and suffix not in FORMATS:
         raise InputError(path, expected=f"a suffix of {sorted(FORMATS)}, or a format", got=shown(suffix))
     format = check_choice(FORMATS[suffix] if format is None else format, "format", *sorted(set(FORMATS.values())))
+    form = form_of(format, id, wide)
+    for name in NOT_OF[form]:
+        if options[name] is not None and options[name] is not False:
+            raise InputError(f"read, {name}", expected=f"none of {form}", got=shown(options[name]))
     texts: dict[str, Any] = {
         "vocabulary": vocabulary, "classes": classes, "min_count": min_count, "max_vocabulary": max_vocabulary,
         "label_kind": label_kind, "missing": missing,
@@ -121,14 +147,12 @@ def read(
         return read_columns(path, format, sequence or "text", label, missing, classes, label_kind, as_texts)
     if delimiter is None:
         delimiter = "\t" if suffix == ".tsv" else ","
-    if id is None and not wide:
+    if form == "texts":
         table = None if sequence is not None and tokens is not None else _table(path, delimiter)
         if table is not None:
             sequence = _text_field(table, sequence, label, tokens)
         return read_csv(path, sequence or "text", label, tokens=tokens or "auto", delimiter=delimiter, **texts)
     table = _table(path, delimiter)
-    if wide and time is not None:
-        raise InputError("read, time", expected="none in a wide form, whose fields are steps", got=shown(time))
     if wide or id is None:
         return read_wide(table, id, features, label, missing, classes, label_kind)
     return read_long(table, id, time, features, label, missing, classes, label_kind)

@@ -35,8 +35,8 @@ def cross_entropy(
     logits: Rows,
     labels: Rows,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     weight: Rows | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -137,8 +137,8 @@ def focal_loss(
     logits: Rows,
     labels: Rows,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     gamma: float = 2.0,
     weight: Rows | None = None,
     ignore_index: int = -100,
@@ -166,8 +166,8 @@ def binary_cross_entropy_with_logits(
     logits: Rows,
     targets: Rows,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     weight: Rows | None = None,
     pos_weight: Rows | None = None,
     sample_weight: Rows | None = None,
@@ -241,7 +241,7 @@ def ctc_loss(
 
 
 def mse_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row", *, sample_weight: Rows | None = None
+    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
 ) -> Variable:
     """Return the squared difference of two Variables of the same shape.
 
@@ -257,7 +257,7 @@ def mse_loss(
 
 
 def l1_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", per: Per = "row", *, sample_weight: Rows | None = None
+    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
 ) -> Variable:
     """Return the absolute difference of two Variables of the same shape.
 
@@ -277,8 +277,8 @@ def huber_loss(
     target: Rows,
     reduction: Reduction = "mean",
     delta: float = 1.0,
-    per: Per = "row",
     *,
+    per: Per = "row",
     sample_weight: Rows | None = None,
 ) -> Variable:
     """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
@@ -308,8 +308,8 @@ def smooth_l1_loss(
     target: Rows,
     reduction: Reduction = "mean",
     beta: float = 1.0,
-    per: Per = "row",
     *,
+    per: Per = "row",
     sample_weight: Rows | None = None,
 ) -> Variable:
     """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
@@ -324,15 +324,15 @@ def smooth_l1_loss(
     Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
     """
     beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
-    return huber_loss(x, target, reduction, beta, per, sample_weight=sample_weight) / beta
+    return huber_loss(x, target, reduction, beta, per=per, sample_weight=sample_weight) / beta
 
 
 def hinge_loss(
     x: Rows,
     target: Rows,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     margin: float = 1.0,
     sample_weight: Rows | None = None,
 ) -> Variable:
@@ -357,8 +357,8 @@ def poisson_nll_loss(
     x: Rows,
     target: Rows,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     log_input: bool = True,
     eps: float = 1e-8,
     sample_weight: Rows | None = None,
@@ -393,8 +393,8 @@ def quantile_loss(
     target: Rows,
     quantiles: float | Sequence[float] = 0.5,
     reduction: Reduction = "mean",
-    per: Per = "row",
     *,
+    per: Per = "row",
     sample_weight: Rows | None = None,
 ) -> Variable:
     """Return `max(q d, (q - 1) d)` of the difference `d = target - x`: its mean is least at the quantile q.

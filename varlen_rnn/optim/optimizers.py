@@ -235,6 +235,7 @@ class SGD(Optimizer):
         parameters: Iterable[Any],
         lr: float,
         momentum: float = 0.0,
+        *,
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
@@ -264,10 +265,11 @@ class Momentum(SGD):
         parameters: Iterable[Any],
         lr: float,
         momentum: float = 0.9,
+        *,
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(parameters, lr, momentum, weight_decay, nesterov)
+        super().__init__(parameters, lr, momentum, weight_decay=weight_decay, nesterov=nesterov)
 
     def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
         return "momentum", ("velocity",), {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}

@@ -22,6 +22,7 @@ from varlen_rnn.errors import (
     check_path,
     shown,
 )
+from varlen_rnn.optim.average import AveragedModel
 from varlen_rnn.optim.lr_scheduler import ReduceLROnPlateau
 from varlen_rnn.training.files import checkpoint_path, checkpoints
 from varlen_rnn.training.trainer import Callback, Trainer
@@ -160,6 +161,36 @@ class Schedule(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the schedule's."""
         self.scheduler.load_state_dict(dict(state))
+
+
+class Averaging(Callback):
+    """Takes the weights into an average after each step (`optim.AveragedModel`), which is saved with the training.
+
+    The model trains on with its own weights: `with averaged.applied():` has the averages in it, as `validate` or what
+    comes after the training wants them.
+
+    Parameters
+    ----------
+    averaged : optim.AveragedModel
+        Of the model that is trained.
+    """
+
+    def __init__(self, averaged: AveragedModel) -> None:
+        if not isinstance(averaged, AveragedModel):
+            raise DTypeError("averaged", expected="an optim.AveragedModel", got=shown(averaged))
+        self.averaged = averaged
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Take the weights into the average."""
+        self.averaged.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages."""
+        return self.averaged.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.averaged.load_state_dict(state)
 
 
 class Checkpoints(Callback):
