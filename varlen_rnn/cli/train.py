@@ -27,7 +27,13 @@ def add_to(commands):
     add = parser.add_argument_group("the model, and its training").add_argument
     add("--cell", default="lstm", help="lstm, gru, rnn, or the name of another cell; default lstm")
     for name, default in _INTEGERS.items():
-        add(f"--{name.replace('_', '-')}", type=_number, default=default, metavar="N", help=f"default {default}")
+        add(
+            f"--{name.replace('_', '-')}",
+            type=number if default == "auto" else int,
+            default=default,
+            metavar="N",
+            help=f"default {default}",
+        )
     add("--lr", type=float, default=4e-3, help="the highest learning rate; default 0.004")
     add("--class-weight", choices=["balanced"], help="rare classes weigh more")
     add("--early-stopping", action="store_true", help="hold another tenth back, and keep the best epoch's weights")
@@ -39,7 +45,8 @@ def add_to(commands):
     parser.set_defaults(run=_run)
 
 
-def _number(text):
+def number(text):
+    """Return a whole number, or "auto"."""
     return text if text == "auto" else int(text)
 
 

@@ -81,7 +81,7 @@ def cross_entropy(
     """
     logits, labels = required(logits, "cross_entropy, logits"), required(labels, "cross_entropy, labels")
     label_smoothing = check_number(label_smoothing, "label_smoothing", "0 to 1", lambda share: 0 <= share <= 1)
-    weight = None if weight is None else _like(weight, logits)
+    weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
         return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
@@ -158,7 +158,7 @@ def focal_loss(
     """
     gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
-    weight = None if weight is None else _like(weight, logits)
+    weight = None if weight is None else _like(weight, logits, "weight")
     return _of_classes("focal", logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
 
 
@@ -269,7 +269,7 @@ def l1_loss(
     1.0
     """
     x, target = required(x, "l1_loss, x"), required(target, "l1_loss, target")
-    return reduce_loss(_difference(x, target).abs(), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, per, sample_weight=sample_weight)
 
 
 def huber_loss(
@@ -422,7 +422,7 @@ def quantile_loss(
     between = "between 0 and 1", lambda q: 0 < q < 1
     levels = [check_number(q, "quantiles", *between) for q in several]
     if is_one:
-        difference = _difference(x, target, reverse=True)
+        difference = _difference("quantile_loss", x, target, reverse=True)
         parts = operand(levels[0], x), operand(levels[0] - 1, x)
     else:
         if len(x.shape) != 2 or x.shape[1] != len(levels):
@@ -439,11 +439,11 @@ def quantile_loss(
     return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
 
 
-def _like(value: Rows, x: Variable) -> Variable:
+def _like(value: Rows, x: Variable, what: str) -> Variable:
     """Return weights as a Variable of the data type of `x`: lists and arrays of float64 are cast."""
     if isinstance(value, Variable):
         return value
-    array = as_rows(value, "weights")
+    array = as_rows(value, what)
     return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" and x.dtype is not None else array)
 
 
@@ -456,7 +456,7 @@ def _per_class(weight: Variable, logits: Variable) -> Variable:
 
 def _factor(value: Rows, x: Variable, what: str) -> Variable:
     """Return weights of elements, or raise unless they broadcast to the shape of `x`."""
-    weights = _like(value, x)
+    weights = _like(value, x, what)
     pairs = zip(reversed(weights.shape), reversed(x.shape), strict=False)
     if len(weights.shape) > len(x.shape) or any(a != b and a != 1 and -1 not in (a, b) for a, b in pairs):
         raise _shape_error(what, f"{x.shape}, or one that broadcasts to it", weights)
@@ -475,8 +475,8 @@ def _same_shape(op: str, x: Variable, target: Variable, name: str = "target") ->
     return target
 
 
-def _difference(x: Variable, target: Variable, reverse: bool = False) -> Variable:
-    target = _same_shape("loss", x, target)
+def _difference(op: str, x: Variable, target: Variable, reverse: bool = False) -> Variable:
+    target = _same_shape(op, x, target)
     return target - x if reverse else x - target
 
 
@@ -500,7 +500,7 @@ def reduce_loss(
     """
     check_choice(reduction, "reduction", "mean", "sum", "none")
     check_choice(per, "per", "row", "sequence")
-    sample_weight = None if sample_weight is None else _like(sample_weight, loss)
+    sample_weight = None if sample_weight is None else _like(sample_weight, loss, "sample_weight")
     if per == "row" and weights is None and sample_weight is None:
         if reduction == "none":
             return loss
