@@ -85,7 +85,7 @@ def cross_entropy(
     if labels.dtype is not None and labels.dtype.kind == "f":
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
         return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
-    return _of_classes("plain", logits, labels, reduction, per, weight, ignore_index, label_smoothing, sample_weight)
+    return _of_classes(logits, labels, reduction, per, weight, ignore_index, label_smoothing, sample_weight)
 
 
 def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
@@ -99,7 +99,6 @@ def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | No
 
 
 def _of_classes(
-    kind: str,
     logits: Variable,
     labels: Variable,
     reduction: Reduction,
@@ -119,7 +118,7 @@ def _of_classes(
     if weight is not None or recorder() is not None or (np.asarray(labels.value.data) == ignore_index).any():
         of_class = as_variable(np.ones(logits.shape[1], logits.dtype)) if weight is None else weight
         counts = apply("label_weights", labels, of_class, ignore_index=ignore_index)
-    if kind == "focal":
+    if gamma:
         loss = apply("focal", loss, gamma=gamma)
     if weight is not None and counts is not None:
         loss = loss * counts
@@ -159,7 +158,7 @@ def focal_loss(
     gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
     weight = None if weight is None else _like(weight, logits, "weight")
-    return _of_classes("focal", logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
+    return _of_classes(logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
 
 
 def binary_cross_entropy_with_logits(
