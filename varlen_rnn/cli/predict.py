@@ -43,7 +43,7 @@ def _read(arguments, labelled):
         options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))
         if hasattr(model, "classes_"):
             options["classes"] = [str(name) for name in model.classes_]
-    if not labelled:
+    else:
         options.pop("label_kind", None)
     return model, reading.read(arguments.data, options | model.read_options()), options.get("id")
 

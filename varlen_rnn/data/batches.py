@@ -264,7 +264,7 @@ def batches(
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
     """Return an array with an entry per sequence, a view of our own, or raise."""
-    array = as_rows(values, name).view()
+    array = as_rows(values, name)
     if array.ndim == 0 or len(array) != number:
         raise ShapeError(name, expected=f"{number} entries, one per sequence", got=f"shape {array.shape}")
     return array
@@ -273,7 +273,7 @@ def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
 def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
     """Return probabilities in proportion to weights, or raise."""
     array = _one_each(weights, number, "weights")
-    if array.ndim != 1 or array.dtype.kind not in "fiub":
+    if array.ndim != 1:
         expected = f"{number} numbers, one per sequence"
         raise ShapeError("weights", expected=expected, got=f"{array.dtype} of shape {array.shape}")
     found = array.astype(np.float64)

@@ -11,7 +11,7 @@ from varlen_rnn.data.columns import read_columns, read_npz
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
-from varlen_rnn.data.readers import file_text, from_texts, read_csv, read_jsonl
+from varlen_rnn.data.readers import Missing, file_text, from_texts, read_csv, read_jsonl
 from varlen_rnn.data.tables import Table, read_long, read_wide
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_path, shown
 
@@ -55,7 +55,7 @@ def read(
     wide: bool = False,
     tokens: Literal["characters", "words", "list"] | None = None,
     delimiter: str | None = None,
-    missing: Literal["error", "drop", "zero", "forward"] = "error",
+    missing: Missing = "error",
     label_kind: str | None = None,
     vocabulary: Sequence[str] | None = None,
     classes: Iterable[str] | None = None,

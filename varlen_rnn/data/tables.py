@@ -118,7 +118,8 @@ def read_long(
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
     others = [name for name in (id, time, label) if name is not None]
-    group, times = _groups(table, id), None if time is None else _times(table, time)
+    ids = table.column(id, "id")
+    group, times = _groups(table, id, ids), None if time is None else _times(table, time)
     features = _features(table, features, others)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
@@ -128,7 +129,6 @@ def read_long(
     keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
-    ids = table.column(id, "id")
     names = tuple(ids[part[0]] for part in parts)
     data = _labelled(table, names, sequences, texts, parts, kept, missing, classes, label_kind)
     return dataclasses.replace(data, features=tuple(features))
@@ -167,10 +167,9 @@ def _features(table: Table, features: Sequence[str] | None, others: Sequence[str
     return names
 
 
-def _groups(table: Table, id: str) -> np.ndarray:
+def _groups(table: Table, id: str, ids: list[str]) -> np.ndarray:
     """Return the number of each line's id, in the order of the file."""
     numbers: dict[str, int] = {}
-    ids = table.column(id, "id")
     for number, text in enumerate(ids):
         if not text.strip():
             raise InputError(f"{table.where(number)}, field {id!r}", expected="an id", got="none")

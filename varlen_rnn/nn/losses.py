@@ -443,7 +443,7 @@ def _like(value: Rows, x: Variable, what: str) -> Variable:
     if isinstance(value, Variable):
         return value
     array = as_rows(value, what)
-    return as_variable(array.astype(x.dtype) if array.dtype.kind in "fiub" and x.dtype is not None else array)
+    return as_variable(array if x.dtype is None else array.astype(x.dtype))
 
 
 def _per_class(weight: Variable, logits: Variable) -> Variable:

@@ -146,7 +146,8 @@ class Optimizer:
 
     def _names(self) -> list[tuple[str, ...]]:
         """Return the names of each parameter's states."""
-        return [self._rule(group)[1] for group in self.param_groups for _ in group.params]
+        rules = [(self._rule(group)[1], len(group.params)) for group in self.param_groups]
+        return [names for names, number in rules for _ in range(number)]
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return learning rates and copies of the states, by the parameter's number and the state's name.
@@ -174,13 +175,13 @@ class Optimizer:
         """
         rest = state_arrays(state, "optimizer state")
         rates = [_rate_of(rest, name) for name, _ in self._rates()]
-        pairs = zip(self.parameters, self._names(), strict=True)
-        loaded = [self._load(number, parameter, names, rest) for number, (parameter, names) in enumerate(pairs)]
+        names = self._names()
+        pairs = enumerate(zip(self.parameters, names, strict=True))
+        loaded = [self._load(number, parameter, own, rest) for number, (parameter, own) in pairs]
         if rest:
             raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
-        names = self._names()
         for number, (states, values) in enumerate(zip(self._states, loaded, strict=True)):
             if states is None or len(states) != len(names[number]):
                 self._states[number] = values

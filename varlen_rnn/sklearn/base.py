@@ -166,9 +166,9 @@ class SequenceEstimator(BaseEstimator):
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
         with random.seeded(self._seed()):
-            if not (self.warm_start and hasattr(self, "module_")):
-                self._start(X, y, _several_classes(X))
-            self._train(X, y, sample_weight)
+            begins = not (self.warm_start and hasattr(self, "module_"))
+            sequences = self._start(X, y, _several_classes(X)) if begins else self._rows(X)
+            self._train(sequences, y, sample_weight)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
@@ -184,12 +184,12 @@ class SequenceEstimator(BaseEstimator):
         y = labels_of_data(X, y)
         first = not hasattr(self, "module_")
         with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
-            if first:
-                self._start(X, y, _several_classes(X) if classes is None else classes)
+            classes = _several_classes(X) if classes is None else classes
+            sequences = self._start(X, y, classes) if first else self._rows(X)
             if not hasattr(self, "_optimizer"):
                 self._optimizer = self._make_optimizer()
-            store, labels, weights = self._encoded(X, y, sample_weight)
-            made = self._batches(store, np.arange(len(store)), seed=self.n_iter_)
+            labels, weights = self._encoded(sequences, y, sample_weight)
+            made = self._batches(sequences, np.arange(len(sequences)), seed=self.n_iter_)
             trainer = Trainer(
                 self.module_, self._optimizer, self._loss_of(labels, weights), made, clip_norm=self.clip_norm
             )
@@ -205,13 +205,18 @@ class SequenceEstimator(BaseEstimator):
             state = 0
         return int(check_random_state(state).randint(2**31 - 1))
 
-    def _start(self, X: Any, y: Any, classes: Any = None) -> None:
-        """Learn kinds of inputs and labels, and make the network."""
-        self.__dict__.pop("_optimizer", None)
-        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
-        sequences = inputs.rows_of(X)
+    def _rows(self, X: Any, inputs: Inputs | None = None) -> list[np.ndarray]:
+        """Return the rows of sequences, of which there is one at least."""
+        sequences = (self._inputs if inputs is None else inputs).rows_of(X)
         if not sequences:
             raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
+        return sequences
+
+    def _start(self, X: Any, y: Any, classes: Any = None) -> list[np.ndarray]:
+        """Learn kinds of inputs and labels, and make the network; return the rows of the sequences."""
+        self.__dict__.pop("_optimizer", None)
+        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
+        sequences = self._rows(X, inputs)
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
         self.module_ = self._network()
@@ -220,6 +225,7 @@ class SequenceEstimator(BaseEstimator):
             self.n_features_in_ = inputs.size
         self.vocabulary_ = list(inputs.vocabulary)
         self.history_, self.n_iter_ = [], 0
+        return sequences
 
     def _network(self) -> Network:
         kind = "numbers" if self._inputs.kind == "numbers" else "ids"
@@ -229,16 +235,13 @@ class SequenceEstimator(BaseEstimator):
             dropout=self.dropout, pool=self._pool,
         )  # fmt: skip
 
-    def _encoded(self, X: Any, y: Any, sample_weight: Any) -> tuple[list[np.ndarray], Any, np.ndarray | None]:
-        """Return rows, labels and weights of sequences."""
-        sequences = self._inputs.rows_of(X)
-        if not sequences:
-            raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
+    def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
+        """Return labels and weights of sequences."""
         labels = self._encode_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)))
-        return sequences, labels, self._weights(labels, sample_weight)
+        return labels, self._weights(labels, sample_weight)
 
-    def _train(self, X: Any, y: Any, sample_weight: Any) -> None:
-        sequences, labels, weights = self._encoded(X, y, sample_weight)
+    def _train(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> None:
+        labels, weights = self._encoded(sequences, y, sample_weight)
         seed = int(random.generator().integers(2**31))
         train, held = self._parts(len(sequences), labels, seed)
         made = self._batches(sequences, train, seed)
@@ -354,9 +357,7 @@ class SequenceEstimator(BaseEstimator):
     def _outputs(self, X: Any) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the rows of sequences, and the network's outputs in the order of X, by sequence or by row."""
         check_is_fitted(self, "module_")
-        sequences = self._inputs.rows_of(X)
-        if not sequences:
-            raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
+        sequences = self._rows(X)
         by_row = not self._pool
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if by_row else np.ones(len(sequences), int)
         ends = np.cumsum(lengths)
