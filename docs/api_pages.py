@@ -18,6 +18,7 @@ KERNELS = (
     "edit_distance",
     "largest",
     "losses",
+    "moves",
     "norms",
     "pool",
     "prefixes",

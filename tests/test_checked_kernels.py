@@ -17,6 +17,7 @@ from varlen_rnn.kernels import (
     edit_distance,
     largest,
     losses,
+    moves,
     norms,
     pool,
     prefixes,
@@ -28,7 +29,8 @@ from varlen_rnn.kernels import (
 )
 
 MODULES = (
-    crf, ctc, edit_distance, largest, losses, norms, pool, prefixes, rows, segment, softmax, updates, windows,
+    crf, ctc, edit_distance, largest, losses, moves, norms, pool, prefixes, rows, segment, softmax, updates,
+    windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -58,6 +60,9 @@ WRONG = {
     "pool_sum_grad_cpu": (OUT, indices(0, 2, FAR), ONES, X),
     "pool_max_cpu": (X, indices(0, 2, FAR), OUT, far((2, 2))),
     "sum_copies": (OUT, indices(0, 2), indices(1, 1), X),
+    "pick_ends_cpu": (X, indices(0, FAR), True, OUT),
+    "pick_ends_grad_cpu": (OUT, indices(0, FAR), True, X),
+    "reverse_rows_cpu": (X, indices(0, FAR), X),
     "pick_rows_cpu": (X, far((2, 2)), OUT),
     "pick_rows_grad_cpu": (OUT, far((2, 2)), X),
     "softmax_cpu": (X, indices(0, 2, FAR), X),
@@ -69,7 +74,8 @@ WRONG = {
     "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
     "negative_log_likelihood": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
-    "first_beyond": (indices(0, 2), indices(0, 1), indices(0, 1)),
+    "repeat_sequences": (X, indices(0, FAR), indices(1), OUT),
+    "place_slices": (indices(0, 2), indices(0, 1), indices(0, 1), indices(0), indices(0, 0)),
     "fill_between_runs": (indices(FAR), indices(1), 0.0, OUT),
     "copy_runs": (X, indices(FAR), indices(0), indices(1), OUT),
     "scatter_add_rows_cpu": (OUT, indices(0, FAR), X),

@@ -11,7 +11,7 @@ import pytest
 from numba import config, types
 
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.kernels import norms, pool, rows, segment, softmax, updates, windows
+from varlen_rnn.kernels import moves, norms, pool, rows, segment, softmax, updates, windows
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
 
@@ -21,7 +21,7 @@ from numba.cuda import compiler, dispatcher
 
 NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive", "y_column", "num_slots", "column"}
 NUMBERS |= {"outputs", "first_row", "first_pass", "norms", "scales", "direction"}
-FLAGS = {"nesterov", "transposed", "accumulate", "first", "to_caller", "of_outputs", "of_states"}
+FLAGS = {"nesterov", "transposed", "accumulate", "first", "last", "to_caller", "of_outputs", "of_states"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
 RATES = {"bound", "lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2", "alpha", "rho", "share"}
 STATES = {"initial", "state", "carried", "passed"}
@@ -31,7 +31,7 @@ ALONE = "load_states", "recurrent_product", "transposed_product", "permute_state
 def kernels():
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": kernel
-        for module in (segment, rows, pool, softmax, windows, norms, updates, gemm, row_sums)
+        for module in (segment, rows, moves, pool, softmax, windows, norms, updates, gemm, row_sums)
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }

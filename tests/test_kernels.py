@@ -6,7 +6,7 @@ import pytest
 from oracles import kernels as oracle
 
 from varlen_rnn import threads
-from varlen_rnn.kernels import largest, pool, rows, segment, updates
+from varlen_rnn.kernels import largest, moves, pool, rows, segment, updates
 from varlen_rnn.products import gemm, row_sums
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
@@ -112,17 +112,21 @@ def test_rows_between_runs_are_filled():
         assert np.array_equal(out, expected)
 
 
-def test_what_a_sequence_has_not_is_found():
+def test_slices_are_placed_and_what_a_sequence_has_not_is_found():
     fit = [((0, 0, 0), (2, 0, 3)), ((2, 0, 3), (0, 0, 0))]
     beyond = [((0, 1, 0), (0, 0, 0)), ((0, 0, 2), (2, 0, 2)), ((0, 0, 2**62), (0, 0, 2**62))]
     negative = [((-1, 0, 0), (1, 0, 0)), ((0, 0, 0), (0, 0, -1))]
     for begins, lengths in fit + beyond + negative:
         offsets, given = np.array([0, 2, 2, 5]), (np.array(begins), np.array(lengths))
-        assert rows.first_beyond(offsets, *given) == oracle.first_beyond(offsets, begins, lengths)
+        out, expected = (np.empty(3, np.int64), np.empty(4, np.int64)), (np.empty(3, np.int64), np.empty(4, np.int64))
+        found = oracle.place_slices(offsets, begins, lengths, *expected)
+        assert rows.place_slices(offsets, *given, *out) == found
+        if found < 0:
+            assert all(map(np.array_equal, out, expected))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_copies_of_sequences_are_summed(dtype):
+def test_sequences_are_repeated_and_their_copies_summed(dtype):
     for lengths, times in (((2, 0, 3), (3, 5, 0)), ((1, 1), (100, 1)), ((), ()), ((0,), (3,)), ((2,), (200,))):
         offsets, times = np.cumsum([0, *lengths]), np.array(times, np.int64)
         x = values((int(np.dot(np.diff(offsets), times)), 3), dtype, 0)
@@ -130,6 +134,10 @@ def test_copies_of_sequences_are_summed(dtype):
         oracle.sum_copies(x, offsets, times, expected)
         pool.sum_copies(x, offsets, times, out)
         np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.float32 else 1e-12)
+        copies, expected = np.empty_like(x), np.empty_like(x)
+        oracle.repeat_sequences(out, offsets, times, expected)
+        moves.repeat_sequences(out, offsets, times, copies)
+        assert np.array_equal(copies, expected)
 
 
 def test_repeated_rows_add_in_the_order_of_appearance(device):
@@ -162,6 +170,18 @@ def test_pool_max_and_picked_rows(device, dtype, features, offsets):
     oracle.pool_max(wide(x), offsets, wide(out), index)
     check(device, pool.pick_rows, oracle.pick_rows, x, index, out)
     check(device, pool.pick_rows_grad, oracle.pick_rows_grad, out, index, x)
+
+
+@by_any
+@by_features
+@by_trouble
+def test_ends_of_sequences_and_sequences_backwards(device, dtype, features, offsets):
+    offsets = np.array(offsets)
+    x, ends = values((offsets[-1], features), dtype), values((len(offsets) - 1, features), dtype, 1)
+    for last in (False, True):
+        check(device, moves.pick_ends, oracle.pick_ends, x, offsets, last, ends)
+        check(device, moves.pick_ends_grad, oracle.pick_ends_grad, ends, offsets, last, x.copy())
+    check(device, moves.reverse_rows, oracle.reverse_rows, x, offsets, x.copy())
 
 
 def test_nan_wins_a_maximum_and_the_first_stays(device):
@@ -361,6 +381,16 @@ GRADIENTS = {
         (4, 2), (3, 2),
         lambda device, x, out: pool.pick_rows(x, INDEX, out),
         lambda device, d, x, d_x: pool.pick_rows_grad(d, INDEX, d_x),
+    ),
+    "pick_ends": (
+        (4, 2), (4, 2),
+        lambda device, x, out: moves.pick_ends(x, OFFSETS, True, out),
+        lambda device, d, x, d_x: moves.pick_ends_grad(d, OFFSETS, True, d_x),
+    ),
+    "reverse_rows": (
+        (4, 2), (4, 2),
+        lambda device, x, out: moves.reverse_rows(x, OFFSETS, out),
+        lambda device, d, x, d_x: moves.reverse_rows(d, OFFSETS, d_x),
     ),
     "product": ((4, 2), (4, 3), _product, _product_grad),
 }  # fmt: skip

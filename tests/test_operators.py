@@ -323,6 +323,10 @@ def test_backward_wants_a_number_and_something_to_differentiate():
     assert vr.grad_enabled()
     with pytest.raises(vr.ProgramError):
         y.backward()
+    assert not vr.no_grad()(lambda: (x * x).sum())().requires_grad
+    with pytest.raises(ZeroDivisionError), vr.no_grad():
+        raise ZeroDivisionError
+    assert vr.grad_enabled()
 
 
 def test_records_are_freed_with_their_variables():

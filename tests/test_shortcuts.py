@@ -1,5 +1,6 @@
 """An operator's shortcut is its long way, to the bit, or refuses."""
 
+import dataclasses
 import pickle
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
-from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.operator import OPERATORS, find
+from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 2
@@ -131,3 +133,77 @@ def test_weights_that_came_from_another_process_fit():
     values = [value and pickle.loads(pickle.dumps(value)) for value in operands("gru")]
     assert values[2].dtype is not values[3].dtype, "equal data types, not one object"
     assert shortcut(values) is not None
+
+
+MOVES = [name for name, op in OPERATORS.items() if op.shortcut and name != "recurrent"]
+
+
+def short_way(op, values, attrs):
+    """Return what an operator gives, or the type of its error: which of two is told is open."""
+    try:
+        return run(op, values, attrs)
+    except vr.InputError as error:
+        return [type(error)]
+
+
+def long_way(op, values, attrs):
+    return short_way(dataclasses.replace(op, shortcut=None), values, attrs)
+
+
+def check_alike(found, wanted):
+    assert len(found) == len(wanted)
+    for value, other in zip(found, wanted, strict=True):
+        if isinstance(other, vr.LoDTensor):
+            np.testing.assert_array_equal(value.data, other.data)
+            assert (value.dtype, value.lod()) == (other.dtype, other.lod())
+        else:
+            assert value == other
+
+
+def calls(name):
+    """Return the values and constants of an operator's examples, or of what its gradient is applied to there."""
+    rng, op = np.random.default_rng(0), find(name.removesuffix("_grad"))
+    for given, attrs in op.examples(rng):
+        values = [value if isinstance(value, vr.LoDTensor) else vr.LoDTensor(value) for value in given]
+        outputs = long_way(op, values, attrs)
+        if name.endswith("_grad"):
+            d_out = outputs[0].like(rng.standard_normal(outputs[0].shape).astype(values[0].dtype))
+            values += [*outputs[1:], d_out]
+        yield values, attrs
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_take_their_shortcut_to_what_the_long_way_computes(name):
+    op, taken = find(name), 0
+    for values, attrs in calls(name):
+        taken += op.shortcut(values, **attrs) is True
+        check_alike(short_way(op, values, attrs), long_way(op, values, attrs))
+    assert taken
+
+
+def wrong(value):
+    """Yield what does not stand for rows that move."""
+    yield None
+    yield vr.SelectedRows([0], np.zeros((1, 2)), 9)
+    yield vr.sort_by_seq_len([0, 2])
+    yield vr.LoDTensor(np.float64(1))
+    yield vr.LoDTensor(np.zeros((2, 2), np.float16))
+    yield vr.LoDTensor(value.data)  # without a LoD
+    yield vr.LoDTensor(np.zeros((len(value.data), 7)), value.structure)
+    yield vr.LoDTensor(np.zeros(len(value.data), "c8").real.astype("f4"), value.structure)
+    yield vr.create_lod_tensor(np.zeros((9, 2)), [[9]])
+    torn = vr.LoDTensor(np.zeros((2 * len(value.data), 2)))
+    torn = torn.like(np.zeros((len(value.data), 2)))
+    torn.set_lod(value.structure)
+    torn.data.shape = (-1,)
+    yield torn
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_on_what_does_not_fit_moves_do_what_the_long_way_does(name):
+    op = find(name)
+    for values, attrs in calls(name):
+        for position, value in enumerate(values):
+            for other in wrong(value):
+                given = [*values[:position], other, *values[position + 1 :]]
+                check_alike(short_way(op, given, attrs), long_way(op, given, attrs))

@@ -270,8 +270,9 @@ class LoDTensor:
 
     def __init__(self, data: Rows, lod: LoD | Iterable[Offsets] = NO_LOD) -> None:
         data = as_rows(data.data if isinstance(data, LoDTensor) else data)
-        lod = lod if isinstance(lod, LoD) else LoD(lod)
-        check_cover(lod, data)
+        if lod is not NO_LOD:
+            lod = lod if isinstance(lod, LoD) else LoD(lod)
+            check_cover(lod, data)
         self._data, self._lod = data, lod
 
     @classmethod

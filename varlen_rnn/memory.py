@@ -6,10 +6,10 @@ freed: a tenth of the time of a training step.  So what one step lets go is what
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
 import weakref
-from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,18 @@ _waiting: list[_Lender] = []  # lenders; what was let go last stands last
 
 
 class _Memory:
-    """Bytes that begin at a cache line."""
+    """Bytes that begin at a cache line: `start` bytes into a buffer."""
 
-    __slots__ = ("address", "array", "counted", "size")
+    __slots__ = ("buffer", "counted", "size", "start")
+
+    buffer: Any
 
     def __init__(self, size: int) -> None:
-        self.array, self.size, self.counted = np.empty(size + CACHE_LINE, np.uint8), size, max(size, LEAST_COUNTED)
-        start = self.array.__array_interface__["data"][0]
-        self.address = start + -start % CACHE_LINE
+        array: Any = np.empty(size + CACHE_LINE, np.uint8)
+        # No array: NumPy takes for the base of a view the array at the bottom, and that is to be the loan's.
+        self.buffer = (ctypes.c_char * len(array)).from_buffer(array)
+        self.start = -array.__array_interface__["data"][0] % CACHE_LINE
+        self.size, self.counted = size, max(size, LEAST_COUNTED)
 
 
 class _Lender(weakref.ref):
@@ -40,16 +44,7 @@ class _Lender(weakref.ref):
 
     memory: _Memory
 
-
-class _Loan:
-    """Stands behind one array and all views of it, and keeps their memory, whoever owns it."""
-
-    __slots__ = ("__array_interface__", "__weakref__", "memory")
-
-    def __init__(self, memory: _Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        data = memory.address, False
-        self.__array_interface__ = {"version": 3, "data": data, "typestr": dtype.str, "shape": shape}
-        self.memory = memory
+    __eq__, __hash__ = object.__eq__, object.__hash__  # a reference has those of what it refers to, arrays have none
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
@@ -61,31 +56,44 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
     (0, True)
     """
-    memory = _waiting_memory(size) or _Memory(_with_room_to_grow(size))
-    loan = _Loan(memory, shape, dtype)
-    if _make_room(memory):
+    roomy = _with_room_to_grow(size)
+    memory = found = _waiting_memory(size, roomy)
+    if memory is None:
+        memory = _Memory(roomy)
+    loan = np.ndarray(shape, dtype, memory.buffer, memory.start)
+    if found is not None or _make_room(memory):  # what waited was owned, and there is room for it
         lender = _Lender(loan, _waiting.append)
         lender.memory = memory
         _owned.add(lender)
-    return np.asarray(loan)[...]  # a view of an array, which its user may make read-only and writable again
+    return loan[...]  # whoever holds a view of it, or a view of that, holds the loan
 
 
-def _waiting_memory(size: int) -> _Memory | None:
-    """Return memory that waits, the smallest that is large enough and not twice too large, or None."""
-    while fitting := [lender for lender in _waiting if size <= lender.memory.size <= 2 * size]:
-        lender = min(reversed(fitting), key=attrgetter("memory.size"))  # of equals, what is still in the caches
-        if _take_back(lender):
-            return lender.memory
-    return None
+def _waiting_memory(size: int, roomy: int) -> _Memory | None:
+    """Return memory that waits, the smallest that is large enough and not twice too large, or None.
+
+    None is smaller than `roomy`, what an array of this size gets if none waits.
+    """
+    while True:
+        found, smallest = None, 2 * size + 1
+        for lender in reversed(_waiting):  # of equals, what is still in the caches
+            if size <= lender.memory.size < smallest:
+                found, smallest = lender, lender.memory.size
+                if smallest == roomy:
+                    break
+        if found is None:
+            return None
+        if _take_back(found):
+            return found.memory
 
 
 def _take_back(lender: _Lender) -> bool:
     """Return whether nobody else took what a lender has."""
     _owned.discard(lender)  # first: what an interrupt leaves waiting is found again
-    with contextlib.suppress(ValueError):  # another thread was faster
+    try:
         _waiting.remove(lender)
-        return True
-    return False
+    except ValueError:  # another thread was faster
+        return False
+    return True
 
 
 def _with_room_to_grow(size: int) -> int:

@@ -1,5 +1,7 @@
 """Kernels in plain NumPy: one row, one sequence, one element at a time.  Imports nothing of ours."""
 
+import itertools
+
 import numpy as np
 
 
@@ -33,15 +35,23 @@ def copy_runs(table, starts, places, lengths, out):
         out[place : place + length] = table[start : start + length]
 
 
-def first_beyond(offsets, begins, lengths):
+def place_slices(offsets, begins, lengths, starts, places):
     ends = [begin + length for begin, length in zip(begins, lengths, strict=True)]
     inside = [0 <= b <= e <= n for b, e, n in zip(begins, ends, np.diff(offsets), strict=True)]
-    return inside.index(False) if False in inside else -1
+    if False in inside:
+        return inside.index(False)
+    starts[:], places[:] = offsets[:-1] + begins, [0, *np.cumsum(lengths)]
+    return -1
 
 
 def fill_between_runs(places, lengths, value, out):
     outside = set(range(len(out))).difference(*(range(p, p + n) for p, n in zip(places, lengths, strict=True)))
     out[sorted(outside)] = value
+
+
+def repeat_sequences(x, offsets, times, out):
+    copies = [x[a:b] for a, b, n in zip(offsets[:-1], offsets[1:], times, strict=True) for _ in range(n)]
+    out[:] = np.concatenate([x[:0], *copies])
 
 
 def sum_copies(x, offsets, times, out):
@@ -75,6 +85,23 @@ def pool_max(x, offsets, out, index):
         if len(rows):
             out[i] = rows.max(axis=0)
             index[i] = offsets[i] + rows.argmax(axis=0)
+
+
+def pick_ends(x, offsets, last, out):
+    for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        out[i] = 0 if begin == end else x[end - 1 if last else begin]
+
+
+def pick_ends_grad(d_out, offsets, last, d_x):
+    d_x[:] = 0
+    for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
+        if begin < end:
+            d_x[end - 1 if last else begin] = d_out[i]
+
+
+def reverse_rows(x, offsets, out):
+    for begin, end in itertools.pairwise(offsets):
+        out[begin:end] = x[begin:end][::-1]
 
 
 def pick_rows(x, index, out):

@@ -68,7 +68,7 @@ def pool_sum_cpu(x, offsets, scale, out):
 
 @cpu_kernel
 def sum_copies(x, offsets, times, out):
-    """Compute the sums over copies of sequences: the gradient of sequence i, which `x` holds `times[i]` times.
+    """Compute the sums over copies of sequences, of which `x` holds `times[i]` of sequence i.
 
     The order and the precision of the sums are those of `kernels.sums`.  No bounds are checked.
 

@@ -66,7 +66,7 @@ def _several(take):
     return take_all
 
 
-_PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
+PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 _TAKE = {
     "bool": _bool,
     "int": check_int,
@@ -91,6 +91,6 @@ def as_constant(kind, value, what):
     >>> as_constant("float", 2, "beta"), as_constant("int?", None, "axis")
     (2.0, None)
     """
-    if type(value) is _PLAIN.get(kind) or (value is None and kind.endswith("?")):
+    if type(value) is PLAIN.get(kind) or (value is None and kind.endswith("?")):
         return value
     return _TAKE[kind.rstrip("?")](value, what)

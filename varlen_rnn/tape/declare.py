@@ -25,11 +25,11 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
-from varlen_rnn.tape.constants import as_constant, kind_of
+from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
 from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
 from varlen_rnn.tape.operator import Op, register
 from varlen_rnn.tape.spec import VALUES
-from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.tape.variable import Variable, apply_to
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -129,9 +129,10 @@ def operator(
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
     shortcut : callable, optional
-        `shortcut(values, **constants)` returns a list of values, or None: inference and forward in one for values as
-        they mostly are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or the
-        function would; the values then go the long way, which says what is wrong with them, if anything.
+        `shortcut(values, **constants)` saves descriptions, which may take longer than the operator, of values as they
+        mostly are.  It returns True if `infer` would accept them, which is then not asked, and the function returns
+        LoDTensors; or what the function would, as a list of values.  It refuses, by None or False, whatever `infer`
+        would: the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
         constants decide what stands where.
@@ -255,7 +256,11 @@ class Declaration:
         return function
 
     def backward(
-        self, *of: str, aliases: Mapping[str, str] = MappingProxyType({}), cost: Callable | None = None
+        self,
+        *of: str,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        cost: Callable | None = None,
+        shortcut: Callable | None = None,
     ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
@@ -272,8 +277,8 @@ class Declaration:
             Inputs.
         aliases : mapping of str to str
             Of parameters that have another name than what they stand for.
-        cost : callable, optional
-            As that of `operator`.
+        cost, shortcut : callable, optional
+            As those of `operator`.
 
         Returns
         -------
@@ -285,7 +290,7 @@ class Declaration:
         def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost)
+            op, rule = gradient_of(self._op, function, of, aliases, cost, shortcut)
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
             return made
@@ -331,25 +336,35 @@ def _applying(op: Op, function: Callable) -> Any:
     """
     parameters = inspect.signature(function).parameters.values()
     taken: list[str] = []
-    given: list[str] = []
+    inputs: list[str] = []
+    attrs: list[str] = []
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and not any(text.startswith("*") for text in taken):
             taken.append("*")
         taken.append("*" * (p.kind is p.VAR_POSITIONAL) + p.name)
-        what = f"{op.type}, {p.name}"
-        given.append(f"{p.name}=_take({op.attrs[p.name]!r}, {p.name}, {what!r})" if p.name in op.attrs else taken[-1])
-    applied = f"_apply({', '.join([repr(op.type), *given])})"
+        if p.name in op.attrs:
+            attrs.append(f"{p.name!r}: {_taking(op.attrs[p.name], p.name, f'{op.type}, {p.name}')}")
+        else:
+            inputs.append(taken[-1])
+    applied = f"_apply(_op, ({''.join(f'{name}, ' for name in inputs)}), {{{', '.join(attrs)}}})"
     result = applied if op.places or not op.intermediate else f"_shown({applied})"
-    text = (
-        f"def declare(_apply, _take, _shown):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
-    )
+    given = {"_apply": apply_to, "_op": op, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
+    given |= {f"_{kind}": its_type for kind, its_type in PLAIN.items()}
+    text = f"def declare({', '.join(given)}):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
     found: dict[str, Any] = {}
     exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
-    applying = found["declare"](apply, as_constant, _shown_of(op))
+    applying = found["declare"](**given)
     with_default = [p for p in parameters if p.default is not p.empty]
     applying.__defaults__ = tuple(p.default for p in with_default if p.kind is not p.KEYWORD_ONLY)
     applying.__kwdefaults__ = {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY}
     return functools.update_wrapper(applying, function)
+
+
+def _taking(kind: str, name: str, what: str) -> str:
+    """Return the text that checks a constant: most have the very type that they should, which needs no call."""
+    plain = kind.rstrip("?")
+    text = f"_take({kind!r}, {name}, {what!r})"
+    return f"{name} if _type({name}) is _{plain} else {text}" if plain in PLAIN else text
 
 
 def _shown_of(op: Op) -> Callable:

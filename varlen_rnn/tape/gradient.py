@@ -81,7 +81,7 @@ class Pass:
 
     def __init__(self, apply, variables_of):
         self._apply, self._variables_of = apply, variables_of
-        self._arrived = {}  # lists of gradients, by the number of a record and the position of its output
+        self._arrived = {}  # lists of gradients by the position of the output, by the number of a record
         self._sparse = {}  # lists of sparse gradients, by the leaf that gets their sum
         self._owned = {}  # memory that was given out, by identity: no two leaves share any
 
@@ -108,7 +108,8 @@ class Pass:
     def _send(self, variable, gradient):
         """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
         if variable.record is not None:
-            self._arrived.setdefault((variable.record.number, variable.position), []).append(gradient)
+            arrived = self._arrived.setdefault(variable.record.number, {})
+            arrived.setdefault(variable.position, []).append(gradient)
         elif isinstance(gradient.value, Symbol):
             total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
             # A gradient that several variables share has its name from the first of them.
@@ -143,11 +144,13 @@ class Pass:
 
     def _over(self, record, inputs, values):
         """Turn the gradients that arrived at a record's outputs into those of its inputs."""
-        gradients = [self._arrived.pop((record.number, position), None) for position in range(len(values))]
-        if not any(gradients) or _all_frozen(inputs):
+        arrived = self._arrived.pop(record.number, None)
+        if arrived is None or _all_frozen(inputs):
             return
-        outputs = self._variables_of(values)
-        summed = [g and (g[0] if len(g) == 1 else self._apply("sum", *g)) for g in gradients]
+        outputs, summed = self._variables_of(values), [None] * len(values)
+        for position in sorted(arrived):
+            gradients = arrived[position]
+            summed[position] = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
         if record.op.grad is None:
             hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"
             if "block" in record.op.attrs.values():
@@ -167,8 +170,8 @@ class Pass:
             raise
         except Exception as error:
             raise record.op.failed(error) from error
-        for variable, gradient in zip(inputs, given, strict=True):
-            if gradient is not None and variable is not None and variable.requires_grad:
+        for position, gradient in enumerate(given):
+            if gradient is not None and (variable := inputs[position]) is not None and variable.requires_grad:
                 self._send(variable, gradient)
 
 
@@ -187,5 +190,7 @@ def _reachable(targets):
         record = stack.pop()
         if record.number not in found:
             found[record.number] = record
-            stack.extend(v.record for v in record.inputs or () if v is not None and v.record is not None)
+            for variable in record.inputs or ():
+                if variable is not None and variable.record is not None:
+                    stack.append(variable.record)
     return [found[number] for number in sorted(found)]

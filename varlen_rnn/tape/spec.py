@@ -55,6 +55,8 @@ def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
         return True
     if len(shape) != len(wanted):
         return False
+    if shape[1:] == wanted[1:]:  # of rows, nearly always their number alone
+        return shape[0] == -1 or wanted[0] == -1
     for size, other in zip(shape, wanted, strict=True):  # every operator asks: no generator
         if size != other and size != -1 and other != -1:
             return False
@@ -167,7 +169,7 @@ def describe(value: Value) -> TensorSpec:
     """
     if isinstance(value, LoDTensor):
         # Every input of every operator comes here, so kernels may trust the rows; no call of `spec_of_tensor`.
-        data, lod = value.data, value.structure
+        data, lod = value._data, value._lod
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
             _refuse_rows(shape, lod)

@@ -1,56 +1,78 @@
 """Sequences, or rows, once more for each entry of another variable's sequences."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from varlen_rnn.device import empty
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.kernels.pool import sum_copies
+from varlen_rnn.kernels.moves import repeat_sequences
+from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat
-from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 
 
-def _times(x, y, ref_level):
-    """Return how often each sequence, or row, of `x` stands in the result."""
-    offsets = levels_of(y.structure)[ref_level]
-    times = offsets[1:] - offsets[:-1]
-    entries = x.num_elements(0) if x.num_levels else len(x.data)
-    if entries != len(times):
-        what = "sequences" if x.num_levels else "rows"
-        expected = f"{len(times)} {what}, as level {ref_level} of y has sequences"
+def _check_entries(x, y, ref_level):
+    """Raise unless `x` has as many sequences, or rows, as the level of `y` has sequences."""
+    lod, offsets = x.structure, levels_of(y.structure)[ref_level]
+    entries = len(levels_of(lod)[0]) - 1 if lod.num_levels else len(x.data)
+    if entries != len(offsets) - 1:
+        what = "sequences" if lod.num_levels else "rows"
+        expected = f"{len(offsets) - 1} {what}, as level {ref_level} of y has sequences"
         raise LoDError("sequence_expand, x", expected=expected, got=entries)
-    return times
 
 
-def _expanded(x, y, ref_level):
-    """Return the LoD of the result, and the row of `x` that each of its rows is."""
-    times = _times(x, y, ref_level)
-    return remember_last(y.structure, ("expanded", ref_level), x.structure, lambda: _copies(x.structure, times))
+class _Copies(NamedTuple):
+    """Sequences, or rows, that stand as often as another LoD has entries; kept with that one.
+
+    Attributes
+    ----------
+    lod : LoD of the copies
+    num_rows : int, of the copies
+    offsets : (sequences + 1,) int64, where each sequence, or row, begins
+    times : (sequences,) int64
+    """
+
+    lod: LoD
+    num_rows: int
+    offsets: np.ndarray
+    times: np.ndarray
 
 
-def _copies(lod, times):
-    """Return the LoD of sequences, or rows, that stand so many times behind each other, and the row that each is."""
-    indices = np.repeat(np.arange(len(times)), times)
-    return take_sequences(lod, indices) if lod.num_levels else (NO_LOD, indices)
+def _copies(x, y, ref_level):
+    _check_entries(x, y, ref_level)
+    lod, other = x.structure, y.structure
+    return remember_last(other, ("expanded", ref_level), lod, lambda: _copies_of(lod, levels_of(other)[ref_level]))
 
 
-def _sum_of_copies(like, lod, d_out, times, name):
-    """Return the gradient of rows, of whose sequences, or rows where they have no LoD, `d_out` has copies."""
-    offsets = lod.rows_of_level(0) if lod.num_levels else np.arange(len(times) + 1)
-    count = int(np.dot(np.diff(offsets), times))
-    if not d_out.shape or len(d_out.data) != count:
-        raise ShapeError(f"{name}, d_out", expected=f"{count} rows", got=f"shape {d_out.shape}")
-    d_rows = flat(d_out.data)
-    d_x = empty((len(like.data), d_rows.shape[1]), d_rows)
-    sum_copies(d_rows, offsets, times, d_x)
-    return like.like(d_x.reshape(like.shape))
+def _copies_of(lod, offsets):
+    if not lod.num_levels:
+        return _copies_of_rows(offsets)
+    times = np.diff(offsets)
+    lod_of_copies, rows = take_sequences(lod, np.repeat(np.arange(len(times)), times))
+    return _Copies(lod_of_copies, len(rows), lod.rows_of_level(0).copy(), times)
 
 
-@operator(cost=nothing)
+def _copies_of_rows(offsets):
+    return _Copies(NO_LOD, int(offsets[-1]), np.arange(len(offsets)), np.diff(offsets))
+
+
+def _repeated(x, copies, lod):
+    rows = flat(x.data)
+    out = empty((copies.num_rows, rows.shape[1]), rows)
+    repeat_sequences(rows, copies.offsets, copies.times, out)
+    return LoDTensor.wrap(out if rows is x.data else out.reshape(len(out), *x.shape[1:]), lod)
+
+
+def _fits(values, ref_level=-1):
+    return ref_level == -1 and moves(values[0]) and moves_in_sequences(values[1])
+
+
+@operator(cost=nothing, shortcut=_fits)
 def sequence_expand(x, y, ref_level: int = -1):
     """Return each sequence of `x`, or each row where it has no LoD, as often as the sequence of `y` has entries.
 
@@ -78,8 +100,8 @@ def sequence_expand(x, y, ref_level: int = -1):
 
     Source: the operator `sequence_expand` of PaddlePaddle Fluid, which takes `x` of at most one level.
     """
-    lod, index = _expanded(x, y, ref_level)
-    return LoDTensor.wrap(rows_taken(x.data, index), lod)
+    copies = _copies(x, y, ref_level)
+    return _repeated(x, copies, copies.lod)
 
 
 @sequence_expand.infer
@@ -95,9 +117,24 @@ def _infer(x, y, ref_level):
     return x._replace(shape=(-1, *x.shape[1:]))
 
 
-@sequence_expand.backward("x")
+def _fits_back(values, **constants):
+    return _fits(values[:2], **constants) and moves_back(values[0], values[2])
+
+
+@sequence_expand.backward("x", shortcut=_fits_back)
 def _backward(x, y, d_out, ref_level):
-    return _sum_of_copies(x, x.structure, d_out, _times(x, y, ref_level), "sequence_expand_grad")
+    copies = _copies(x, y, ref_level)
+    d_rows = _rows_of("sequence_expand_grad", d_out, copies.num_rows)
+    d_x = empty((len(x.data), d_rows.shape[1]), d_rows)
+    sum_copies(d_rows, copies.offsets, copies.times, d_x)
+    return x.like(d_x.reshape(x.shape))
+
+
+def _rows_of(op, d_out, count):
+    """Return the rows of a gradient, an operand of kernels, or raise unless there are so many."""
+    if not d_out.shape or len(d_out.data) != count:
+        raise ShapeError(f"{op}, d_out", expected=f"{count} rows", got=f"shape {d_out.shape}")
+    return flat(d_out.data)
 
 
 @sequence_expand.examples
@@ -110,7 +147,7 @@ def _examples(rng):
         yield [x, rows(rng, lod=lod)], {"ref_level": 0}
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, shortcut=_fits)
 def sequence_expand_as(x, y):
     """Return each row of `x` once for each row of the sequence of `y` that it stands for.
 
@@ -133,22 +170,17 @@ def sequence_expand_as(x, y):
 
     Source: the operator `sequence_expand_as` of PaddlePaddle Fluid, which takes `y` of one level.
     """
-    index = remember(y.structure, "row of sequence", _row_of_sequence, _lengths(x, y))
-    return LoDTensor.wrap(rows_taken(x.data, index), y.structure)
+    _check_rows(x, y)
+    lod = y.structure
+    return _repeated(x, remember(lod, "copies of rows", _copies_of_rows, levels_of(lod)[-1]), lod)
 
 
-def _lengths(x, y):
-    """Return how often each row of `x` stands in the result."""
-    offsets = levels_of(y.structure)[-1]
-    times = offsets[1:] - offsets[:-1]
-    if len(x.data) != len(times):
-        expected = f"{len(times)} rows, as y has sequences"
+def _check_rows(x, y):
+    """Raise unless `x` has a row for each sequence of the last level of `y`."""
+    count = len(levels_of(y.structure)[-1]) - 1
+    if len(x.data) != count:
+        expected = f"{count} rows, as y has sequences"
         raise ShapeError("sequence_expand_as, x", expected=expected, got=f"shape {x.shape}")
-    return times
-
-
-def _row_of_sequence(times):
-    return np.repeat(np.arange(len(times)), times)
 
 
 @sequence_expand_as.infer
@@ -161,9 +193,13 @@ def _infer_as(x, y):
     return x._replace(shape=(y.shape[0], *x.shape[1:]), lod_level=y.lod_level)
 
 
-@sequence_expand_as.backward("x")
+@sequence_expand_as.backward("x", shortcut=_fits_back)
 def _backward_as(x, y, d_out):
-    return _sum_of_copies(x, NO_LOD, d_out, _lengths(x, y), "sequence_expand_as_grad")
+    _check_rows(x, y)
+    d_rows = _rows_of("sequence_expand_as_grad", d_out, y.structure.num_rows)
+    d_x = empty((len(x.data), d_rows.shape[1]), d_rows)
+    pool_sum(d_rows, levels_of(y.structure)[-1], np.ones(len(d_x), d_x.dtype), d_x)
+    return x.like(d_x.reshape(x.shape))
 
 
 @sequence_expand_as.examples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable
 
+_FLOAT16 = np.dtype(np.float16)
+
 
 def flat(data: np.ndarray) -> np.ndarray:
     """Return rows of one dimension each, an operand of kernels: a view of `data`, where that is one."""
+    if data.ndim == 2 and data.flags.carray:  # as nearly always
+        return data
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
@@ -46,8 +50,32 @@ def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> Non
 def check_moved(op: str, name: str, desc: TensorSpec) -> None:
     """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
     check_tensor(op, name, desc)
-    if desc.dtype == np.float16:
+    if desc.dtype == _FLOAT16:
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
+
+
+def moves(x: object) -> TypeGuard[LoDTensor]:
+    """Return whether a value is rows as moves take them: `describe` and `check_moved` would not object, but faster.
+
+    Examples
+    --------
+    >>> moves(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])), moves(LoDTensor(np.float32(1))), moves(None)
+    (True, False, False)
+    """
+    if type(x) is not LoDTensor:
+        return False
+    shape, lod = x.shape, x.structure
+    return bool(shape) and (shape[0] == lod.num_rows or not lod.num_levels) and x.dtype != _FLOAT16
+
+
+def moves_in_sequences(x: object) -> TypeGuard[LoDTensor]:
+    """Return whether a value is rows as moves take them, with at least one level."""
+    return moves(x) and x.structure.num_levels > 0
+
+
+def moves_back(x: object, d_out: object) -> bool:
+    """Return whether both move, and `d_out` may be the gradient of rows of `x`, by its data type and element shape."""
+    return moves(x) and moves(d_out) and d_out.dtype == x.dtype and d_out.shape[1:] == x.shape[1:]
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:

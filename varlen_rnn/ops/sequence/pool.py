@@ -9,11 +9,11 @@ import numpy as np
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
-from varlen_rnn.kernels.rows import gather_rows
+from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.ops.sequence.movement import flat, moves_back, moves_in_sequences
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
@@ -24,9 +24,16 @@ from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
+_NONE_PICKED = LoDTensor(np.empty((0, 0), np.int64))
 
 
-@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element)
+def _fits(values, pool_type, pad_value=0.0, level=-1):
+    """Return whether it is a first or last step, which takes less time than its description."""
+    x = values[0]
+    return pool_type in ("first", "last") and level == -1 and moves_in_sequences(x) and x.dtype in FLOATS
+
+
+@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, shortcut=_fits)
 def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
@@ -52,23 +59,42 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
 
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
+    if pool_type in ("first", "last") and x.dtype in FLOATS:
+        out, index = _end_of_each(x, pool_type, level), _NONE_PICKED
+    else:
+        out, index = _pooled(x, pool_type, level)
+    if pad_value != 0:
+        offsets = _offsets(x, level)
+        out.data[offsets[:-1] == offsets[1:]] = pad_value
+    return out, index
+
+
+def _end_of_each(x, pool_type, level):
+    """Return the first or last row of each sequence, zeros of an empty one."""
     offsets, rows = _offsets(x, level), flat(x.data)
-    out = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype)
-    index = np.empty((0, rows.shape[1]), np.int64)
+    out = empty((len(offsets) - 1, rows.shape[1]), rows)
+    pick_ends(rows, offsets, pool_type == "last", out)
+    return LoDTensor.wrap(out if rows is x.data else out.reshape(len(out), *x.shape[1:]), _above(x.structure, level))
+
+
+def _above(lod, level):
+    """Return the levels above one, whose sequences became rows."""
+    levels = levels_of(lod)[: level % lod.num_levels]
+    return LoD.trusted(levels) if levels else NO_LOD
+
+
+def _pooled(x, pool_type, level):
+    """Return a row per sequence, zeros of an empty one, and which row each element of a maximum comes from."""
+    offsets, rows = _offsets(x, level), flat(x.data)
+    out, index = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype), _NONE_PICKED
     if x.dtype not in FLOATS:
         _pool_integers(rows, offsets, pool_type, out)
     elif pool_type == "max":
-        index = np.empty(out.shape, np.int64)
-        pool.pool_max(rows, offsets, out, index)
-    elif pool_type in ("first", "last"):
-        gather_rows(rows, _ends(x, pool_type, level), out)
+        index = LoDTensor.wrap(np.empty(out.shape, np.int64))
+        pool.pool_max(rows, offsets, out, index.data)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
-    if pad_value != 0:
-        out[offsets[:-1] == offsets[1:]] = pad_value
-    above = levels_of(x.structure)[: level % x.num_levels]
-    lod = LoD.trusted(above) if above else NO_LOD
-    return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), lod), LoDTensor.wrap(index)
+    return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), _above(x.structure, level)), index
 
 
 def _pool_integers(rows, offsets, pool_type, out):
@@ -103,27 +129,6 @@ def _scale_of(x, pool_type, level):
     return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype)
 
 
-def _ends(x, pool_type, level):
-    """Return the row of the first or last step of each sequence, -1 of an empty one; kept with the LoD."""
-    return remember(x.structure, ("ends", pool_type, level), _ends_of, _offsets(x, level), pool_type)
-
-
-def _ends_of(offsets, pool_type):
-    begin, end = offsets[:-1], offsets[1:]
-    return np.where(begin == end, -1, begin if pool_type == "first" else end - 1)
-
-
-def _pooled_to(x, pool_type, level):
-    """Return the sequence whose first or last step each row is, -1 of all others; kept with the LoD."""
-    return remember(x.structure, ("pooled to", pool_type, level), _places_of, _ends(x, pool_type, level), len(x.data))
-
-
-def _places_of(ends, num_rows):
-    places, sequences = np.full(num_rows, -1), np.flatnonzero(ends >= 0)
-    places[ends[sequences]] = sequences
-    return places
-
-
 @sequence_pool.infer
 def _infer(x, pool_type, pad_value, level):
     if pool_type not in POOL_TYPES:
@@ -148,14 +153,19 @@ def _check_integers(x, pool_type, pad_value):
         raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
 
 
-@sequence_pool.backward("x")
+def _fits_back(values, **constants):
+    x, index, d_out = values
+    return index is _NONE_PICKED and _fits((x,), **constants) and moves_back(x, d_out)
+
+
+@sequence_pool.backward("x", shortcut=_fits_back)
 def _pool_grad(x, index, d_out, pool_type, pad_value, level):
     offsets, d_rows = _offsets(x, level), flat(d_out.data)
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)
     if len(d_rows) != len(offsets) - 1:
         raise ShapeError("sequence_pool_grad, d_out", expected=f"{len(offsets) - 1} sequences", got=len(d_rows))
     if pool_type in ("first", "last"):
-        gather_rows(d_rows, _pooled_to(x, pool_type, level), d_x)
+        pick_ends_grad(d_rows, offsets, pool_type == "last", d_x)
     elif pool_type == "max":
         _check_picked(index.data, d_rows, len(d_x))
         pool.pick_rows_grad(d_rows, as_operand(index.data), d_x)

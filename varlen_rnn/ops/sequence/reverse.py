@@ -1,24 +1,17 @@
 """The rows of every sequence from the last to the first."""
 
-import numpy as np
-
-from varlen_rnn.lod import LoDTensor, levels_of, remember
+from varlen_rnn.device import empty
+from varlen_rnn.kernels.moves import reverse_rows
+from varlen_rnn.lod import LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved
-from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.ops.sequence.movement import check_moved, flat, moves_in_sequences
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-def _index(lod):
-    offsets = levels_of(lod)[-1]
-    lengths = np.diff(offsets)
-    return np.repeat(offsets[:-1] + offsets[1:] - 1, lengths) - np.arange(offsets[-1])
-
-
-@operator(cost=nothing)
+@operator(cost=nothing, shortcut=lambda values: moves_in_sequences(values[0]))
 def sequence_reverse(x):
     """Return the rows of each sequence of the last level in the other order.
 
@@ -34,7 +27,10 @@ def sequence_reverse(x):
 
     Source: the operator `sequence_reverse` of PaddlePaddle Fluid, which takes one level.
     """
-    return LoDTensor.wrap(rows_taken(x.data, remember(x.structure, "reverse", _index, x.structure)), x.structure)
+    rows = flat(x.data)
+    out = empty(rows.shape, rows)
+    reverse_rows(rows, levels_of(x.structure)[-1], out)
+    return LoDTensor.wrap(out if rows is x.data else out.reshape(x.shape), x.structure)
 
 
 @sequence_reverse.infer

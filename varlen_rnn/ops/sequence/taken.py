@@ -18,7 +18,7 @@ def rows_taken(data, index):
     rows = flat(data)
     out = empty((len(index), rows.shape[1]), rows)
     gather_rows(rows, index, out)
-    return out.reshape(len(index), *data.shape[1:])
+    return out if rows is data else out.reshape(len(index), *data.shape[1:])
 
 
 def rows_taken_grad(d_out, index, height):

@@ -1,0 +1,182 @@
+"""Rows that move within the offsets of their sequences: the first or last of each, all of them backwards, copies.
+
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  No index of rows is made: that would take longer than the rows.
+Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
+"""
+
+import numpy as np
+from numba import cuda
+
+from varlen_rnn.device import beside, launch
+from varlen_rnn.jit import cpu_kernel, cuda_kernel
+
+
+@cpu_kernel
+def pick_ends_cpu(x, offsets, last, out):
+    """`out[i]` = the last or first row of sequence i, 0 of an empty one.  No bounds are checked."""
+    for i in range(out.shape[0]):
+        first, end = offsets[i], offsets[i + 1]
+        row = np.uint64(end - 1 if last else first)
+        for j in range(out.shape[1]):
+            out[i, j] = x[row, j] if first < end else out.dtype.type(0)
+
+
+@cuda_kernel
+def pick_ends_cuda(x, offsets, last, out):
+    """Twin of `pick_ends_cpu`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        i, j = thread // out.shape[1], thread % out.shape[1]
+        first, end = offsets[i], offsets[i + 1]
+        row = end - 1 if last else first
+        out[i, j] = x[row, j] if first < end else out.dtype.type(0)
+
+
+def pick_ends(x, offsets, last, out):
+    """Compute the first row of each sequence, or the last one, and 0 for an empty sequence.
+
+    The gradient is `pick_ends_grad`.  No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    offsets : (num_sequences + 1,) int64, in rows
+    last : bool
+    out : (num_sequences, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 1)); pick_ends(np.array([[1.0], [3.0], [5.0]]), np.array([0, 2, 3]), True, out); out.ravel()
+    array([3., 5.])
+    """
+    if isinstance(out, np.ndarray):
+        pick_ends_cpu(x, offsets, last, out)
+    else:
+        launch(pick_ends_cuda, out.size, x, beside(offsets, out), last, out)
+
+
+@cpu_kernel
+def pick_ends_grad_cpu(d_out, offsets, last, d_x):
+    """`d_x` = `d_out[i]` in the last or first row of sequence i, 0 in all others.  No bounds are checked."""
+    width, written = np.uint64(d_x.shape[1]), d_x.reshape(d_x.size)
+    for i in range(d_out.shape[0]):
+        first, end = offsets[i], offsets[i + 1]
+        if first < end:
+            for k in range(np.uint64(first) * width, np.uint64(end) * width):
+                written[k] = 0
+            row = np.uint64(end - 1 if last else first)
+            for j in range(d_x.shape[1]):
+                d_x[row, j] = d_out[i, j]
+
+
+@cuda_kernel
+def pick_ends_grad_cuda(d_out, offsets, last, d_x):
+    """Twin of `pick_ends_grad_cpu`; one thread per column of a sequence."""
+    thread = cuda.grid(1)
+    if thread < d_out.size:
+        i, j = thread // d_out.shape[1], thread % d_out.shape[1]
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            d_x[row, j] = 0
+        if first < end:
+            d_x[end - 1 if last else first, j] = d_out[i, j]
+
+
+def pick_ends_grad(d_out, offsets, last, d_x):
+    """Compute the gradient of `pick_ends`: the rows of `d_out` where they came from, 0 elsewhere.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    d_out : (num_sequences, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    last : bool
+    d_x : (rows, features) C-contiguous, the data type of `d_out`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> d_x = np.empty((3, 1)); pick_ends_grad(np.array([[7.0], [8.0]]), np.array([0, 2, 3]), False, d_x); d_x.ravel()
+    array([7., 0., 8.])
+    """
+    if isinstance(d_x, np.ndarray):
+        pick_ends_grad_cpu(d_out, offsets, last, d_x)
+    else:
+        launch(pick_ends_grad_cuda, d_out.size, d_out, beside(offsets, d_x), last, d_x)
+
+
+@cpu_kernel
+def reverse_rows_cpu(x, offsets, out):
+    """`out` = the rows of every sequence from the last to the first.  No bounds are checked."""
+    for i in range(offsets.shape[0] - 1):
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            origin, place = np.uint64(first + end - 1 - row), np.uint64(row)
+            for j in range(out.shape[1]):
+                out[place, j] = x[origin, j]
+
+
+@cuda_kernel
+def reverse_rows_cuda(x, offsets, out):
+    """Twin of `reverse_rows_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < (offsets.shape[0] - 1) * width:
+        i, j = thread // width, thread % width
+        first, end = offsets[i], offsets[i + 1]
+        for row in range(first, end):
+            out[row, j] = x[first + end - 1 - row, j]
+
+
+def reverse_rows(x, offsets, out):
+    """Compute the rows of every sequence from the last to the first; the gradient is the same of the gradient.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    offsets : (num_sequences + 1,) int64, in rows
+    out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((3, 1)); reverse_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), out); out.ravel()
+    array([2., 1., 3.])
+    """
+    if isinstance(out, np.ndarray):
+        reverse_rows_cpu(x, offsets, out)
+    else:
+        launch(reverse_rows_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), out)
+
+
+@cpu_kernel
+def repeat_sequences(x, offsets, times, out):
+    """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one behind the other, for each i in turn.
+
+    The gradient is `varlen_rnn.kernels.pool.sum_copies`.  No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, on the host
+    offsets : (num_sequences + 1,) int64, in rows of `x`
+    times : (num_sequences,) int64
+    out : (rows of all copies, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((5, 1))
+    >>> repeat_sequences(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), np.array([2, 1]), out); out.ravel()
+    array([1., 2., 1., 2., 3.])
+    """
+    width, numbers, written = np.uint64(out.shape[1]), x.reshape(x.size), out.reshape(out.size)
+    place = np.uint64(0)
+    for i in range(times.shape[0]):
+        first, size = np.uint64(offsets[i]) * width, np.uint64(offsets[i + 1] - offsets[i]) * width
+        for _ in range(times[i]):
+            for k in range(size):
+                written[place + np.uint64(k)] = numbers[first + np.uint64(k)]
+            place += size
