@@ -47,7 +47,11 @@ def test_pooling(names):
     assert np.array_equal(names["taken"], names["x"][[1, 1, 4]])
     assert names["d_table"][:, 0].tolist() == [0, 2, 0, 0, 1]
     assert names["first_rows"][:, 0].tolist() == [0, -1, 4]
-    assert (names["twice"] == 2).all()
+    ends, d_ends, backwards, d_x = names["others"]
+    assert np.array_equal(ends, [names["x"][1], [0, 0], names["x"][4]])
+    assert d_ends[:, 0].tolist() == [0, 1, 0, 0, 1]
+    assert np.array_equal(backwards, names["x"][[1, 0, 4, 3, 2]])
+    assert (d_x == 2).all()
 
 
 def test_within_sequences(names):

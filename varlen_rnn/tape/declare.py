@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
 from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
-from varlen_rnn.tape.operator import Op, register
+from varlen_rnn.tape.operator import Op, find, register
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.variable import Variable, apply_to
 
@@ -346,9 +346,9 @@ def _applying(op: Op, function: Callable) -> Any:
             attrs.append(f"{p.name!r}: {_taking(op.attrs[p.name], p.name, f'{op.type}, {p.name}')}")
         else:
             inputs.append(taken[-1])
-    applied = f"_apply(_op, ({''.join(f'{name}, ' for name in inputs)}), {{{', '.join(attrs)}}})"
+    applied = f"_apply(_find({op.type!r}), ({''.join(f'{name}, ' for name in inputs)}), {{{', '.join(attrs)}}})"
     result = applied if op.places or not op.intermediate else f"_shown({applied})"
-    given = {"_apply": apply_to, "_op": op, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
+    given = {"_apply": apply_to, "_find": find, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
     given |= {f"_{kind}": its_type for kind, its_type in PLAIN.items()}
     text = f"def declare({', '.join(given)}):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
     found: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences
+from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences, unflat
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 
@@ -65,7 +65,7 @@ def _repeated(x, copies, lod):
     rows = flat(x.data)
     out = empty((copies.num_rows, rows.shape[1]), rows)
     repeat_sequences(rows, copies.offsets, copies.times, out)
-    return LoDTensor.wrap(out if rows is x.data else out.reshape(len(out), *x.shape[1:]), lod)
+    return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
 def _fits(values, ref_level=-1):

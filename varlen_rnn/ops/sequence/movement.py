@@ -27,6 +27,11 @@ def flat(data: np.ndarray) -> np.ndarray:
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
+def unflat(rows: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return rows of one dimension with the element shape of `data`: a view."""
+    return rows if data.ndim == 2 else rows.reshape(len(rows), *data.shape[1:])
+
+
 def check_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a plan, or a Variable, which an operator looks at."""
     if not isinstance(sorted_seqs, Variable):

@@ -13,7 +13,7 @@ from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import flat, moves_back, moves_in_sequences
+from varlen_rnn.ops.sequence.movement import flat, moves_back, moves_in_sequences, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
@@ -74,7 +74,7 @@ def _end_of_each(x, pool_type, level):
     offsets, rows = _offsets(x, level), flat(x.data)
     out = empty((len(offsets) - 1, rows.shape[1]), rows)
     pick_ends(rows, offsets, pool_type == "last", out)
-    return LoDTensor.wrap(out if rows is x.data else out.reshape(len(out), *x.shape[1:]), _above(x.structure, level))
+    return LoDTensor.wrap(unflat(out, x.data), _above(x.structure, level))
 
 
 def _above(lod, level):
@@ -94,7 +94,7 @@ def _pooled(x, pool_type, level):
         pool.pool_max(rows, offsets, out, index.data)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
-    return LoDTensor.wrap(out.reshape(len(out), *x.shape[1:]), _above(x.structure, level)), index
+    return LoDTensor.wrap(unflat(out, x.data), _above(x.structure, level)), index
 
 
 def _pool_integers(rows, offsets, pool_type, out):

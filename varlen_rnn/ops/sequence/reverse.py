@@ -2,10 +2,10 @@
 
 from varlen_rnn.device import empty
 from varlen_rnn.kernels.moves import reverse_rows
-from varlen_rnn.lod import LoDTensor, levels_of
+from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves_in_sequences
+from varlen_rnn.ops.sequence.movement import check_moved, flat, moves_in_sequences, unflat
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
@@ -22,6 +22,8 @@ def sequence_reverse(x):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from varlen_rnn import LoDTensor
     >>> np.asarray(sequence_reverse(LoDTensor(np.arange(5), [[0, 2, 5]])))
     array([1, 0, 4, 3, 2])
 
@@ -30,7 +32,7 @@ def sequence_reverse(x):
     rows = flat(x.data)
     out = empty(rows.shape, rows)
     reverse_rows(rows, levels_of(x.structure)[-1], out)
-    return LoDTensor.wrap(out if rows is x.data else out.reshape(x.shape), x.structure)
+    return x.like(unflat(out, x.data))
 
 
 @sequence_reverse.infer

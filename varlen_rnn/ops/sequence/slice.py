@@ -9,7 +9,7 @@ from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.lod_input import read_only
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences
+from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
@@ -76,7 +76,7 @@ def sequence_slice(x, offset, length):
     out = empty((int(places[-1]), rows.shape[1]), rows)
     copy_runs(rows, starts, places, lengths, out)
     lod = LoD.trusted([*levels_of(x.structure)[:-1], read_only(places)])
-    return LoDTensor.wrap(out if rows is x.data else out.reshape(len(out), *x.shape[1:]), lod)
+    return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
 @sequence_slice.infer

@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.device import as_operand, empty
 from varlen_rnn.kernels.rows import copy_runs, fill_between_runs, gather_rows, scatter_add_rows
-from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.ops.sequence.movement import flat, unflat
 
 
 def rows_taken(data, index):
@@ -18,7 +18,7 @@ def rows_taken(data, index):
     rows = flat(data)
     out = empty((len(index), rows.shape[1]), rows)
     gather_rows(rows, index, out)
-    return out if rows is data else out.reshape(len(index), *data.shape[1:])
+    return unflat(out, data)
 
 
 def rows_taken_grad(d_out, index, height):
@@ -39,7 +39,7 @@ def rows_taken_grad(d_out, index, height):
         if len(taken) < len(index):
             d_rows, index = d_rows[taken], index[taken]
         scatter_add_rows(d_rows, index, d_data)
-    return d_data.reshape(height, *d_out.shape[1:])
+    return unflat(d_data, d_out)
 
 
 def runs_taken(data, starts, lengths):
@@ -53,7 +53,7 @@ def runs_taken(data, starts, lengths):
     rows, ends, lengths = flat(data), lengths.cumsum(), as_operand(lengths)
     out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
     copy_runs(rows, as_operand(starts), ends - lengths, lengths, out)
-    return out.reshape(len(out), *data.shape[1:])
+    return unflat(out, data)
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
@@ -72,4 +72,4 @@ def runs_placed(data, places, lengths, height, elsewhere=0):
     if height > len(rows):
         fill_between_runs(places, lengths, np.array(elsewhere).astype(out.dtype)[()], out)
     copy_runs(rows, lengths.cumsum() - lengths, places, lengths, out)
-    return out.reshape(height, *data.shape[1:])
+    return unflat(out, data)
