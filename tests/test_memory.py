@@ -86,6 +86,13 @@ def test_of_those_that_fit_the_smallest_is_taken():
     assert address_of(large(MIB)) == addresses[1]
 
 
+def test_of_two_equal_ones_the_last_that_was_let_go_is_taken():
+    arrays = [large(MIB), large(MIB)]
+    addresses = [address_of(array) for array in arrays]
+    del arrays[0], arrays[0]
+    assert address_of(large(MIB)) == addresses[1]
+
+
 def test_what_waits_longest_goes_first(monkeypatch):
     monkeypatch.setattr(memory, "MOST_OWNED", 4 * MIB)
     arrays = [large(size * MIB) for size in (1, 2, 1)]

@@ -317,6 +317,8 @@ def test_backward_wants_a_number_and_something_to_differentiate():
         (x * x).backward()
     (x * x).backward(np.array([1.0, 10.0]))
     assert x.grad.tolist() == [2, 40]
+    (x * x).backward(np.array([True, False]))
+    assert x.grad.tolist() == [4, 40]
     with vr.no_grad():
         y = (x * x).sum()
         assert not vr.grad_enabled()

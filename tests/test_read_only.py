@@ -149,7 +149,7 @@ def run(op, values, attrs, change):
     values = [changed(value, np.copy if place in written else change) for place, value in enumerate(values)]
     short = op.shortcut and op.shortcut(values, **attrs)
     given = op.forward(*values, **attrs)
-    return [*(short if isinstance(short, list) else ()), *(given if isinstance(given, (tuple, list)) else [given])]
+    return [*(short or ()), *(given if isinstance(given, (tuple, list)) else [given])]
 
 
 def compile_nothing(monkeypatch):

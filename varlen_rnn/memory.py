@@ -71,7 +71,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
     """Return memory that waits, the smallest that is large enough and not twice too large, or None.
 
-    None is smaller than `roomy`, what an array of this size gets if none waits.
+    All that fits has at least `roomy` bytes, those of new memory for this size, so one that has them ends the search.
     """
     while True:
         found, smallest = None, 2 * size + 1

@@ -1,13 +1,13 @@
 """Rows that move within the offsets of their sequences: the first or last of each, all of them backwards, copies.
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  No index of rows is made: that would take longer than the rows.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  No index of rows is read.
 Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 """
 
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch
+from varlen_rnn.device import beside, launch, on_device
 from varlen_rnn.jit import cpu_kernel, cuda_kernel
 
 _AT_ONCE = np.uint64(1024)  # numbers, which stay in the first cache while they are copied
@@ -52,10 +52,10 @@ def pick_ends(x, offsets, last, out):
     >>> out = np.empty((2, 1)); pick_ends(np.array([[1.0], [3.0], [5.0]]), np.array([0, 2, 3]), True, out); out.ravel()
     array([3., 5.])
     """
-    if isinstance(out, np.ndarray):
-        pick_ends_cpu(x, offsets, last, out)
-    else:
+    if on_device(out):
         launch(pick_ends_cuda, out.size, x, beside(offsets, out), last, out)
+    else:
+        pick_ends_cpu(x, offsets, last, out)
 
 
 @cpu_kernel
@@ -103,10 +103,10 @@ def pick_ends_grad(d_out, offsets, last, d_x):
     >>> d_x = np.empty((3, 1)); pick_ends_grad(np.array([[7.0], [8.0]]), np.array([0, 2, 3]), False, d_x); d_x.ravel()
     array([7., 0., 8.])
     """
-    if isinstance(d_x, np.ndarray):
-        pick_ends_grad_cpu(d_out, offsets, last, d_x)
-    else:
+    if on_device(d_x):
         launch(pick_ends_grad_cuda, d_out.size, d_out, beside(offsets, d_x), last, d_x)
+    else:
+        pick_ends_grad_cpu(d_out, offsets, last, d_x)
 
 
 @cpu_kernel
@@ -153,10 +153,10 @@ def reverse_rows(x, offsets, out):
     >>> out = np.empty((3, 1)); reverse_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), out); out.ravel()
     array([2., 1., 3.])
     """
-    if isinstance(out, np.ndarray):
-        reverse_rows_cpu(x, offsets, out)
-    else:
+    if on_device(out):
         launch(reverse_rows_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), out)
+    else:
+        reverse_rows_cpu(x, offsets, out)
 
 
 @cpu_kernel

@@ -79,10 +79,10 @@ def gather_rows(table, ids, out):
            [0., 0.],
            [3., 4.]])
     """
-    if isinstance(out, np.ndarray):  # without a call: to look up a few rows takes no longer
-        gather_rows_cpu(table, ids, out)
-    else:
+    if on_device(out):
         launch(gather_rows_cuda, out.size, table, beside(ids, out), out)
+    else:
+        gather_rows_cpu(table, ids, out)
 
 
 @cpu_kernel
@@ -95,7 +95,7 @@ def copy_runs(table, starts, places, lengths, out):
     ----------
     table, out : (rows, features) C-contiguous, on the host, of one data type; `out` is written where runs go
     starts, places, lengths : (runs,) int64; what runs write does not overlap
-        More places than runs do no harm: offsets are places.
+        `places` may be offsets: their last is not read.
 
     Examples
     --------
@@ -105,15 +105,16 @@ def copy_runs(table, starts, places, lengths, out):
     >>> out.ravel()
     array([2., 3., 1.])
     """
-    width, numbers, written = np.uint64(out.shape[1]), table.reshape(table.size), out.reshape(out.size)
     for i in range(lengths.shape[0]):
-        first, place = np.uint64(starts[i]) * width, np.uint64(places[i]) * width
-        for k in range(np.uint64(lengths[i]) * width):  # of signed numbers, whether they are negative would be asked
-            written[place + np.uint64(k)] = numbers[first + np.uint64(k)]
+        row, place = starts[i], places[i]
+        if row >= 0 and place >= 0:  # always: told so, the compiler asks no more whether they count from the end
+            for r in range(lengths[i]):
+                for j in range(out.shape[1]):
+                    out[place + r, j] = table[row + r, j]
 
 
 @cpu_kernel
-def place_slices(offsets, begins, lengths, starts, places):
+def place_slices(offsets, begins, lengths, starts, new_offsets):
     """Tell where rows `begins[i]` to `begins[i] + lengths[i]` of sequence i are and, one after another, go.
 
     It returns the first sequence that has not these rows, and -1 if all have.  No bounds are checked.
@@ -124,24 +125,24 @@ def place_slices(offsets, begins, lengths, starts, places):
     begins, lengths : (num_sequences,) int64, any numbers
     starts : (num_sequences,) int64, written
         The row that each slice begins with.
-    places : (num_sequences + 1,) int64, written
-        The offsets of the result.
+    new_offsets : (num_sequences + 1,) int64, written
+        Of the result.
 
     Examples
     --------
     >>> import numpy as np
-    >>> starts, places = np.empty(2, np.int64), np.empty(3, np.int64)
-    >>> place_slices(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 3]), starts, places), starts, places
+    >>> starts, new = np.empty(2, np.int64), np.empty(3, np.int64)
+    >>> place_slices(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 3]), starts, new), starts, new
     (-1, array([1, 2]), array([0, 1, 4]))
-    >>> place_slices(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 4]), starts, places)
+    >>> place_slices(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 4]), starts, new)
     1
     """
-    places[0] = 0
+    new_offsets[0] = 0
     for i in range(begins.shape[0]):
         available = offsets[i + 1] - offsets[i]
         if begins[i] < 0 or lengths[i] < 0 or begins[i] > available or lengths[i] > available - begins[i]:
             return i
-        starts[i], places[i + 1] = offsets[i] + begins[i], places[i] + lengths[i]
+        starts[i], new_offsets[i + 1] = offsets[i] + begins[i], new_offsets[i] + lengths[i]
     return -1
 
 

@@ -29,7 +29,7 @@ from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
 from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
 from varlen_rnn.tape.operator import Op, find, register
 from varlen_rnn.tape.spec import VALUES
-from varlen_rnn.tape.variable import Variable, apply_to
+from varlen_rnn.tape.variable import Variable, apply_op
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -46,6 +46,7 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
+    fits: Callable | None = None,
     shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload  # of two outputs, one of them intermediate, a call returns the other
@@ -58,6 +59,7 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
+    fits: Callable | None = None,
     shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload
@@ -71,6 +73,7 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
+    fits: Callable | None = None,
     shortcut: Callable | None = None,
     places: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Any]]: ...
@@ -85,6 +88,7 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
+    fits: Callable | None = None,
     shortcut: Callable | None = None,
     places: Callable | None = None,
 ) -> Any:
@@ -128,11 +132,14 @@ def operator(
     overwrites : callable, optional
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
+    fits : callable, optional
+        `fits(*values, **constants)` returns whether `infer` would accept the values, which is then not asked: where
+        descriptions take longer than the operator.  The function then returns LoDTensors, not arrays.  What it refuses,
+        by False, goes the long way, which says what is wrong, if anything.
     shortcut : callable, optional
-        `shortcut(values, **constants)` saves descriptions, which may take longer than the operator, of values as they
-        mostly are.  It returns True if `infer` would accept them, which is then not asked, and the function returns
-        LoDTensors; or what the function would, as a list of values.  It refuses, by None or False, whatever `infer`
-        would: the values then go the long way, which says what is wrong with them, if anything.
+        `shortcut(values, **constants)` returns a list of values, or None: inference and forward in one for values as
+        they mostly are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or the
+        function would; the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
         constants decide what stands where.
@@ -173,12 +180,12 @@ def operator(
     outputs, intermediate, may_miss = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
         "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
-        "overwrites": overwrites, "shortcut": shortcut, "places": places,
+        "overwrites": overwrites, "fits": fits, "shortcut": shortcut, "places": places,
     }  # fmt: skip
 
-    for what, given in (("cost", cost), ("overwrites", overwrites), ("shortcut", shortcut), ("places", places)):
-        if given is not None:
-            check_callable(given, f"operator, {what}")
+    for what in ("cost", "overwrites", "fits", "shortcut", "places"):
+        if options[what] is not None:
+            check_callable(options[what], f"operator, {what}")
     if not isinstance(inference, Mapping):
         raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
 
@@ -260,7 +267,7 @@ class Declaration:
         *of: str,
         aliases: Mapping[str, str] = MappingProxyType({}),
         cost: Callable | None = None,
-        shortcut: Callable | None = None,
+        fits: Callable | None = None,
     ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
@@ -277,7 +284,7 @@ class Declaration:
             Inputs.
         aliases : mapping of str to str
             Of parameters that have another name than what they stand for.
-        cost, shortcut : callable, optional
+        cost, fits : callable, optional
             As those of `operator`.
 
         Returns
@@ -286,11 +293,14 @@ class Declaration:
             The operator of the gradient.
         """
         self._check_no_gradient()
+        for what, given in (("cost", cost), ("fits", fits)):
+            if given is not None:
+                check_callable(given, f"gradient of {self._op.type!r}, {what}")
 
         def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost, shortcut)
+            op, rule = gradient_of(self._op, function, of, aliases, cost, fits)
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
             return made
@@ -348,7 +358,7 @@ def _applying(op: Op, function: Callable) -> Any:
             inputs.append(taken[-1])
     applied = f"_apply(_find({op.type!r}), ({''.join(f'{name}, ' for name in inputs)}), {{{', '.join(attrs)}}})"
     result = applied if op.places or not op.intermediate else f"_shown({applied})"
-    given = {"_apply": apply_to, "_find": find, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
+    given = {"_apply": apply_op, "_find": find, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
     given |= {f"_{kind}": its_type for kind, its_type in PLAIN.items()}
     text = f"def declare({', '.join(given)}):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
     found: dict[str, Any] = {}

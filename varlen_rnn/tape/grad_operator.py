@@ -7,8 +7,8 @@ from varlen_rnn.errors import InputError, ProgramError, ShapeError
 from varlen_rnn.tape.checks import check_kind, check_like
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import Op
-from varlen_rnn.tape.spec import TensorSpec, sizes_fit
-from varlen_rnn.tape.variable import apply_to
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply_op
 
 _INPUTS, _OUTPUTS, _D_OUTPUTS = range(3)
 
@@ -20,14 +20,14 @@ class _Source(NamedTuple):
     position: int
 
 
-def gradient_of(op, function, of, aliases, cost, shortcut):
+def gradient_of(op, function, of, aliases, cost, fits):
     """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
 
     Parameters
     ----------
     op : Op
     function : callable
-    of, aliases, cost, shortcut
+    of, aliases, cost, fits
         As `Declaration.backward` takes them.
     """
     parameters = inspect.signature(function).parameters
@@ -42,7 +42,7 @@ def gradient_of(op, function, of, aliases, cost, shortcut):
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
     made = Op(
         f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs,
-        cost=cost, shortcut=shortcut,
+        cost=cost, fits=fits,
         infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),
         doc=inspect.getdoc(function) or f"Return the gradient of `{op.type}`.",
     )  # fmt: skip
@@ -116,7 +116,7 @@ def _rule(op, made, sources, positions):
             given += inputs[sources[-1].position :]
         if not all_constants:
             attrs = {name: value for name, value in attrs.items() if name in made.attrs}
-        gradients, found = [None] * len(inputs), apply_to(made, given, attrs)
+        gradients, found = [None] * len(inputs), apply_op(made, given, attrs)
         if not isinstance(found, list):
             gradients[positions[0]] = found
             return gradients
@@ -136,13 +136,12 @@ def _inference(op, op_type, taken, positions, attrs):
     if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
         return not_inferred(op_type)
     order = [sources.index(source) for source in wanted]
-    in_order = order == list(range(len(wanted)))
     rest = bool(op.inputs) and op.inputs[-1].startswith("*")
     to_rest = _takes_rest(op, positions[-1])
     checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
 
     def infer(*specs, **constants):
-        inputs = list(specs[: len(order)]) if in_order else [specs[number] for number in order]
+        inputs = [specs[number] for number in order]
         if rest:  # the last of the gradient's, too
             inputs[-1:] = specs[len(taken) - 1 :]
         try:
@@ -151,13 +150,9 @@ def _inference(op, op_type, taken, positions, attrs):
             raise type(error)(_renamed(str(error), op.type, op_type)) from error
         likes = [promised] if type(promised) is TensorSpec else promised
         for number, name, position in checked:
-            if (spec := specs[number]) is None:
-                continue
-            if position < len(likes):  # without the calls of `check_like`, for nearly all fit
-                (shape, dtype, _, kind), (wanted, its_dtype, _, its_kind) = spec, likes[position]
-                if kind is its_kind and dtype == its_dtype and sizes_fit(shape, wanted):
-                    continue
-            _check_as_promised(op_type, name, spec, likes, position)
+            spec = specs[number]
+            if spec is not None and (position >= len(likes) or spec != likes[position]):
+                _check_as_promised(op_type, name, spec, likes, position)
         found = [inputs[position] for position in positions]
         return found + inputs[positions[-1] + 1 :] if to_rest else found
 

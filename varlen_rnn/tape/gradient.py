@@ -148,8 +148,7 @@ class Pass:
         if arrived is None or _all_frozen(inputs):
             return
         outputs, summed = self._variables_of(values), [None] * len(values)
-        for position in sorted(arrived):
-            gradients = arrived[position]
+        for position, gradients in arrived.items():
             summed[position] = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
         if record.op.grad is None:
             hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 GRAD_ENABLED: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
@@ -30,10 +28,11 @@ def grad_enabled() -> bool:
     return GRAD_ENABLED.get()
 
 
-class no_grad:
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
     """Record nothing in this context: inference keeps nothing for a backward pass.
 
-    A mode is that of one thread: threads that are started inside begin without it.  It decorates functions, too.
+    A mode is that of one thread: threads that are started inside begin without it.
 
     Examples
     --------
@@ -44,29 +43,6 @@ class no_grad:
     >>> y.requires_grad
     False
     """
-
-    __slots__ = ("_mode",)
-
-    def __enter__(self) -> None:
-        self._mode = _without_gradients()
-        next(self._mode)
-
-    def __exit__(self, *raised: object) -> None:
-        next(self._mode, None)
-
-    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that does what another does, in this mode."""
-
-        @functools.wraps(function)
-        def without_gradients(*args: P.args, **kwargs: P.kwargs) -> T:
-            with no_grad():
-                return function(*args, **kwargs)
-
-        return without_gradients
-
-
-def _without_gradients() -> Iterator[None]:
-    """Do what `contextlib.contextmanager` makes a mode of, whose own functions take longer than most operators."""
     before = GRAD_ENABLED.get()
     try:
         GRAD_ENABLED.set(False)

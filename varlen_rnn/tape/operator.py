@@ -43,7 +43,7 @@ class Op:
         Of an operator that updates: the position of the input that each output is.
     inference : mapping
         Constants that `prune` sets.
-    overwrites, shortcut, places, cost : callable, optional
+    overwrites, fits, shortcut, places, cost : callable, optional
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -61,6 +61,7 @@ class Op:
     in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
+    fits: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None
     cost: Callable | None = None

@@ -461,10 +461,10 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
     InputError
         What does not fit, with the operator's and the input's name.
     """
-    return apply_to(find(op_type), inputs, attrs)
+    return apply_op(find(op_type), inputs, attrs)
 
 
-def apply_to(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Do what `apply` does, with an operator instead of its name, in less time."""
     into = RECORDER.get()
     if into is None:
@@ -646,7 +646,7 @@ def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
     if isinstance(gradient, SelectedRows):
         raise DTypeError("backward, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
     rows = gradient
-    if type(rows) is not np.ndarray or rows.dtype != loss.dtype:
+    if type(rows) is not np.ndarray or rows.dtype != loss.dtype:  # else there is nothing to convert
         given = operand(gradient, loss)
         rows = given.value.data if isinstance(given, Variable) else given.data
     if rows.dtype != loss.dtype:
@@ -654,4 +654,4 @@ def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
         raise DTypeError("backward, gradient", expected=loss.dtype, got=rows.dtype, hint=hint)
     if rows.shape != loss.shape:
         raise ShapeError("backward, gradient", expected=f"shape {loss.shape}", got=f"shape {rows.shape}")
-    return _results([LoDTensor.wrap(rows, loss.value.structure)])[0]
+    return Variable(LoDTensor.wrap(rows, loss.value.structure))

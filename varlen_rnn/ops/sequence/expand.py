@@ -11,7 +11,7 @@ from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 
@@ -46,18 +46,23 @@ class _Copies(NamedTuple):
 def _copies(x, y, ref_level):
     _check_entries(x, y, ref_level)
     lod, other = x.structure, y.structure
+    if not lod.num_levels:
+        return _copies_of_rows(other, ref_level)
     return remember_last(other, ("expanded", ref_level), lod, lambda: _copies_of(lod, levels_of(other)[ref_level]))
 
 
 def _copies_of(lod, offsets):
-    if not lod.num_levels:
-        return _copies_of_rows(offsets)
     times = np.diff(offsets)
-    lod_of_copies, rows = take_sequences(lod, np.repeat(np.arange(len(times)), times))
-    return _Copies(lod_of_copies, len(rows), lod.rows_of_level(0).copy(), times)
+    lod_of_copies, _ = take_sequences(lod, np.repeat(np.arange(len(times)), times))
+    # Copied, for of a read-only array Numba would compile the kernels again.
+    return _Copies(lod_of_copies, lod_of_copies.num_rows, lod.rows_of_level(0).copy(), times)
 
 
-def _copies_of_rows(offsets):
+def _copies_of_rows(lod, level):
+    return remember(lod, ("copies of rows", level), _of_rows, levels_of(lod)[level])
+
+
+def _of_rows(offsets):
     return _Copies(NO_LOD, int(offsets[-1]), np.arange(len(offsets)), np.diff(offsets))
 
 
@@ -68,11 +73,11 @@ def _repeated(x, copies, lod):
     return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
-def _fits(values, ref_level=-1):
-    return ref_level == -1 and moves(values[0]) and moves_in_sequences(values[1])
+def _fits(x, y, ref_level):
+    return ref_level == -1 and movable(x) and movable_sequences(y)
 
 
-@operator(cost=nothing, shortcut=_fits)
+@operator(cost=nothing, fits=_fits)
 def sequence_expand(x, y, ref_level: int = -1):
     """Return each sequence of `x`, or each row where it has no LoD, as often as the sequence of `y` has entries.
 
@@ -117,11 +122,11 @@ def _infer(x, y, ref_level):
     return x._replace(shape=(-1, *x.shape[1:]))
 
 
-def _fits_back(values, **constants):
-    return _fits(values[:2], **constants) and moves_back(values[0], values[2])
+def _fits_back(x, y, d_out, ref_level):
+    return _fits(x, y, ref_level) and movable_gradient(x, d_out)
 
 
-@sequence_expand.backward("x", shortcut=_fits_back)
+@sequence_expand.backward("x", fits=_fits_back)
 def _backward(x, y, d_out, ref_level):
     copies = _copies(x, y, ref_level)
     d_rows = _rows_of("sequence_expand_grad", d_out, copies.num_rows)
@@ -147,7 +152,11 @@ def _examples(rng):
         yield [x, rows(rng, lod=lod)], {"ref_level": 0}
 
 
-@operator(cost=nothing, shortcut=_fits)
+def _fits_as(x, y):
+    return movable(x) and movable_sequences(y)
+
+
+@operator(cost=nothing, fits=_fits_as)
 def sequence_expand_as(x, y):
     """Return each row of `x` once for each row of the sequence of `y` that it stands for.
 
@@ -172,7 +181,7 @@ def sequence_expand_as(x, y):
     """
     _check_rows(x, y)
     lod = y.structure
-    return _repeated(x, remember(lod, "copies of rows", _copies_of_rows, levels_of(lod)[-1]), lod)
+    return _repeated(x, _copies_of_rows(lod, -1), lod)
 
 
 def _check_rows(x, y):
@@ -193,7 +202,11 @@ def _infer_as(x, y):
     return x._replace(shape=(y.shape[0], *x.shape[1:]), lod_level=y.lod_level)
 
 
-@sequence_expand_as.backward("x", shortcut=_fits_back)
+def _fits_back_as(x, y, d_out):
+    return _fits_as(x, y) and movable_gradient(x, d_out) and len(d_out.data) == y.structure.num_rows
+
+
+@sequence_expand_as.backward("x", fits=_fits_back_as)
 def _backward_as(x, y, d_out):
     _check_rows(x, y)
     d_rows = _rows_of("sequence_expand_as_grad", d_out, y.structure.num_rows)

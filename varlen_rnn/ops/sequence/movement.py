@@ -59,12 +59,12 @@ def check_moved(op: str, name: str, desc: TensorSpec) -> None:
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
 
 
-def moves(x: object) -> TypeGuard[LoDTensor]:
+def movable(x: object) -> TypeGuard[LoDTensor]:
     """Return whether a value is rows as moves take them: `describe` and `check_moved` would not object, but faster.
 
     Examples
     --------
-    >>> moves(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])), moves(LoDTensor(np.float32(1))), moves(None)
+    >>> movable(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])), movable(LoDTensor(np.float32(1))), movable(None)
     (True, False, False)
     """
     if type(x) is not LoDTensor:
@@ -73,14 +73,14 @@ def moves(x: object) -> TypeGuard[LoDTensor]:
     return bool(shape) and (shape[0] == lod.num_rows or not lod.num_levels) and x.dtype != _FLOAT16
 
 
-def moves_in_sequences(x: object) -> TypeGuard[LoDTensor]:
+def movable_sequences(x: object) -> TypeGuard[LoDTensor]:
     """Return whether a value is rows as moves take them, with at least one level."""
-    return moves(x) and x.structure.num_levels > 0
+    return movable(x) and x.structure.num_levels > 0
 
 
-def moves_back(x: object, d_out: object) -> bool:
+def movable_gradient(x: object, d_out: object) -> bool:
     """Return whether both move, and `d_out` may be the gradient of rows of `x`, by its data type and element shape."""
-    return moves(x) and moves(d_out) and d_out.dtype == x.dtype and d_out.shape[1:] == x.shape[1:]
+    return movable(x) and movable(d_out) and d_out.dtype == x.dtype and d_out.shape[1:] == x.shape[1:]
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:

@@ -13,7 +13,7 @@ from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
 from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import flat, moves_back, moves_in_sequences, unflat
+from varlen_rnn.ops.sequence.movement import flat, movable, movable_gradient, movable_sequences, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
@@ -24,16 +24,14 @@ from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
-_NONE_PICKED = LoDTensor(np.empty((0, 0), np.int64))
 
 
-def _fits(values, pool_type, pad_value=0.0, level=-1):
+def _ends_fit(x, pool_type, pad_value, level):
     """Return whether it is a first or last step, which takes less time than its description."""
-    x = values[0]
-    return pool_type in ("first", "last") and level == -1 and moves_in_sequences(x) and x.dtype in FLOATS
+    return pool_type in ("first", "last") and level == -1 and movable_sequences(x) and x.dtype in FLOATS
 
 
-@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, shortcut=_fits)
+@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, fits=_ends_fit)
 def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
@@ -59,42 +57,22 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
 
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
-    if pool_type in ("first", "last") and x.dtype in FLOATS:
-        out, index = _end_of_each(x, pool_type, level), _NONE_PICKED
-    else:
-        out, index = _pooled(x, pool_type, level)
-    if pad_value != 0:
-        offsets = _offsets(x, level)
-        out.data[offsets[:-1] == offsets[1:]] = pad_value
-    return out, index
-
-
-def _end_of_each(x, pool_type, level):
-    """Return the first or last row of each sequence, zeros of an empty one."""
     offsets, rows = _offsets(x, level), flat(x.data)
-    out = empty((len(offsets) - 1, rows.shape[1]), rows)
-    pick_ends(rows, offsets, pool_type == "last", out)
-    return LoDTensor.wrap(unflat(out, x.data), _above(x.structure, level))
-
-
-def _above(lod, level):
-    """Return the levels above one, whose sequences became rows."""
-    levels = levels_of(lod)[: level % lod.num_levels]
-    return LoD.trusted(levels) if levels else NO_LOD
-
-
-def _pooled(x, pool_type, level):
-    """Return a row per sequence, zeros of an empty one, and which row each element of a maximum comes from."""
-    offsets, rows = _offsets(x, level), flat(x.data)
-    out, index = np.empty((len(offsets) - 1, rows.shape[1]), x.dtype), _NONE_PICKED
+    out, index = empty((len(offsets) - 1, rows.shape[1]), rows), np.empty((0, rows.shape[1]), np.int64)
     if x.dtype not in FLOATS:
         _pool_integers(rows, offsets, pool_type, out)
+    elif pool_type in ("first", "last"):
+        pick_ends(rows, offsets, pool_type == "last", out)
     elif pool_type == "max":
-        index = LoDTensor.wrap(np.empty(out.shape, np.int64))
-        pool.pool_max(rows, offsets, out, index.data)
+        index = np.empty(out.shape, np.int64)
+        pool.pool_max(rows, offsets, out, index)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
-    return LoDTensor.wrap(unflat(out, x.data), _above(x.structure, level)), index
+    if pad_value != 0:
+        out[offsets[:-1] == offsets[1:]] = pad_value
+    above = levels_of(x.structure)[: level % x.num_levels]
+    lod = LoD.trusted(above) if above else NO_LOD
+    return LoDTensor.wrap(unflat(out, x.data), lod), LoDTensor.wrap(index)
 
 
 def _pool_integers(rows, offsets, pool_type, out):
@@ -153,12 +131,12 @@ def _check_integers(x, pool_type, pad_value):
         raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
 
 
-def _fits_back(values, **constants):
-    x, index, d_out = values
-    return index is _NONE_PICKED and _fits((x,), **constants) and moves_back(x, d_out)
+def _ends_fit_back(x, index, d_out, **constants):
+    picked = movable(index) and index.dtype == _PICKED.dtype and len(index.shape) == 2
+    return picked and _ends_fit(x, **constants) and movable_gradient(x, d_out)
 
 
-@sequence_pool.backward("x", shortcut=_fits_back)
+@sequence_pool.backward("x", fits=_ends_fit_back)
 def _pool_grad(x, index, d_out, pool_type, pad_value, level):
     offsets, d_rows = _offsets(x, level), flat(d_out.data)
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)

@@ -5,13 +5,13 @@ from varlen_rnn.kernels.moves import reverse_rows
 from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves_in_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, movable_sequences, unflat
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator(cost=nothing, shortcut=lambda values: moves_in_sequences(values[0]))
+@operator(cost=nothing, fits=movable_sequences)
 def sequence_reverse(x):
     """Return the rows of each sequence of the last level in the other order.
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
+from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import copy_runs, place_slices
 from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.lod_input import read_only
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, moves, moves_back, moves_in_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
@@ -18,33 +18,30 @@ from varlen_rnn.tape.declare import operator
 def _placed(x, offset, length):
     """Return the row of `x` that each slice begins with, the offsets of the result, and the length of each."""
     offsets = levels_of(x.structure)[-1]
-    begins, lengths = (
-        _numbers(f"sequence_slice, {name}", its, len(offsets) - 1)
-        for name, its in (("offset", offset), ("length", length))
-    )
-    starts, places = np.empty(len(offsets) - 1, np.int64), np.empty(len(offsets), np.int64)
-    if (i := place_slices(offsets, begins, lengths, starts, places)) >= 0:
+    count = len(offsets) - 1
+    begins, lengths = _numbers("offset", offset, count), _numbers("length", length, count)
+    starts, new_offsets = np.empty(count, np.int64), np.empty(count + 1, np.int64)
+    if (i := place_slices(offsets, begins, lengths, starts, new_offsets)) >= 0:
         expected = f"rows 0 to {offsets[i + 1] - offsets[i]}"
         got = f"offset {begins[i]} and length {lengths[i]}"
         raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=expected, got=got)
-    return starts, places, lengths
+    return starts, new_offsets, lengths
 
 
 def _numbers(name, given, count):
-    """Return a number for each sequence, as kernels take them."""
-    data = given.data
-    if data.shape not in ((count,), (count, 1)):
-        raise ShapeError(name, expected=f"a number for each of {count} sequences", got=f"shape {data.shape}")
-    return as_operand(data.reshape(-1).astype(np.int64, copy=False))
+    """Return a number for each sequence: a copy, for a kernel trusts what another has checked."""
+    if given.shape not in ((count,), (count, 1)):
+        expected = f"a number for each of {count} sequences"
+        raise ShapeError(f"sequence_slice, {name}", expected=expected, got=f"shape {given.shape}")
+    return given.data.reshape(-1).astype(np.int64)
 
 
-def _fits(values):
-    x, offset, length = values
-    numbers = moves(offset) and moves(length) and offset.dtype.kind in "iu" and length.dtype.kind in "iu"
-    return numbers and moves_in_sequences(x)
+def _fits(x, offset, length):
+    numbers = movable(offset) and movable(length) and offset.dtype.kind in "iu" and length.dtype.kind in "iu"
+    return numbers and movable_sequences(x)
 
 
-@operator(cost=nothing, shortcut=_fits)
+@operator(cost=nothing, fits=_fits)
 def sequence_slice(x, offset, length):
     """Return rows `offset[i]` to `offset[i] + length[i]` of each sequence i of the last level.
 
@@ -72,10 +69,10 @@ def sequence_slice(x, offset, length):
 
     Source: the operator `sequence_slice` of PaddlePaddle Fluid, which takes one level.
     """
-    (starts, places, lengths), rows = _placed(x, offset, length), flat(x.data)
-    out = empty((int(places[-1]), rows.shape[1]), rows)
-    copy_runs(rows, starts, places, lengths, out)
-    lod = LoD.trusted([*levels_of(x.structure)[:-1], read_only(places)])
+    (starts, new_offsets, lengths), rows = _placed(x, offset, length), flat(x.data)
+    out = empty((int(new_offsets[-1]), rows.shape[1]), rows)
+    copy_runs(rows, starts, new_offsets, lengths, out)
+    lod = LoD.trusted([*levels_of(x.structure)[:-1], read_only(new_offsets)])
     return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
@@ -87,11 +84,15 @@ def _infer(x, offset, length):
     return x._replace(shape=(-1, *x.shape[1:]))
 
 
-@sequence_slice.backward("x", shortcut=lambda values: _fits(values[:3]) and moves_back(values[0], values[3]))
+def _fits_back(x, offset, length, d_out):
+    return _fits(x, offset, length) and movable_gradient(x, d_out)
+
+
+@sequence_slice.backward("x", fits=_fits_back)
 def _backward(x, offset, length, d_out):
-    starts, places, lengths = _placed(x, offset, length)
-    if not d_out.shape or len(d_out.data) != places[-1]:
-        raise ShapeError("sequence_slice_grad, d_out", expected=f"{places[-1]} rows", got=f"shape {d_out.shape}")
+    starts, new_offsets, lengths = _placed(x, offset, length)
+    if not d_out.shape or len(d_out.data) != new_offsets[-1]:
+        raise ShapeError("sequence_slice_grad, d_out", expected=f"{new_offsets[-1]} rows", got=f"shape {d_out.shape}")
     return x.like(runs_placed(d_out.data, starts, lengths, len(x.data)))
 
 
