@@ -1,6 +1,7 @@
 """Every operator on its own examples; compositions against a central difference; the LoD rules; the tape's rules."""
 
 import gc
+import sys
 import weakref
 
 import numpy as np
@@ -328,6 +329,25 @@ def test_backward_wants_a_number_and_something_to_differentiate():
     assert not vr.no_grad()(lambda: (x * x).sum())().requires_grad
     with pytest.raises(ZeroDivisionError), vr.no_grad():
         raise ZeroDivisionError
+    assert vr.grad_enabled()
+
+
+def test_a_mode_whose_end_was_interrupted_is_not_set_again_later():
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_name == "__exit__":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    try:
+        with vr.no_grad():
+            sys.settrace(interrupt)
+            with vr.no_grad():
+                pass
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
     assert vr.grad_enabled()
 
 

@@ -179,6 +179,31 @@ def test_any_number_of_inputs_and_as_many_gradients():
     assert product_grad.op.outputs == ("*d_x",)
 
 
+def test_of_any_number_of_inputs_there_may_be_none():
+    @vr.operator
+    def total(x, *rest):
+        return sum((value.data for value in rest), x.data)
+
+    @total.infer
+    def infer(x, *rest):
+        return x
+
+    @total.backward("x", "rest")
+    def backward(x, d_out, *rest):
+        return tuple(d_out.data for _ in (x, *rest))
+
+    for others in range(3):
+        x = [vr.Variable([1.0, 2.0], requires_grad=True) for _ in range(1 + others)]
+        total(*x).sum().backward()
+        assert [value.grad.tolist() for value in x] == [[1, 1]] * len(x)
+
+
+@pytest.mark.parametrize("name", ["_apply", "_find", "_take", "_type", "_shown", "_int", "declare"])
+def test_an_operator_may_have_any_name(name):
+    made = declared(name=name)(product)
+    assert np.asarray(made(np.ones(2), np.ones(2))).tolist() == [1, 1]
+
+
 def test_what_fits_is_not_inferred_and_must_be_finished():
     asked = []
 

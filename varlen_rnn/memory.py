@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,15 @@ class _Lender(weakref.ref):
     A weak reference, whose callback is a function of C: in a `__del__`, an interrupt would be lost.
     """
 
-    __slots__ = ("memory",)
+    __slots__ = ("counted", "memory")
 
     memory: _Memory
+    counted: int  # that of the memory
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # a reference has those of what it refers to, arrays have none
+
+
+_counted = attrgetter("counted")
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
@@ -57,13 +62,11 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     (0, True)
     """
     roomy = _with_room_to_grow(size)
-    memory = found = _waiting_memory(size, roomy)
-    if memory is None:
-        memory = _Memory(roomy)
+    memory = _waiting_memory(size, roomy) or _Memory(roomy)
     loan = np.ndarray(shape, dtype, memory.buffer, memory.start)
-    if found is not None or _make_room(memory):  # what waited was owned, and there is room for it
+    if _make_room(memory):
         lender = _Lender(loan, _waiting.append)
-        lender.memory = memory
+        lender.memory, lender.counted = memory, memory.counted
         _owned.add(lender)
     return loan[...]  # whoever holds a view of it, or a view of that, holds the loan
 
@@ -104,14 +107,16 @@ def _with_room_to_grow(size: int) -> int:
 
 def _make_room(memory: _Memory) -> bool:
     """Return whether some more memory may be owned, after letting go what waits longest where that helps."""
-    waiting, need = list(_waiting), memory.counted
-    owned = sum([lender.memory.counted for lender in list(_owned)])
-    if owned - sum([lender.memory.counted for lender in waiting]) + need > MOST_OWNED:
+    need, owned = memory.counted, sum(map(_counted, list(_owned)))
+    if owned + need <= MOST_OWNED:
+        return True
+    waiting = list(_waiting)
+    if owned + need - sum(map(_counted, waiting)) > MOST_OWNED:
         return False
     for lender in waiting:
         if owned + need <= MOST_OWNED:
             break
-        owned -= lender.memory.counted if _take_back(lender) else 0
+        owned -= lender.counted if _take_back(lender) else 0
     return True
 
 

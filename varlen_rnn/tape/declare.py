@@ -360,10 +360,11 @@ def _applying(op: Op, function: Callable) -> Any:
     result = applied if op.places or not op.intermediate else f"_shown({applied})"
     given = {"_apply": apply_op, "_find": find, "_shown": _shown_of(op), "_take": as_constant, "_type": type}
     given |= {f"_{kind}": its_type for kind, its_type in PLAIN.items()}
-    text = f"def declare({', '.join(given)}):\n def {op.type}({', '.join(taken)}): return {result}\n return {op.type}"
+    text = f"def declare({', '.join(given)}):\n def applying({', '.join(taken)}): return {result}\n return applying"
     found: dict[str, Any] = {}
     exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
     applying = found["declare"](**given)
+    applying.__code__ = applying.__code__.replace(co_name=op.type)  # in tracebacks; in the text it might hide a helper
     with_default = [p for p in parameters if p.default is not p.empty]
     applying.__defaults__ = tuple(p.default for p in with_default if p.kind is not p.KEYWORD_ONLY)
     applying.__kwdefaults__ = {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from varlen_rnn.errors import InputError, ProgramError, ShapeError
 from varlen_rnn.tape.checks import check_kind, check_like
 from varlen_rnn.tape.kinds import LOD_TENSOR
-from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply_op
 
@@ -116,7 +116,7 @@ def _rule(op, made, sources, positions):
             given += inputs[sources[-1].position :]
         if not all_constants:
             attrs = {name: value for name, value in attrs.items() if name in made.attrs}
-        gradients, found = [None] * len(inputs), apply_op(made, given, attrs)
+        gradients, found = [None] * len(inputs), apply_op(find(made.type), given, attrs)
         if not isinstance(found, list):
             gradients[positions[0]] = found
             return gradients
@@ -135,15 +135,15 @@ def _inference(op, op_type, taken, positions, attrs):
     wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
     if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
         return not_inferred(op_type)
-    order = [sources.index(source) for source in wanted]
     rest = bool(op.inputs) and op.inputs[-1].startswith("*")
+    order = [sources.index(source) for source in (wanted[:-1] if rest else wanted)]
     to_rest = _takes_rest(op, positions[-1])
     checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
 
     def infer(*specs, **constants):
         inputs = [specs[number] for number in order]
         if rest:  # the last of the gradient's, too
-            inputs[-1:] = specs[len(taken) - 1 :]
+            inputs += specs[len(taken) - 1 :]
         try:
             promised = op.infer(*inputs, **constants)
         except InputError as error:
@@ -153,8 +153,8 @@ def _inference(op, op_type, taken, positions, attrs):
             spec = specs[number]
             if spec is not None and (position >= len(likes) or spec != likes[position]):
                 _check_as_promised(op_type, name, spec, likes, position)
-        found = [inputs[position] for position in positions]
-        return found + inputs[positions[-1] + 1 :] if to_rest else found
+        found = [inputs[position] for position in (positions[:-1] if to_rest else positions)]
+        return found + inputs[positions[-1] :] if to_rest else found
 
     return infer
 

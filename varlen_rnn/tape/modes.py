@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-GRAD_ENABLED: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
+# Whether operators are recorded: True, or the list, false and nobody else's, of the `no_grad` that set it.
+GRAD_ENABLED: contextvars.ContextVar[object] = contextvars.ContextVar("grad_enabled", default=True)
 RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
 
@@ -25,7 +26,7 @@ def grad_enabled() -> bool:
     >>> with no_grad(): grad_enabled()
     False
     """
-    return GRAD_ENABLED.get()
+    return bool(GRAD_ENABLED.get())
 
 
 @contextlib.contextmanager
@@ -43,12 +44,16 @@ def no_grad() -> Iterator[None]:
     >>> y.requires_grad
     False
     """
-    before = GRAD_ENABLED.get()
+    before, mine, is_late = GRAD_ENABLED.get(), list[None](), False
     try:
-        GRAD_ENABLED.set(False)
+        GRAD_ENABLED.set(mine)
         yield
+    except GeneratorExit:  # an interrupt came as `__exit__` began: this runs when its traceback goes
+        is_late = True
+        raise
     finally:
-        GRAD_ENABLED.set(before)
+        if not is_late or GRAD_ENABLED.get() is mine:  # else a mode around this one has ended before it
+            GRAD_ENABLED.set(before)
 
 
 def recorder() -> Any:
