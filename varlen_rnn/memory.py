@@ -41,15 +41,14 @@ class _Lender(weakref.ref):
     A weak reference, whose callback is a function of C: in a `__del__`, an interrupt would be lost.
     """
 
-    __slots__ = ("counted", "memory")
+    __slots__ = ("memory",)
 
     memory: _Memory
-    counted: int  # that of the memory
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # a reference has those of what it refers to, arrays have none
 
 
-_counted = attrgetter("counted")
+_counted = attrgetter("memory.counted")
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
@@ -66,7 +65,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     loan = np.ndarray(shape, dtype, memory.buffer, memory.start)
     if _make_room(memory):
         lender = _Lender(loan, _waiting.append)
-        lender.memory, lender.counted = memory, memory.counted
+        lender.memory = memory
         _owned.add(lender)
     return loan[...]  # whoever holds a view of it, or a view of that, holds the loan
 
@@ -116,7 +115,7 @@ def _make_room(memory: _Memory) -> bool:
     for lender in waiting:
         if owned + need <= MOST_OWNED:
             break
-        owned -= lender.counted if _take_back(lender) else 0
+        owned -= lender.memory.counted if _take_back(lender) else 0
     return True
 
 

@@ -35,12 +35,12 @@ def copy_runs(table, starts, places, lengths, out):
         out[place : place + length] = table[start : start + length]
 
 
-def place_slices(offsets, begins, lengths, starts, places):
+def place_slices(offsets, begins, lengths, starts, new_offsets):
     ends = [begin + length for begin, length in zip(begins, lengths, strict=True)]
     inside = [0 <= b <= e <= n for b, e, n in zip(begins, ends, np.diff(offsets), strict=True)]
     if False in inside:
         return inside.index(False)
-    starts[:], places[:] = offsets[:-1] + begins, [0, *np.cumsum(lengths)]
+    starts[:], new_offsets[:] = offsets[:-1] + begins, [0, *np.cumsum(lengths)]
     return -1
 
 

@@ -117,9 +117,8 @@ def reverse_rows_cpu(x, offsets, out):
         origin = offsets[i + 1]
         for _ in range(offsets[i], offsets[i + 1]):
             origin -= 1
-            if (
-                origin >= 0
-            ):  # always: only so does the loop run at its full rate, and twice as slowly with unsigned rows
+            # Always.  Told so, the loop runs at its full rate; with unsigned rows it takes twice as long.
+            if origin >= 0:
                 for j in range(out.shape[1]):
                     out[row, j] = x[origin, j]
             row += 1

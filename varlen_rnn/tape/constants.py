@@ -91,6 +91,6 @@ def as_constant(kind, value, what):
     >>> as_constant("float", 2, "beta"), as_constant("int?", None, "axis")
     (2.0, None)
     """
-    if type(value) is PLAIN.get(kind) or (value is None and kind.endswith("?")):
-        return value
+    if value is None and kind.endswith("?"):
+        return None
     return _TAKE[kind.rstrip("?")](value, what)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from varlen_rnn.errors import InputError, ProgramError, ShapeError
 from varlen_rnn.tape.checks import check_kind, check_like
 from varlen_rnn.tape.kinds import LOD_TENSOR
-from varlen_rnn.tape.operator import Op, find
+from varlen_rnn.tape.operator import Op
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply_op
+from varlen_rnn.tape.variable import apply_list
 
 _INPUTS, _OUTPUTS, _D_OUTPUTS = range(3)
 
@@ -116,12 +116,8 @@ def _rule(op, made, sources, positions):
             given += inputs[sources[-1].position :]
         if not all_constants:
             attrs = {name: value for name, value in attrs.items() if name in made.attrs}
-        gradients, found = [None] * len(inputs), apply_op(find(made.type), given, attrs)
-        if not isinstance(found, list):
-            gradients[positions[0]] = found
-            return gradients
-        position = -1
-        for number, gradient in enumerate(found):
+        gradients, position = [None] * len(inputs), -1
+        for number, gradient in enumerate(apply_list(made.type, *given, **attrs)):
             position = positions[number] if number < len(positions) else position + 1
             gradients[position] = gradient
         return gradients

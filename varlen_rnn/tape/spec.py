@@ -169,7 +169,7 @@ def describe(value: Value) -> TensorSpec:
     """
     if isinstance(value, LoDTensor):
         # Every input of every operator comes here, so kernels may trust the rows; no call of `spec_of_tensor`.
-        data, lod = value._data, value._lod
+        data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
             _refuse_rows(shape, lod)

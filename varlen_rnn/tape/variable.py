@@ -421,11 +421,10 @@ def _no_variables(value: T) -> T:
 
 def _results(values: list[Value], record: Record | None = None) -> list[Variable]:
     """Return Variables of what an operator computed: the constructor's checks, and its time, are for users."""
-    results: list[Variable] = []
-    requires_grad = record is not None
-    for value in values:  # no function of its own: it would take half of the time
+    results, requires_grad = [], record is not None
+    for position, value in enumerate(values):
         variable = _new(Variable)
-        variable.value, variable.record, variable.position = value, record, len(results)
+        variable.value, variable.record, variable.position = value, record, position
         variable.requires_grad, variable.persistable = requires_grad, False
         variable._name = variable.grad = None
         variable.updated_at = -1
