@@ -12,11 +12,12 @@ import numpy as np
 from scipy import special
 
 import varlen_rnn as vr
-from varlen_rnn import recurrence, threads
+from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
 from varlen_rnn.kernels import pool, rows, updates
 from varlen_rnn.nn import functional
 from varlen_rnn.products import gemm
+from varlen_rnn.runtime import threads
 from varlen_rnn.tape.variable import apply
 
 _LENGTHS, _FEATURES, _CLASSES, _UNITS = [3, 1, 2, 2], 4, 4, 32

@@ -31,11 +31,11 @@ KERNELS += ("updates", "windows")
 MORE = {
     "varlen_rnn.cells.family": ["Family"],
     "varlen_rnn.kernels": [],
-    "varlen_rnn.nn.prepared": ["Prepared"],
-    "varlen_rnn.nn.stream": ["Stream"],
+    "varlen_rnn.nn.recurrent.prepared": ["Prepared"],
+    "varlen_rnn.nn.recurrent.stream": ["Stream"],
     "varlen_rnn.ops": [],
     "varlen_rnn.ops.cost": ["Cost"],
-    "varlen_rnn.plan": ["sort_by_seq_len"],
+    "varlen_rnn.rows.plan": ["sort_by_seq_len"],
     "varlen_rnn.random": ["get_state", "set_state"],
     "varlen_rnn.tape.declare": ["Declaration", "Operator"],
 }

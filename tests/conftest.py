@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numba import config, cuda
 
-import varlen_rnn.device
-from varlen_rnn import threads
-from varlen_rnn.device import on_device, to_device
+import varlen_rnn.runtime.device
+from varlen_rnn.runtime import threads
+from varlen_rnn.runtime.device import on_device, to_device
 
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
@@ -46,5 +46,5 @@ def _names():
 @pytest.fixture(params=_names())
 def device(request, monkeypatch):
     if SIMULATOR:  # a thread of a block is a Python thread: small blocks are fast, and make more than one
-        monkeypatch.setattr(varlen_rnn.device, "THREADS_PER_BLOCK", 8)
+        monkeypatch.setattr(varlen_rnn.runtime.device, "THREADS_PER_BLOCK", 8)
     return Device(request.param)

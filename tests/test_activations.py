@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from varlen_rnn.jit import cpu_kernel
 from varlen_rnn.kernels import activations
+from varlen_rnn.runtime.jit import cpu_kernel
 
 INF, NAN = float("inf"), float("nan")
 TINY = np.float32(2.4e-36)  # below it, tanh computes with subnormal numbers

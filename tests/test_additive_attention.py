@@ -5,8 +5,9 @@ import pytest
 
 import varlen_rnn as vr
 from tests.oracles.attention import attend_additively
-from varlen_rnn import attention, threads
+from varlen_rnn import attention
 from varlen_rnn.nn import functional as F
+from varlen_rnn.runtime import threads
 
 LENGTHS = {
     "empty ones": ([3, 0, 5, 1, 0], [4, 2, 0, 7, 0]),

@@ -7,7 +7,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import ahead, described_step
+from varlen_rnn.steps import ahead, describe
 
 LENGTHS = {
     "ragged": [[2, 0, 3], [3, 0, 2, 1, 4]],
@@ -126,10 +126,10 @@ def batch(lengths, width=4):
 @pytest.fixture
 def operator_by_operator(monkeypatch):
     """Fused, a step sums products in another order: its last bits are others."""
-    described_step._known.steps.clear()
-    monkeypatch.setattr(described_step, "lower", lambda block: "as the test wants it")
+    describe._known.steps.clear()
+    monkeypatch.setattr(describe, "lower", lambda block: "as the test wants it")
     yield monkeypatch
-    described_step._known.steps.clear()
+    describe._known.steps.clear()
 
 
 def ran(step, lengths):

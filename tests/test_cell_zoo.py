@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from oracles import cells as oracle
 
-from varlen_rnn import recurrence, threads
+from varlen_rnn import recurrence
 from varlen_rnn.cells import (
     INDRNN,
     LIGRU,
@@ -25,7 +25,8 @@ from varlen_rnn.cells import (
     tanh,
     where,
 )
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.plan import sort_by_seq_len
+from varlen_rnn.runtime import threads
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins

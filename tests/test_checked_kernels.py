@@ -10,7 +10,6 @@ import pytest
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
-from varlen_rnn.cache import CHECKED, this_environment
 from varlen_rnn.kernels import (
     crf,
     ctc,
@@ -27,6 +26,7 @@ from varlen_rnn.kernels import (
     updates,
     windows,
 )
+from varlen_rnn.runtime.cache import CHECKED, this_environment
 
 MODULES = (
     crf, ctc, edit_distance, largest, losses, moves, norms, pool, prefixes, rows, segment, softmax, updates,

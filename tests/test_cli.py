@@ -344,7 +344,7 @@ def test_clear_removes_what_is_ours_and_nothing_else(folder, capsys):
 
 TRAININGS = """
 import numpy as np, varlen_rnn as vr
-from varlen_rnn.cache.disk import DiskCache
+from varlen_rnn.runtime.cache.disk import DiskCache
 def refuse(self, signature, compiled): raise AssertionError(f"{self._function.__name__} {signature}")
 DiskCache.save_overload = refuse
 x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]

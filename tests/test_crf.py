@@ -7,8 +7,8 @@ import pytest
 
 import varlen_rnn as vr
 from tests.oracles import structured as oracle
-from varlen_rnn import threads
 from varlen_rnn.kernels.crf import crf, viterbi
+from varlen_rnn.runtime import threads
 
 LENGTHS = [[3, 0, 1, 5], [0, 0], [], [2], [0, 4]]
 by_lengths = pytest.mark.parametrize("lengths", LENGTHS, ids=str)

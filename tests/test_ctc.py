@@ -5,9 +5,9 @@ import pytest
 
 import varlen_rnn as vr
 from tests.oracles import structured as oracle
-from varlen_rnn import threads
 from varlen_rnn.kernels.ctc import ctc, places_of
 from varlen_rnn.nn import functional as F
+from varlen_rnn.runtime import threads
 
 STEPS, TARGETS = [4, 3, 0, 1, 5, 2], [[1, 2], [1, 1], [], [2], [], [1, 2, 1]]  # the last one is too long
 

@@ -21,7 +21,7 @@ from varlen_rnn.data import (
     unicode_names,
 )
 from varlen_rnn.errors import DTypeError, InputError, LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.plan import sort_by_seq_len
 
 SEEDS = np.random.default_rng(7)
 LENGTHS = np.minimum(SEEDS.lognormal(3, 1, 1000).astype(int), 300)

@@ -5,10 +5,10 @@ import pytest
 
 import varlen_rnn as vr
 from tests.oracles import decoding as oracle
-from varlen_rnn import threads
 from varlen_rnn.kernels.edit_distance import edit_distance
 from varlen_rnn.kernels.prefixes import LABEL, NODE, TOTAL, search_prefixes
 from varlen_rnn.nn import functional as F
+from varlen_rnn.runtime import threads
 
 LENGTHS = [[4, 0, 7, 1], [0, 0], [0, 3, 0], [], [5]]
 

@@ -32,7 +32,7 @@ from varlen_rnn.cells import (
     tanh,
     where,
 )
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.variable import apply
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import described_step, dynamic_rnn, interpreted, stages
 from varlen_rnn.program.recorder import Block
+from varlen_rnn.steps import describe, dynamic_rnn, interpret, stages
 from varlen_rnn.tape import operator as table
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import apply
@@ -280,7 +280,7 @@ def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
 
     monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
     staged = gradients()
-    monkeypatch.setattr(described_step, "_known", described_step._Known())
+    monkeypatch.setattr(describe, "_known", describe._Known())
     monkeypatch.setattr(stages, "_TRUSTED", set())  # nothing is known of any operator: all run at every step
     for mine, other in zip(staged, gradients(), strict=True):
         assert (mine is None) == (other is None)
@@ -312,7 +312,7 @@ def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):
 
 def test_the_same_step_is_made_ready_once(monkeypatch):
     weight, made = vr.nn.Parameter(np.ones((3, 3))), []
-    monkeypatch.setattr(interpreted, "arrange", lambda *given: made.append(1) or stages.arrange(*given))
+    monkeypatch.setattr(interpret, "arrange", lambda *given: made.append(1) or stages.arrange(*given))
     for _ in range(3):
         y, _ = vr.nn.DynamicRNN(lambda x, h: (F.relu(h * 3.25), F.tanh(x @ weight + h)))(batch([7, 5]), [(3,)])
         y.sum().backward()

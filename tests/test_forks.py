@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 BEGIN = """
 import faulthandler, os, signal, threading
 import numpy as np
-from varlen_rnn import forks
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.runtime import forks
+from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.kernels.rows import gather_rows
 
 faulthandler.dump_traceback_later(300, exit=True)  # it hangs

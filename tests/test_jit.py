@@ -8,10 +8,10 @@ from numba.core.errors import TypingError
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
-from varlen_rnn.jit import address_of, caller, cpu_inlined, engine_kernel
-from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.products.vectors import pointer
 from varlen_rnn.recurrence import backward_loop, forward_loop
+from varlen_rnn.rows.plan import sort_by_seq_len
+from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined, engine_kernel
 
 if numba.config.ENABLE_CUDASIM:
     pytest.skip("about the CPU", allow_module_level=True)

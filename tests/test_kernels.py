@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from oracles import kernels as oracle
 
-from varlen_rnn import threads
 from varlen_rnn.kernels import largest, moves, pool, rows, segment, updates
 from varlen_rnn.products import gemm, row_sums
+from varlen_rnn.runtime import threads
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 NUMBERS = [np.float64, np.float32]

@@ -5,7 +5,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.ops import described_step, dynamic_rnn, lowering
+from varlen_rnn.steps import describe, dynamic_rnn, lower
 from varlen_rnn.tape.variable import apply
 
 FEATURES, HIDDEN = 3, 4
@@ -157,7 +157,7 @@ def interpreted(monkeypatch):
     """Return a function that has steps run operator by operator from then on."""
 
     def refuse():
-        for module in (dynamic_rnn, described_step):
+        for module in (dynamic_rnn, describe):
             monkeypatch.setattr(module, "lowered_step", lambda *_: "the test says so")
 
     return refuse
@@ -281,8 +281,8 @@ def test_steps_of_other_forms_say_why():
 
 def test_a_number_that_changes_from_call_to_call_is_not_compiled_each_time(monkeypatch):
     w, made, texts = Weights(np.float64), [], []
-    monkeypatch.setattr(lowering, "_MOST_NUMBERS", 2)
-    monkeypatch.setattr(lowering, "cell_of_step", lambda *given, of=lowering.cell_of_step: made.append(1) or of(*given))
+    monkeypatch.setattr(lower, "_MOST_NUMBERS", 2)
+    monkeypatch.setattr(lower, "cell_of_step", lambda *given, of=lower.cell_of_step: made.append(1) or of(*given))
     for number in range(5):
         layer = vr.nn.DynamicRNN(lambda x, h, by=number + 0.125: (F.tanh(of_input(w, x) + h * by * by),) * 2)
         layer(rows([0], np.float64), [np.zeros((1, HIDDEN))])
@@ -296,7 +296,7 @@ def test_a_step_of_too_many_operations_is_not_derived():
 
     def cell(x, h):
         h = h + of_input(w, x)
-        for _ in range(lowering._MOST_NODES):
+        for _ in range(lower._MOST_NODES):
             h = F.tanh(h)
         return h, h
 

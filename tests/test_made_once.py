@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import plan as plans
 from varlen_rnn.program import recorder
+from varlen_rnn.rows import plan as plans
 
 
 def asked_at_once(monkeypatch, owner, name, ask):

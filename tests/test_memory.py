@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import memory
+from varlen_rnn.runtime import memory
 
 MIB = 2**20
 

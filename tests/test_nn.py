@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import threads
 from varlen_rnn.nn import functional as F
 from varlen_rnn.recurrence import layer as recurrence_layer
+from varlen_rnn.runtime import threads
 from varlen_rnn.tape import gradient
 
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.recurrence import layer
 
-from varlen_rnn import recurrence, threads
+from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS
-from varlen_rnn.plan import sort_by_seq_len
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import cpu, forward_loop, schedule, sharing
+from varlen_rnn.rows.plan import sort_by_seq_len
+from varlen_rnn.runtime import threads
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.selected_rows import SelectedRows
 
 
 def dense(rows, value, height):

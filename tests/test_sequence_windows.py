@@ -8,9 +8,9 @@ from oracles import windows as oracle
 
 import varlen_rnn as vr
 from tests.test_kernels import by_features, by_number, by_trouble, check, values
-from varlen_rnn import threads
 from varlen_rnn.kernels import softmax, windows
 from varlen_rnn.ops.sequence import conv
+from varlen_rnn.runtime import threads
 
 by_direction = pytest.mark.parametrize("direction", [1, -1])
 LENGTHS = [2, 0, 3, 60, 1, 0, 130]

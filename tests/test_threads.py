@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import threads
 from varlen_rnn.recurrence import schedule
+from varlen_rnn.runtime import threads
 
 
 def collect(seen):
@@ -217,7 +217,7 @@ def test_there_is_no_team_where_a_member_might_not_come(monkeypatch):
 REFUSED = """
 import _thread, faulthandler
 import numpy as np, varlen_rnn as vr
-from varlen_rnn import threads
+from varlen_rnn.runtime import threads
 from varlen_rnn.recurrence import schedule
 
 def forward():
@@ -283,7 +283,7 @@ def test_an_interrupt_comes_out_after_all_shards_ended(while_waiting):
 INTERRUPTS = """
 import faulthandler, random, signal, time
 import numpy as np, varlen_rnn as vr
-from varlen_rnn import threads
+from varlen_rnn.runtime import threads
 from varlen_rnn.recurrence import schedule
 
 faulthandler.dump_traceback_later(500, exit=True)  # it hangs

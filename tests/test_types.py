@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import checkpoint, errors, lod, memory, plan, random, selected_rows, threads
+from varlen_rnn import checkpoint, errors, random
+from varlen_rnn.rows import lod, plan, selected_rows
+from varlen_rnn.runtime import memory, threads
 
 ROOT = Path(__file__).parent.parent
 FOLDER = str(Path(vr.__file__).parent)

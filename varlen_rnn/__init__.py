@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from varlen_rnn import baselines, cells, metrics, nn, ops, optim, training
+from varlen_rnn import baselines, cells, metrics, nn, ops, optim, steps, training
 from varlen_rnn import data as _data
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
@@ -16,8 +16,6 @@ from varlen_rnn.errors import (
     ShapeError,
 )
 from varlen_rnn.interop import from_arrow, from_awkward, to_arrow, to_awkward
-from varlen_rnn.lod import LoD, LoDTensor, create_lod_tensor
-from varlen_rnn.memory import release_memory
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
@@ -43,8 +41,6 @@ from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.ops.sequence.structure import lod_append, lod_reset, sequence_reshape
 from varlen_rnn.ops.sequence.topk_pooling import sequence_topk_avg_pooling
-from varlen_rnn.ops.while_loop import while_loop
-from varlen_rnn.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
@@ -54,12 +50,16 @@ from varlen_rnn.program.guard import program_guard
 from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoD, LoDTensor, create_lod_tensor
+from varlen_rnn.rows.plan import PaddingReport, SortedSeqItem, SortedSeqs
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.memory import release_memory
+from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
+from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled, no_grad
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, backward
-from varlen_rnn.threads import get_num_threads, set_num_threads
 
 __all__ = [
     "BlockDesc",

@@ -16,7 +16,7 @@ import safetensors.numpy
 from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import CheckpointError, check_path, shown
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 

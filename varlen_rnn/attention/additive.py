@@ -11,9 +11,9 @@ from numba import types
 from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.attention.blocks import KEYS, in_panels
-from varlen_rnn.jit import address_of, caller
 from varlen_rnn.kernels.activations import tanh
 from varlen_rnn.products.vectors import offset, sum_of, vectorise_widely, width_of
+from varlen_rnn.runtime.jit import address_of, caller
 
 
 class Scored(NamedTuple):

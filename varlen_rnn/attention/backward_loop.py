@@ -22,10 +22,10 @@ from varlen_rnn.attention.blocks import (
     task_of,
 )
 from varlen_rnn.attention.softmax import differentiate
-from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import lanes_of, least, offset, pointer, transpose_block, vectorise_widely
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
 class Code(NamedTuple):

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, Weight, no_weight, pack
 from varlen_rnn.products.tile import Panels, Prefetch, Sums, multiply
 from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.runtime.jit import cpu_inlined
 
 QUERIES, KEYS = 96, 192  # rows of a block; of keys, whole panels
 CHUNK = 4 * QUERIES  # rows of queries that are one piece of work of the forward loop

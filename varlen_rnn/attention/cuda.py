@@ -3,9 +3,9 @@
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import empty, launch, to_device, to_host
-from varlen_rnn.jit import body, cuda_kernel
 from varlen_rnn.kernels.activations import exp, log, tanh
+from varlen_rnn.runtime.device import empty, launch, to_device, to_host
+from varlen_rnn.runtime.jit import body, cuda_kernel
 
 
 @body

@@ -24,11 +24,11 @@ from varlen_rnn.attention.blocks import (
     task_of,
 )
 from varlen_rnn.attention.softmax import Running, weigh
-from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.kernels.activations import log
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
 class Code(NamedTuple):

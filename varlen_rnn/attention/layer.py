@@ -6,11 +6,11 @@ from varlen_rnn.attention import backward_loop, cuda, forward_loop
 from varlen_rnn.attention.additive import address_of_score, address_of_score_grad
 from varlen_rnn.attention.blocks import CHUNK
 from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
-from varlen_rnn.device import empty, on_device
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import panel_width
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import empty, on_device
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 UNLIMITED = 2**40  # rows: further than any sequence is long
 _NONE = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}  # the weight of dot products

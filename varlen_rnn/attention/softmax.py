@@ -8,9 +8,9 @@ from numba import types
 from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.attention.blocks import KEYS, Block, Window, in_panels
-from varlen_rnn.jit import address_of, caller, cpu_inlined
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.products.vectors import largest_of, least, offset, sum_of, vectorise_widely
+from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
 
 
 class Running(NamedTuple):

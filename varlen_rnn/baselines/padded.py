@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
-from varlen_rnn.nn.recurrent import Recurrent
+from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.ops.padding import Rectangle
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
@@ -33,7 +33,7 @@ class Padded(Module):
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> from varlen_rnn.nn import GRU
     >>> x = create_lod_tensor(np.ones((5, 3), np.float32), [[1, 4]])
     >>> layer = GRU(3, 4)

@@ -2,6 +2,7 @@
 
 from varlen_rnn.cells.contract import Cell, Phase
 from varlen_rnn.cells.define import cell
+from varlen_rnn.cells.derivation.trace import EquationError, Row, norm
 from varlen_rnn.cells.gru import GRU, gru_cell
 from varlen_rnn.cells.indrnn import INDRNN
 from varlen_rnn.cells.layer_norm import LN_GRU, LN_LSTM
@@ -12,7 +13,6 @@ from varlen_rnn.cells.registry import find_cell
 from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH, rnn_cell
 from varlen_rnn.cells.slstm import SLSTM
 from varlen_rnn.cells.sru import SRU
-from varlen_rnn.cells.trace import EquationError, Row, norm
 from varlen_rnn.kernels.activations import (
     clip,
     constant,

@@ -18,12 +18,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from varlen_rnn.cells.derive import OF_INPUTS, Derived, Step
+from varlen_rnn.cells.derivation.derive import OF_INPUTS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
 from varlen_rnn.cells.registry import find_cell, register
 from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
-from varlen_rnn.jit import body
+from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference

@@ -7,14 +7,14 @@ import linecache
 from collections.abc import Callable
 from typing import Any, overload
 
-from varlen_rnn.cells.check import check_derived
 from varlen_rnn.cells.contract import Cell, Phase, check_name
-from varlen_rnn.cells.derive import OF_PRODUCTS, Derived, Step, derive
+from varlen_rnn.cells.derivation.check import check_derived
+from varlen_rnn.cells.derivation.derive import OF_PRODUCTS, Derived, Step, derive
+from varlen_rnn.cells.derivation.trace import EquationError, Gate, Row, Trace
 from varlen_rnn.cells.options import check_bound
-from varlen_rnn.cells.trace import EquationError, Gate, Row, Trace
 from varlen_rnn.errors import DTypeError, InputError
-from varlen_rnn.jit import body
 from varlen_rnn.kernels import activations
+from varlen_rnn.runtime.jit import body
 
 _CALLED = ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
 _SIGNATURE = "def lstm(i, f, g, o, /, c): gates, a slash, states; then a star and vectors, if there are any"

@@ -11,7 +11,7 @@ Source: Ba, Kiros and Hinton (2016), "Layer normalization"; gate by gate as in T
 """
 
 from varlen_rnn.cells.define import cell
-from varlen_rnn.cells.trace import norm
+from varlen_rnn.cells.derivation.trace import norm
 from varlen_rnn.kernels.activations import sigmoid, tanh
 
 

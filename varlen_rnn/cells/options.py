@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from varlen_rnn.cells.trace import Row
+from varlen_rnn.cells.derivation.trace import Row
 from varlen_rnn.errors import ShapeError, check_list, check_number, shown
 from varlen_rnn.kernels.activations import clip, constant
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.data import batches
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoD, LoDTensor
 
 
 class Cost(NamedTuple):

@@ -2,10 +2,10 @@
 
 import time
 
-from varlen_rnn.cache import cache_folder, kernel_folders, remove, this_environment
 from varlen_rnn.cli.report import number
 from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
+from varlen_rnn.runtime.cache import cache_folder, kernel_folders, remove, this_environment
 
 
 def add_to(commands):

@@ -13,7 +13,7 @@ from varlen_rnn.cli.warm import LAYERS
 from varlen_rnn.data.batches import POOL
 from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed
-from varlen_rnn.threads import get_num_threads, set_num_threads_here
+from varlen_rnn.runtime.threads import get_num_threads, set_num_threads_here
 
 MOST_BYTES = 4 * 2**30  # of a padded batch; more may not fit, and the system would kill the process
 

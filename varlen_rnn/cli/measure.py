@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from varlen_rnn.baselines import Padded
 from varlen_rnn.cli.batching import cost
-from varlen_rnn.lod import LoD, LoDTensor
-from varlen_rnn.memory import release_memory
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 

@@ -12,7 +12,7 @@ from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.init_memories import init_memories
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import no_grad
 
 # Units: more than a panel of the register tile has columns, for an array with one panel has a layout of its own.

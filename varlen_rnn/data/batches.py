@@ -24,8 +24,8 @@ from varlen_rnn.errors import (
     check_list,
     shown,
 )
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import as_rows, check_unmasked
+from varlen_rnn.rows.checks import as_rows, check_unmasked
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.typing import Rows
 
 # Batches per pool: large enough that neighbours in length are near, small enough that the order stays random.

@@ -14,7 +14,7 @@ from varlen_rnn.data.missing import filled, with_labels
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.rows.lod import LoDTensor
 
 
 def read_columns(

@@ -21,7 +21,7 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.lod_input import as_indices, check_unmasked
+from varlen_rnn.rows.checks import as_indices, check_unmasked
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
-from varlen_rnn.lod import LoD, LoDTensor, take_sequences
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.rows.lod import LoD, LoDTensor, take_sequences
 from varlen_rnn.typing import Rows
 
 

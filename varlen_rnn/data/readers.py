@@ -21,7 +21,7 @@ from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import other_delimiter
 from varlen_rnn.data.vocabulary import TOKENS
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 
 Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError
 from varlen_rnn.interop.foreign import Levels, library, tensor_of
-from varlen_rnn.lod import LoDTensor
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.typing import Rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ProgramError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 

@@ -17,8 +17,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from varlen_rnn.jit import body
 from varlen_rnn.kernels.symbol import traceable
+from varlen_rnn.runtime.jit import body
 
 _LOWEST, _HIGHEST = np.float32(-88.72283), np.float32(87.33654)
 _MINUS_LOG2_E = np.float32(-1.44269504088896341)

@@ -12,10 +12,10 @@ Source: Lafferty, McCallum and Pereira (2001), "Conditional random fields"; the 
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.activations import exp, log
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body

@@ -7,9 +7,9 @@ Source: Wagner and Fischer (1974), "The string-to-string correction problem".
 
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body

@@ -1,6 +1,6 @@
 """What losses take from each row.  Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`."""
 
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.runtime.jit import cpu_kernel
 
 
 @cpu_kernel

@@ -1,6 +1,6 @@
 """Products of many small matrices, each with one of its own: a tile packs its weight first, which takes longer."""
 
-from varlen_rnn.jit import cpu_kernel
+from varlen_rnn.runtime.jit import cpu_kernel
 
 
 @cpu_kernel

@@ -7,8 +7,8 @@ Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _AT_ONCE = np.uint64(1024)  # numbers, which stay in the first cache while they are copied
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import launch, on_device
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.device import launch, on_device
+from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 _LANES = 16  # so that additions need not wait for each other
 

@@ -12,9 +12,9 @@ import math
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import as_operand, beside, launch, on_device
-from varlen_rnn.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.runtime.device import as_operand, beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 
 @cpu_inlined

@@ -15,10 +15,10 @@ bi-directional recurrent DNNs".
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.ctc import log_add
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 # Columns of a node; its first child is the one made last, and its place is among the kept prefixes, or -1.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)

@@ -7,9 +7,9 @@ that they are rows of the table.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device, to_host
-from varlen_rnn.jit import cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.runtime.device import beside, launch, on_device, to_host
+from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbours go far apart
 _HALF = np.uint64(32)

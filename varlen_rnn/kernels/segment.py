@@ -8,9 +8,9 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.rows import gather_rows
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 
 @cpu_kernel

@@ -8,11 +8,11 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import cpu_inlined, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 
 @cpu_inlined

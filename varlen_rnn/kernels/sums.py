@@ -7,7 +7,7 @@ each addition rounds off, which is added in the end.  So the error does not grow
 Source: the sum with what is rounded off is `Sum2` of Ogita, Rump and Oishi (2005), on Knuth's TwoSum.
 """
 
-from varlen_rnn.jit import body
+from varlen_rnn.runtime.jit import body
 
 BLOCK = 48  # a million equal numbers in float32 are right to 8e-7; half of it costs `scatter_add_rows` 10 % more
 

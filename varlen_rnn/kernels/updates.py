@@ -12,8 +12,8 @@ import math
 
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
 def _typed(param, *scalars):

@@ -7,9 +7,9 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, launch, on_device
-from varlen_rnn.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
 @body

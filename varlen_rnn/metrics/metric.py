@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, shown
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.tape.variable import Variable, apply_detached
 from varlen_rnn.typing import Rows
 

@@ -4,14 +4,14 @@ from varlen_rnn.nn import functional
 from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss
-from varlen_rnn.nn.dynamic import DynamicRNN
 from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
 from varlen_rnn.nn.module import Module, Parameter
-from varlen_rnn.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
+from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
+from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.recurrent.stateful import Stateful
+from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
-from varlen_rnn.nn.stateful import Stateful
-from varlen_rnn.nn.steps import GRUCell, LSTMCell, RNNCell
-from varlen_rnn.nn.weight_norm import weight_norm
 
 __all__ = [
     "GRU",

@@ -43,7 +43,7 @@ class MultiheadAttention(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> x = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 0, 3]])
     >>> y = MultiheadAttention(8, 2)(x, x, x)
     >>> y.shape, y.lod()
@@ -174,7 +174,7 @@ class AdditiveAttention(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> query = create_lod_tensor(np.ones((3, 4), np.float32), [[1, 2]])
     >>> key = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 3]])
     >>> AdditiveAttention(4, 8, 16)(query, key).shape

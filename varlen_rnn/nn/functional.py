@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> question = create_lod_tensor(np.ones((2, 4)), [[1, 1]])
     >>> answers = create_lod_tensor(np.ones((5, 4)), [[2, 3]]), create_lod_tensor(np.arange(5.0)[:, None], [[2, 3]])
     >>> np.asarray(scaled_dot_product_attention(question, *answers)).ravel()
@@ -143,7 +143,7 @@ def additive_attention(
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> question = create_lod_tensor(np.zeros((2, 1)), [[1, 1]])
     >>> answers = create_lod_tensor(np.array([[0.0], [9.0], [9.0]]), [[2, 1]])
     >>> np.asarray(additive_attention(question, answers, answers, np.array([np.log(3.0)]))).ravel().round(3)

@@ -248,7 +248,7 @@ class SequenceConv(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> SequenceConv(3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
     (5, 4)
 
@@ -307,7 +307,7 @@ class RowConv(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> RowConv(3, 2)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
     (5, 3)
 
@@ -337,7 +337,7 @@ class SequencePool(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> np.asarray(SequencePool("mean")(create_lod_tensor([1.0, 3.0, 5.0], [[2, 1]])))
     array([2., 5.])
     """

@@ -18,10 +18,10 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.lod import levels_of
-from varlen_rnn.lod_input import as_rows
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.structure import lod_reset
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required
@@ -223,7 +223,7 @@ def ctc_loss(
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import create_lod_tensor
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
     >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
     array([0.75, 0.5 ])

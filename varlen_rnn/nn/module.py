@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
-from varlen_rnn.lod_input import as_rows
 from varlen_rnn.nn.functional import weight_norm
+from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
 from varlen_rnn.tape.variable import Variable

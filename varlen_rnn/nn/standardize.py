@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_int, check_list, shown
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import as_rows
 from varlen_rnn.nn.layers import drawn
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 

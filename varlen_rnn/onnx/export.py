@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ProgramError, check_path
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.onnx.graph import Graph, Sequences, Value, needed
 from varlen_rnn.onnx.operators import SAID, Unsaid
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.program import Program
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.kinds import DTYPES
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import run

@@ -12,7 +12,6 @@ from varlen_rnn.ops import (
     counts,
     ctc,
     dropout,
-    dynamic_rnn,
     elementwise,
     embedding,
     gather,
@@ -22,19 +21,16 @@ from varlen_rnn.ops import (
     padding,
     products,
     ranking,
-    recomputed,
-    recurrent,
     reductions,
     reshape,
-    row_mask,
     running_sums,
     softmax,
     split,
     sums,
     transpose,
     updates,
-    while_loop,
 )
+from varlen_rnn.ops.recurrent import masks, operator, recompute
 from varlen_rnn.ops.sequence import (
     beam_search,
     by_mask,

@@ -5,12 +5,12 @@ import math
 import numpy as np
 
 from varlen_rnn import attention
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

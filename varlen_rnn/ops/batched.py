@@ -7,13 +7,13 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.matrices import multiply_matrices
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.elementwise import grad_like, with_lod
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import broadcast_shape, check_float, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

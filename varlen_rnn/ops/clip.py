@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import size
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec

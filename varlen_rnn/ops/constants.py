@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices
+from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape, check_tensor, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

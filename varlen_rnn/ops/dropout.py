@@ -3,9 +3,9 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.random import generator
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

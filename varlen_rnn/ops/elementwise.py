@@ -11,10 +11,10 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.checks import broadcast, check_float, check_shape, shared_lod
 from varlen_rnn.tape.declare import Operator, operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS

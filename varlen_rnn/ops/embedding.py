@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.kernels.rows import scatter_add_rows
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.indices import indices, rows_at
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoD, LoDTensor
 
 LOD = LoD.from_lengths([[2, 0, 3, 1]])
 # Empty sequences first, in the middle, last and alone; no sequences; two levels.

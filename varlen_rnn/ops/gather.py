@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

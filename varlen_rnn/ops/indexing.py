@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import scatter_add_rows
-from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import FLOATS, check_tensor
 from varlen_rnn.tape.constants import Index
 from varlen_rnn.tape.declare import operator

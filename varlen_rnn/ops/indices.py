@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import first_outside, gather_rows
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import FLOATS
 
 _INT64 = np.dtype(np.int64)

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import norms
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_like, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply

@@ -4,11 +4,11 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.losses import negative_log_likelihood
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.elementwise import grad_like
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices
 from varlen_rnn.ops.softmax import log_softmax_of
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

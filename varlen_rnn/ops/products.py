@@ -6,13 +6,13 @@ threads.
 
 import math
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import known, per_input_element, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm, row_sums
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

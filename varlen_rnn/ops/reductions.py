@@ -4,9 +4,9 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

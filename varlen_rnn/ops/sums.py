@@ -3,10 +3,10 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError
-from varlen_rnn.lod import NO_LOD, LoDTensor
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.selected_rows import SelectedRows, append
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows, append
 from varlen_rnn.tape.checks import check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, address_of_pack, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, address_of_multiply, multiply
@@ -25,7 +23,9 @@ from varlen_rnn.products.vectors import (
     panel_width,
     pointer,
 )
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import empty, launch, on_device, zeros
+from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _ROW_BLOCK = 48  # the most rows of the result that one panel serves before the next
 

@@ -10,7 +10,6 @@ import numpy as np
 from numba import types
 from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import address_of, caller, cpu_inlined
 from varlen_rnn.products.sync import arrive, take_or_wait
 from varlen_rnn.products.vectors import (
     copy_units,
@@ -22,6 +21,7 @@ from varlen_rnn.products.vectors import (
     transpose_block,
     width_of,
 )
+from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
 
 ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
 ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have kernels compiled again

@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.kernels.pool import pool_sum
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
@@ -33,7 +30,10 @@ from varlen_rnn.products.vectors import (
     span_of_tile,
     width_of,
 )
-from varlen_rnn.threads import count_shards, for_each_shard
+from varlen_rnn.runtime.device import beside, empty, launch, on_device, zeros
+from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 192  # rows that one block of a sum over rows takes
 _COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.runtime.jit import cpu_inlined
 
 COUNTER = 8  # int64 per cache line, which each counter has for itself
 _SPINS = 256

@@ -19,7 +19,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import address_of, caller, cpu_inlined
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     TILE_VECTORS,
@@ -36,6 +35,7 @@ from varlen_rnn.products.vectors import (
     vector_at,
     width_of,
 )
+from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
 
 FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
 DEPTH_BLOCK = 512  # of k in one chain: longer ones would round as often as they are long

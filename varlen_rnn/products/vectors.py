@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from varlen_rnn.jit import cpu_inlined
+from varlen_rnn.runtime.jit import cpu_inlined
 
 _FEATURES = llvm.get_host_cpu_features()
 WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line

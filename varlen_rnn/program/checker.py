@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.guard import program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.declare import Operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, Type
 from varlen_rnn.tape.modes import recorder

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.desc import ProgramDesc, of_var
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit

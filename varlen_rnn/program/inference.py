@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_path, shown
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import prune
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import StrPath

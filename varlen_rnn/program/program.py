@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_list, shown
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.format import files
 from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.program.structure import LONGEST_NAME
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable

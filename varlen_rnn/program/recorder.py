@@ -10,12 +10,12 @@ import contextlib
 import numpy as np
 
 from varlen_rnn.errors import InputError, ProgramError, shown
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
 from varlen_rnn.program.feed import FEED_LIST
 from varlen_rnn.program.instructions import Nested
 from varlen_rnn.program.structure import LONGEST_NAME, is_name
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.kinds import TYPES
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.operator import find

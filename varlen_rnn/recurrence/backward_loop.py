@@ -10,8 +10,6 @@ gives neighbours of a row sooner than other rows.
 
 from typing import Any, NamedTuple
 
-from varlen_rnn.jit import cpu_inlined, engine_kernel
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.packing import Weight, no_weight, pack
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -46,6 +44,8 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
+from varlen_rnn.runtime.memory import CACHE_LINE
 
 SUMMED_STEPS = 48  # of the gradients of vectors of a sequence, before they are added to those of other steps
 

@@ -1,6 +1,6 @@
 """The bound of a projection's outputs, and what of their gradient passes through it."""
 
-from varlen_rnn.jit import body
+from varlen_rnn.runtime.jit import body
 
 
 @body

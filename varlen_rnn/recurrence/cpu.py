@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import empty
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
@@ -17,6 +15,8 @@ from varlen_rnn.recurrence.equations import backward_equations, forward_equation
 from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
+from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.memory import CACHE_LINE
 
 _NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
 _LONG = 16  # cache lines of a row of slots that are worth one more

@@ -10,8 +10,6 @@ import math
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.device import empty, launch, to_device, zeros
-from varlen_rnn.jit import cuda_kernel
 from varlen_rnn.products.gemm import product
 from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import (
@@ -26,6 +24,8 @@ from varlen_rnn.recurrence.phases import (
     norms_of,
 )
 from varlen_rnn.recurrence.tuples import add, put, take
+from varlen_rnn.runtime.device import empty, launch, to_device, zeros
+from varlen_rnn.runtime.jit import cuda_kernel
 
 
 @cuda_kernel

@@ -9,10 +9,10 @@ import functools
 from numba import types
 from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import address_of, body, caller
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
 from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
+from varlen_rnn.runtime.jit import address_of, body, caller
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
 MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step

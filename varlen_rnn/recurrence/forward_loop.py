@@ -9,7 +9,6 @@ phase passes on.
 
 from typing import Any, NamedTuple
 
-from varlen_rnn.jit import cpu_inlined, engine_kernel
 from varlen_rnn.products.packing import no_weight, pack, part_of_weight, weight_of, weight_without_bias
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -37,6 +36,7 @@ from varlen_rnn.recurrence.sharing import (
     units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
 class _Layer(NamedTuple):

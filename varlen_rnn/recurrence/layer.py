@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import empty, on_device, to_device, to_host, zeros
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.runtime.device import empty, on_device, to_device, to_host, zeros
 
 _REVERSE = False, True
 

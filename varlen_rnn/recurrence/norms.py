@@ -10,9 +10,9 @@ import math
 from numba import types
 from numba.np.numpy_support import from_dtype
 
-from varlen_rnn.jit import address_of, caller, cpu_inlined
 from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
 from varlen_rnn.recurrence.phases import PER_EPSILON
+from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
 
 _lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import empty
-from varlen_rnn.jit import engine_kernel
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.recurrence.cpu import none_of, plain_weights, prepared
 from varlen_rnn.recurrence.equations import BLOCK_ROWS
 from varlen_rnn.recurrence.phases import shape_of
 from varlen_rnn.recurrence.schedule import ENDLESS, run
 from varlen_rnn.recurrence.sharing import PACKED, PACKING
-from varlen_rnn.threads import count_shards
+from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.jit import engine_kernel
+from varlen_rnn.runtime.threads import count_shards
 
 FEW = 64  # sequences whose plan a kernel makes by comparing each with those before it
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.jit import cpu_inlined
-from varlen_rnn.memory import CACHE_LINE
 from varlen_rnn.products.vectors import pointer
+from varlen_rnn.runtime.jit import cpu_inlined
+from varlen_rnn.runtime.memory import CACHE_LINE
 
 OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
 NUMBER = 4  # bytes of the smallest number

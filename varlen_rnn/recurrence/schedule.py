@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn import threads
-from varlen_rnn.device import empty
-from varlen_rnn.plan import ranks_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
 from varlen_rnn.recurrence.equations import BLOCK_ROWS, MOST_ROWS
 from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKED, PACKING
+from varlen_rnn.rows.plan import ranks_of
+from varlen_rnn.runtime import threads
+from varlen_rnn.runtime.device import empty
 
 ENDLESS = 2**62
 _TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.jit import cpu_inlined
 from varlen_rnn.products.packing import Blocks
 from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.runtime.jit import cpu_inlined
 
 PACKING = 8  # lines of `integers`, after those of the groups: two for each phase, of at most four
 PACKED = 2**40  # more than any weight has blocks

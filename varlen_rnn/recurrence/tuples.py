@@ -2,7 +2,7 @@
 
 import functools
 
-from varlen_rnn.jit import body
+from varlen_rnn.runtime.jit import body
 
 
 @functools.cache

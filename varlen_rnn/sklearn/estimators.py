@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.nn import functional
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.tape.variable import Variable

@@ -12,8 +12,8 @@ from varlen_rnn.data import Dataset
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, shown
 from varlen_rnn.interop import from_arrow, from_awkward
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.rows.lod import LoDTensor
 
 _HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward column; a LoDTensor; a 2-D or 3-D array"
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError
-from varlen_rnn.lod import NO_LOD
+from varlen_rnn.rows.lod import NO_LOD
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import sizes_fit, spec_of_tensor
 

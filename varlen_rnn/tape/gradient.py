@@ -13,7 +13,7 @@ import os
 import threading
 
 from varlen_rnn.errors import InputError, ProgramError
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.lod_input import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked
 
 # The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
 BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})

@@ -3,8 +3,8 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import as_rows
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import shared_lod
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON

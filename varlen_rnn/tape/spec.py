@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ProgramError
-from varlen_rnn.lod import LoD, LoDTensor
-from varlen_rnn.plan import SortedSeqs
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES, Type
 
 

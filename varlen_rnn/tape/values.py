@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 
 
 def plain(value):

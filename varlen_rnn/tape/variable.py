@@ -19,9 +19,9 @@ from varlen_rnn.errors import (
     check_number,
     shown,
 )
-from varlen_rnn.lod import LoD, LoDTensor
-from varlen_rnn.lod_input import as_rows
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record, was_updated
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER

@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from varlen_rnn import nn
 from varlen_rnn.errors import DTypeError, ProgramError
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.random import seeded
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, propagate
 from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere

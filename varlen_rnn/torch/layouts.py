@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from varlen_rnn.errors import DTypeError, ShapeError, shown
-from varlen_rnn.lod import LoD
 from varlen_rnn.ops.sequence.taken import rows_taken
+from varlen_rnn.rows.lod import LoD
 
 
 def _same(tensor: Tensor) -> Tensor:

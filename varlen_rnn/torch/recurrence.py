@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import run
 from varlen_rnn.torch.eager import saves_elsewhere

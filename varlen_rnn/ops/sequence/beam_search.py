@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_int, check_list
-from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_same_dtype
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

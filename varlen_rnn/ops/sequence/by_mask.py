@@ -3,11 +3,11 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
 from varlen_rnn.tape.checks import check_tensor
 from varlen_rnn.tape.declare import operator
 

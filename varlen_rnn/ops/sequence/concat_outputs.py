@@ -9,11 +9,11 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.kernels import segment
-from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_moved, check_plan, check_step, flat, result
-from varlen_rnn.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.checks import check_kind
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
@@ -79,7 +79,7 @@ def concat_outputs(steps: Sequence[Rows], sorted_seqs: SortedSeqs | Variable) ->
 
     Examples
     --------
-    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> from varlen_rnn.rows.plan import sort_by_seq_len
     >>> steps = [np.array([1.0, 0.0]), np.array([2.0]), np.array([3.0])]
     >>> concat_outputs(steps, sort_by_seq_len([0, 1, 4])).data
     array([0., 1., 2., 3.])

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
-from varlen_rnn.lod import LoDTensor, levels_of
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
+from varlen_rnn.rows.lod import LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.crf import crf, viterbi
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import LoDTensor, levels_of
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

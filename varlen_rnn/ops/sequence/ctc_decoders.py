@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.prefixes import DEPTH, LABEL, NODE, PARENT, TOTAL, search_prefixes
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

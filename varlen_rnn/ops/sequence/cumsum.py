@@ -1,10 +1,10 @@
 """Running sums along each sequence, forwards or backwards."""
 
-from varlen_rnn.device import empty
 from varlen_rnn.kernels import windows
-from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
@@ -28,7 +28,7 @@ def sequence_cumsum(x, reverse: bool = False):
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import LoDTensor
+    >>> from varlen_rnn.rows.lod import LoDTensor
     >>> x = LoDTensor(np.array([1.0, 2.0, 4.0, 8.0]), [[0, 3, 3, 4]])
     >>> np.asarray(sequence_cumsum(x)), np.asarray(sequence_cumsum(x, reverse=True))
     (array([1., 3., 7., 8.]), array([7., 6., 4., 8.]))

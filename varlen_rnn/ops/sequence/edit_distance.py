@@ -4,10 +4,10 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError
 from varlen_rnn.kernels.edit_distance import edit_distance as fill_distances
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES
 from varlen_rnn.ops.sequence.ids import check_ids, erased
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 

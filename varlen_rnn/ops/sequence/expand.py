@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.device import empty
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.moves import repeat_sequences
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD, TROUBLES
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, check_list, shown
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.tape.checks import check_float, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

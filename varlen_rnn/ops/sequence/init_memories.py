@@ -8,11 +8,11 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import segment
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_plan, flat, infer_moved, result
-from varlen_rnn.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
@@ -67,7 +67,7 @@ def init_memories(boot: Rows, sorted_seqs: SortedSeqs | Variable) -> Variable | 
 
     Examples
     --------
-    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> from varlen_rnn.rows.plan import sort_by_seq_len
     >>> init_memories(np.array([10.0, 20.0]), sort_by_seq_len([0, 1, 4]))
     array([20., 10.])
 

@@ -7,10 +7,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.plan import SortedSeqs, check_is_plan
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs, check_is_plan
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_kind, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
 from varlen_rnn.tape.spec import TensorSpec

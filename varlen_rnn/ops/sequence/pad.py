@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
-from varlen_rnn.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat, movable, movable_gradient, movable_sequences, unflat
 from varlen_rnn.ops.sequence.pad import holds
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR

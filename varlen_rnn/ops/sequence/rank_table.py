@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from varlen_rnn import plan
 from varlen_rnn.errors import LoDError
-from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.plan import SortedSeqs
+from varlen_rnn.rows import plan
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import recorder
@@ -42,7 +42,7 @@ def sort_by_seq_len(x: Variable, level: int = -1) -> SortedSeqs | Any: ...
 @overload
 def sort_by_seq_len(x: LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs: ...
 def sort_by_seq_len(x: Variable | LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs | Variable:
-    """Return the plan of a batch, longest sequence first; see `varlen_rnn.plan.sort_by_seq_len`.
+    """Return the plan of a batch, longest sequence first; see `varlen_rnn.rows.plan.sort_by_seq_len`.
 
     Of a variable of a program, it is the plan that a run makes.
 

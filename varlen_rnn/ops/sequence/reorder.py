@@ -3,12 +3,12 @@
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ShapeError
-from varlen_rnn.lod import NO_LOD, LoDTensor, take_sequences
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
-from varlen_rnn.plan import sort_by_seq_len
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor, take_sequences
+from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.checks import check_kind
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE

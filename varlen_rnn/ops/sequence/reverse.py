@@ -1,11 +1,11 @@
 """The rows of every sequence from the last to the first."""
 
-from varlen_rnn.device import empty
 from varlen_rnn.kernels.moves import reverse_rows
-from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved, flat, movable_sequences, unflat
+from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply

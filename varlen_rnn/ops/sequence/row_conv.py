@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import windows
 from varlen_rnn.kernels.pool import sum_over
-from varlen_rnn.lod import LoDTensor, levels_of
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from varlen_rnn.device import as_operand
 from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.kernels.rows import scatter_add_rows
-from varlen_rnn.lod import LoDTensor, levels_of
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.rows.lod import LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import sizes_fit

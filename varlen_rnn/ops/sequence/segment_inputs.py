@@ -8,11 +8,11 @@ import numpy as np
 
 from varlen_rnn.errors import check_int
 from varlen_rnn.kernels import segment
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.ops.sequence.movement import check_plan, check_rows, check_step, flat, infer_moved, result
-from varlen_rnn.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
@@ -67,7 +67,7 @@ def segment_inputs(x: Rows, sorted_seqs: SortedSeqs | Variable, t: int) -> Varia
 
     Examples
     --------
-    >>> from varlen_rnn.plan import sort_by_seq_len
+    >>> from varlen_rnn.rows.plan import sort_by_seq_len
     >>> segment_inputs(np.arange(4.0), sort_by_seq_len([0, 1, 4]), 0)
     array([1., 0.])
 

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from varlen_rnn.lod import LoD, LoDTensor
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.checks import check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec

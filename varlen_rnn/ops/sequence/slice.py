@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from varlen_rnn.device import empty
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import copy_runs, place_slices
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.lod_input import read_only
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed
+from varlen_rnn.rows.checks import read_only
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 

@@ -1,10 +1,10 @@
 """Softmax over the rows of each sequence, as the weights of an attention are."""
 
-from varlen_rnn.device import empty
 from varlen_rnn.kernels import softmax
-from varlen_rnn.lod import levels_of
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 
@@ -28,7 +28,7 @@ def sequence_softmax(x):
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.lod import LoDTensor
+    >>> from varlen_rnn.rows.lod import LoDTensor
     >>> x = LoDTensor(np.array([1e9, 1e9, -5.0]), [[0, 2, 2, 3]])
     >>> np.asarray(sequence_softmax(x))
     array([0.5, 0.5, 1. ])

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, shown
-from varlen_rnn.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_tensor
 from varlen_rnn.tape.constants import as_constant
 from varlen_rnn.tape.declare import operator

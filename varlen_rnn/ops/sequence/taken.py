@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.kernels.rows import copy_runs, fill_between_runs, gather_rows, scatter_add_rows
 from varlen_rnn.ops.sequence.movement import flat, unflat
+from varlen_rnn.runtime.device import as_operand, empty
 
 
 def rows_taken(data, index):

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from varlen_rnn.device import as_operand, empty
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.largest import largest
 from varlen_rnn.kernels.windows import cumsum
-from varlen_rnn.lod import LoD, levels_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.rows.lod import LoD, levels_of
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -76,7 +76,7 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
 
     Examples
     --------
-    >>> from varlen_rnn.lod import LoDTensor
+    >>> from varlen_rnn.rows.lod import LoDTensor
     >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 0.0, 5.0]), [[0, 6]])  # a matrix of 2 rows and 3 columns
     >>> row, col = LoDTensor(np.zeros(2), [[0, 2]]), LoDTensor(np.zeros(3), [[0, 3]])
     >>> np.asarray(sequence_topk_avg_pooling(x, row, col, topks=(1, 2), channel_num=1))

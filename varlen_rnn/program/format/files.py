@@ -10,8 +10,8 @@ import safetensors
 import safetensors.numpy
 
 from varlen_rnn.errors import ProgramError, check_path
-from varlen_rnn.lod import LoDTensor
 from varlen_rnn.program.format import schema
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "

@@ -15,11 +15,11 @@ import safetensors
 import safetensors.numpy
 
 from varlen_rnn.errors import DTypeError, ProgramError, shown
-from varlen_rnn.lod import LoDTensor
-from varlen_rnn.lod_input import check_unmasked
-from varlen_rnn.plan import SortedSeqs
 from varlen_rnn.program.format.files import check_bools
-from varlen_rnn.selected_rows import SelectedRows
+from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import SortedSeqs
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.spec import Scopes
 
 _FORMAT = "varlen_rnn values 1"

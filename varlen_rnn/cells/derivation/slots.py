@@ -1,0 +1,89 @@
+"""What a row keeps for the gradient: as few numbers as it can.
+
+A minimum cut between what goes into a step and what its gradient reads (Ford and Fulkerson, 1956).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from varlen_rnn.cells.derivation.operations import COMPARISONS, OPERATIONS
+from varlen_rnn.cells.derivation.trace import Trace
+
+SLOT = 1000  # the price of a number that is kept; that of a cheap operation done twice is 1
+_INFINITE = 10**9
+# What computing a transcendental function twice may cost: from "never" to a fraction of a slot.
+_PRICES = (10**6, 2 * SLOT, SLOT * 3 // 4, SLOT * 2 // 5, SLOT // 4, SLOT // 8)
+_LOWEST_SANE = SLOT * 2 // 5
+
+_Room = dict[Any, dict[Any, int]]
+
+
+def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
+    """Return the nodes to keep, so that `needed` ones follow.
+
+    `free` are known anyway; `native` belong to the step itself.  There are `num_columns` for gradients in any case:
+    fewer numbers are kept only where nothing transcendental is then computed twice.
+    """
+    cuts: list[list[int]] = []
+    fewest = None
+    for price in _PRICES:
+        kept = _cheapest_cut(trace, needed - free, free, native, price)
+        cuts.append(kept)
+        if price >= _LOWEST_SANE:
+            fewest = len(kept) if fewest is None else min(fewest, len(kept))
+    most = max(fewest or 0, num_columns)
+    return next(kept for kept in cuts if len(kept) <= most)
+
+
+def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> _Room:
+    """Return the room of each edge: of a node from its `in` to its `out`, what it costs to keep it.
+
+    A node that is computed again reads its operands.  One that only the gradient reads, not `native`, is no work twice,
+    but a little dearer to keep, since inference would compute it for nothing.
+    """
+    room: _Room = {"forward": {}}
+
+    def edge(a: Any, b: Any, capacity: int) -> None:
+        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0) + capacity
+        room.setdefault(b, {}).setdefault(a, 0)
+
+    nodes = [k for k in trace.reach(needed, free) if k not in free and trace.value(k) is None]
+    for k in nodes:
+        op, operands, _ = trace.nodes[k]
+        edge((k, "in"), (k, "out"), _INFINITE if op in COMPARISONS else SLOT + (k not in native))
+        price = OPERATIONS[op].price if op in OPERATIONS else _INFINITE
+        price = transcendental if price is None else price
+        edge("forward", (k, "in"), price if k in native or price == _INFINITE else 0)
+        for operand in operands if op in OPERATIONS else ():
+            if operand in nodes:
+                edge((operand, "out"), (k, "in"), _INFINITE)
+        if k in needed:
+            edge((k, "out"), "gradient", _INFINITE)
+    return room
+
+
+def _cheapest_cut(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> list[int]:
+    """Return the nodes of a minimum cut: find paths with room, and fill them, until there is none."""
+    room = _network(trace, needed, free, native, transcendental)
+    while True:
+        came: dict[Any, Any] = {"forward": None}
+        todo = deque(["forward"])
+        while todo and "gradient" not in came:
+            a = todo.popleft()
+            for b, capacity in room[a].items():
+                if capacity > 0 and b not in came:
+                    came[b] = a
+                    todo.append(b)
+        if "gradient" not in came:
+            nodes = sorted({place[0] for place in room if isinstance(place, tuple)})
+            return [k for k in nodes if (k, "in") in came and (k, "out") not in came]
+        path, b = [], "gradient"
+        while came[b] is not None:
+            path.append((came[b], b))
+            b = came[b]
+        most = min(room[a][b] for a, b in path)
+        for a, b in path:
+            room[a][b] -= most
+            room[b][a] += most

@@ -1,0 +1,70 @@
+"""Nodes of a trace written as Python, for Numba to compile and for people to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from varlen_rnn.cells.derivation.operations import CALL, CHOICE, COMPARISON, COMPARISONS, OPERATIONS
+from varlen_rnn.cells.derivation.trace import Trace
+
+_NAMES = {0.0: "zero", 1.0: "one", 2.0: "two", 0.5: "half"}
+
+
+def write(
+    trace: Trace, given: Mapping[int, str], roots: Collection[int], probe: str
+) -> tuple[list[str], dict[int, str]]:
+    """Return the lines that compute `roots` from `given` {number: text}, and the text of each root.
+
+    Constants take the type of `probe`.
+    """
+    needed = trace.reach(roots, given)
+    mine = [k for k in needed if k not in given]
+    uses = Counter(a for k in mine for a in trace.nodes[k].operands) + Counter(roots)
+    # An operand of a choice is written twice; computed before it, it is no branch.
+    chosen = {a for k in mine if trace.nodes[k].op in _CHOICES for a in trace.nodes[k].operands}
+    taken = set(given.values())
+    names = (name for name in (f"t{number}" for number in range(10**6)) if name not in taken)
+    texts: dict[int, tuple[str, int]] = {}
+    constants: list[str] = []
+    lines: list[str] = []
+    for k in needed:
+        op, operands, what = trace.nodes[k]
+        if k in given:
+            texts[k] = given[k], CALL
+        elif op == "number":
+            name = _NAMES.get(what) or f"k{len(constants)}"
+            constants.append(f"{name} = type({probe})({int(what) if what == int(what) else what!r})")
+            texts[k] = name, CALL
+        else:
+            texts[k] = _expression(op, [texts[a] for a in operands]), OPERATIONS[op].binds
+            if uses[k] > 1 or (k in chosen and op not in COMPARISONS):
+                name = next(names)
+                lines.append(f"{name} = {texts[k][0]}")
+                texts[k] = name, CALL
+    return constants + lines, {k: texts[k][0] for k in roots}
+
+
+_CHOICES = {name for name, operation in OPERATIONS.items() if operation.binds == CHOICE}
+
+
+def _expression(op: str, operands: list[tuple[str, int]]) -> str:
+    """Return the text of an operation, with brackets where operands bind less tightly than it."""
+    binds = OPERATIONS[op].binds
+    parts = []
+    for place, (text, tight) in enumerate(operands):
+        wanted = binds + (place > 0 or binds <= COMPARISON)
+        parts.append(text if tight >= wanted or binds == CALL else f"({text})")
+    return OPERATIONS[op].source.format(*parts)
+
+
+def as_tuple(texts: Iterable[str]) -> str:
+    """Return the text of a tuple."""
+    texts = list(texts)
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def function(name: str, arguments: str, unpacked: str, lines: list[str], results: Iterable[str]) -> str:
+    """Return the text of a function that returns some results, after unpacking an argument."""
+    body = [unpacked] * bool(unpacked) + lines + [f"return {', '.join(results)}"]
+    return f"def {name}({arguments}):\n" + "".join(f"    {line}\n" for line in body)

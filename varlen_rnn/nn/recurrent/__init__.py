@@ -1,0 +1,1 @@
+"""Recurrent layers: whole sequences, single steps, streams, carried states, and inference on packed weights."""

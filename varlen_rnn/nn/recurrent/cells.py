@@ -1,0 +1,176 @@
+"""One step of a recurrent layer: RNNCell, LSTMCell and GRUCell, for loops of your own and steps of a DynamicRNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.cells import GRU as GRU_CELL
+from varlen_rnn.cells import LSTM as LSTM_CELL
+from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell
+from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int
+from varlen_rnn.nn.layers import uniform
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.ops.recurrent.inputs import weight_shapes
+from varlen_rnn.ops.sequence.single_rows import single_rows
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.spec import describe, sizes_fit
+from varlen_rnn.tape.variable import Variable, apply, as_variable, required
+from varlen_rnn.typing import Rows
+
+
+class _Step(Module):
+    """One step of a cell: the layer's operator over sequences of one row each."""
+
+    weight_ih: Parameter
+    weight_hh: Parameter
+    bias_ih: Parameter | None
+    bias_hh: Parameter | None
+
+    def __init__(self, cell: Cell, input_size: int, hidden_size: int, bias: bool, dtype: DTypeLike) -> None:
+        self._cell = cell
+        self.input_size = input_size = check_int(input_size, "input_size", 1)
+        self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
+        bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)
+        for name, shape in weight_shapes(cell, input_size, hidden_size).items():
+            present = bias or not name.startswith("bias")
+            setattr(self, name, uniform(shape, hidden_size, self._dtype) if present else None)
+
+    def _next(self, x: Rows, states: Sequence[Rows | None]) -> tuple[Variable, ...]:
+        """Return the states after a step, of a batch or of one row, as `x` is, with its LoD."""
+        x = required(x, f"{type(self).__name__}, x")
+        batch = x.shape[:-1]
+        if x.ndim not in (1, 2) or not sizes_fit(x.shape[-1:], (self.input_size,)) or x.dtype != self._dtype:
+            expected = f"(batch, {self.input_size}) or ({self.input_size},), {self._dtype}"
+            raise ShapeError(f"{type(self).__name__}, x", expected=expected, got=f"{x.shape} {x.dtype}")
+        initial = [self._initial(state, name, batch) for name, state in zip(self._cell.states, states, strict=True)]
+        rows = single_rows(x.reshape(-1, self.input_size) if x.ndim == 1 else x)
+        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        attrs = {"cell": self._cell.name, "keep": grad_enabled(), "reverse": (0,), "all_states": False}
+        _, *outputs = apply("recurrent", rows, *initial, *weights, **attrs)
+        shape = (*([-1] if batch else []), self.hidden_size)
+        last = [state.reshape(shape) for state in outputs[: len(states)]]
+        if describe(x.value).lod_level:
+            last = [apply("lod_reset", state, x, target_lod=None) for state in last]
+        return tuple(last)
+
+    def _initial(self, state: Rows | None, name: str, batch: tuple[int, ...]) -> Variable | None:
+        """Return a state as the operator takes it: of one direction."""
+        state = as_variable(state)
+        if state is None:
+            return None
+        shape = (*batch, self.hidden_size)
+        if state.dtype != self._dtype or not sizes_fit(state.shape, shape):
+            expected, got = f"{shape} {self._dtype}", f"{state.shape} {state.dtype}"
+            raise ShapeError(f"{type(self).__name__}, {name}", expected=expected, got=got)
+        return state.reshape(1, -1, self.hidden_size)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
+
+
+class RNNCell(_Step):
+    """One step of Elman's recurrent network.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+    bias : bool
+    nonlinearity : {"tanh", "relu"}
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight_ih : (hidden_size, input_size)
+    weight_hh : (hidden_size, hidden_size)
+    bias_ih, bias_hh : (hidden_size,), or None
+
+    Examples
+    --------
+    >>> cell = RNNCell(3, 4)
+    >>> h = cell(np.zeros((2, 3), np.float32))
+    >>> cell(np.ones((2, 3), np.float32), h).shape, cell(np.ones(3, np.float32)).shape
+    ((2, 4), (4,))
+
+    Source: the names and shapes of `torch.nn.RNNCell`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
+        super().__init__(RNN_TANH if nonlinearity == "tanh" else RNN_RELU, input_size, hidden_size, bias, dtype)
+
+    def forward(self, x: Rows, hx: Rows | None = None) -> Variable:
+        """Return the next state.
+
+        Parameters
+        ----------
+        x : Variable or array, shape `(batch, input_size)` or `(input_size,)`
+        hx : Variable or array, shape `(batch, hidden_size)` or `(hidden_size,)`, optional
+            The state before; zeros by default.
+
+        Returns
+        -------
+        Variable, shaped as `hx`
+
+        Raises
+        ------
+        ShapeError
+            Sizes or data types that do not fit.
+        """
+        return self._next(x, (hx,))[0]
+
+
+class GRUCell(_Step):
+    """One step of a gated recurrent unit; parameters as those of `RNNCell`, of three gates: r z n.
+
+    Examples
+    --------
+    >>> GRUCell(3, 4)(np.zeros((2, 3), np.float32)).shape
+    (2, 4)
+
+    Source: the names, shapes and gate order of `torch.nn.GRUCell`.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
+        super().__init__(GRU_CELL, input_size, hidden_size, bias, dtype)
+
+    def forward(self, x: Rows, hx: Rows | None = None) -> Variable:
+        """Return the next state; shapes as those of `RNNCell.forward`."""
+        return self._next(x, (hx,))[0]
+
+
+class LSTMCell(_Step):
+    """One step of a long short-term memory; parameters as those of `RNNCell`, of four gates: i f g o.
+
+    Examples
+    --------
+    >>> cell = LSTMCell(3, 4)
+    >>> h, c = cell(np.zeros((2, 3), np.float32))
+    >>> h, c = cell(np.ones((2, 3), np.float32), (h, c))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
+
+    Source: the names, shapes and gate order of `torch.nn.LSTMCell`.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
+        super().__init__(LSTM_CELL, input_size, hidden_size, bias, dtype)
+
+    def forward(self, x: Rows, hx: Sequence[Rows | None] | None = None) -> tuple[Variable, Variable]:
+        """Return the next `h, c`, from those before, a pair; shapes as those of `RNNCell.forward`."""
+        if hx is not None and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
+            raise DTypeError("LSTMCell, hx", expected="a pair (h, c)", got=type(hx).__name__)
+        h, c = self._next(x, (None, None) if hx is None else hx)
+        return h, c

@@ -1,0 +1,121 @@
+"""A recurrent layer around a step of the user's own, written with ordinary operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
+from varlen_rnn.nn.module import Module
+from varlen_rnn.steps.describe import describe_step, explain
+from varlen_rnn.tape.checks import FLOATS, check_lod_level
+from varlen_rnn.tape.modes import grad_enabled
+from varlen_rnn.tape.spec import describe
+from varlen_rnn.tape.variable import Variable, apply, required
+from varlen_rnn.typing import Rows
+
+State: TypeAlias = Rows | tuple[int, ...]  # its values, or sizes of zeros
+
+
+class DynamicRNN(Module):
+    """Run a cell of ordinary operators over the steps of a batch, which shrinks as sequences end.
+
+    Parameters
+    ----------
+    cell : Module or callable
+        `cell(x_t, *states) -> (output, *next_states)`: rows of the sequences that are still alive, longest first.  It
+        is called once per forward pass, with variables that have no values: the operators that it applies are the step.
+        What it reads besides its arguments, its parameters or variables from outside, is the same at every step.
+        What is the same at every step of a sequence is a state that it returns as it is.
+    level : int
+        Of the sequences' levels, that whose entries are steps.  At the last one, -1, a step is rows; at an upper one it
+        is sub-sequences with the levels below, one for each sequence that is alive, for an inner layer, pooling or
+        attention.  A sub-sequence may be empty.
+
+    Examples
+    --------
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> def count(x, total):
+    ...     return total + x, total + x
+    >>> x = create_lod_tensor(np.ones((5, 1)), [[2, 3]])
+    >>> y, total = DynamicRNN(count)(x, [np.zeros((2, 1))])
+    >>> np.asarray(y).ravel(), np.asarray(total).ravel()
+    (array([1., 2., 1., 2., 3.]), array([2., 3.]))
+
+    Source: the step scopes of the design document "Variable-length supported RNN"; `DynamicRNN` of PaddlePaddle Fluid.
+    """
+
+    def __init__(self, cell: Callable[..., Any], level: int = -1) -> None:
+        if not callable(cell):
+            raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
+        self.cell, self.level = cell, check_int(level, "DynamicRNN, level")
+        self._explanation = "has not run yet: call it once"
+
+    def forward(self, x: Rows | tuple[Rows, ...], states: Sequence[State]) -> tuple[Variable, ...]:
+        """Return `y, *last`: the outputs, and each state after the last step of every sequence.
+
+        The outputs have the levels of `x` down to that of the steps.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, or a tuple of them
+            Rows with a LoD; a tuple, whose levels are the same down to that of the steps, gives the cell one argument
+            each.
+        states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
+            Before the first step, in the caller's order; of an empty sequence, `last` is the same. A tuple stands for
+            zeros of its sizes, of the data type of `x`.  A Variable with a LoD holds a sequence of rows for each, as an
+            encoder's outputs that a decoder attends to: a step may change rows, not how many a sequence has.
+        """
+        xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
+        if not xs:
+            raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
+        for item in xs:
+            check_lod_level("DynamicRNN", "x", describe(item.value))
+        if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
+            raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
+        states = [_initial(state, xs[0], self.level, number) for number, state in enumerate(states)]
+        step, xs, captured, early = describe_step(self.cell, xs, states, self.level)
+        try:
+            y, *rest = apply("dynamic_rnn", *xs, *states, *captured, keep=grad_enabled(), **step)
+        except BaseException:
+            step["block"].recorder.drop(step["block"].idx)
+            raise
+        self._explanation = explain(early, **step)
+        return y, *rest[: len(states)]
+
+    def explain(self) -> str:
+        """Return how the step of the last call runs: fused, as a layer's cell does, or why not, and what would help.
+
+        A step runs fused if it is made of products of its input, or of its states, with weights from outside, of
+        elementwise operators on these products, the states, numbers, and vectors of one number per unit, and of
+        `RNNCell`, `GRUCell` and `LSTMCell`; and if its output is one of its next states.  Of a step that is given
+        sub-sequences, what reads no state runs ahead, on those of all steps at once: layers, poolings, attention.
+
+        Examples
+        --------
+        >>> from varlen_rnn.rows.lod import create_lod_tensor
+        >>> from varlen_rnn.nn import functional as F
+        >>> w, u = Variable(np.ones((2, 3))), Variable(np.ones((3, 3)))
+        >>> layer = DynamicRNN(lambda x, h: (F.tanh(x @ w + h @ u),) * 2)
+        >>> y, last = layer(create_lod_tensor(np.ones((5, 2)), [[2, 3]]), [(3,)])
+        >>> layer.explain()
+        'runs fused as a cell of gates g0 (input + product); 1 state; a row keeps 1 per unit'
+        """
+        return self._explanation
+
+
+def _initial(state: State, x: Variable, level: int, number: int) -> Variable:
+    """Return a state before the first step: zeros if only its sizes are given."""
+    what = f"DynamicRNN, states[{number}]"
+    if isinstance(state, tuple) and all(type(size) is int for size in state):
+        if x.dtype not in FLOATS:
+            hint = "x.astype(np.float32), or np.zeros((num_sequences, ...), np.float32) for the state"
+            raise DTypeError(what, expected="an array: zeros take the data type of x", got=x.dtype, hint=hint)
+        return apply("zeros_of_sequences", x, shape=state, level=level)
+    if isinstance(state, int) or (isinstance(state, list) and all(type(size) is int for size in state)):
+        sizes = (state,) if isinstance(state, int) else tuple(state)
+        hint = f"zeros of these sizes are {shown(sizes)}, a tuple"
+        raise DTypeError(what, expected="an array, or a tuple of sizes", got=shown(state), hint=hint)
+    return required(state, what)

@@ -1,0 +1,683 @@
+"""Recurrent layers over rows: RNN, LSTM, GRU and any cell of your own, any number of layers, one or two directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.nn.functional import check_probability, concat, dropout
+from varlen_rnn.nn.layers import uniform
+from varlen_rnn.nn.losses import Per
+from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.recurrent.prepared import Prepared
+from varlen_rnn.nn.recurrent.stream import Stream
+from varlen_rnn.ops.recurrent.inputs import weight_shapes
+from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
+from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.variable import Variable, apply, as_variable, required
+from varlen_rnn.typing import Rows
+
+Way: TypeAlias = Literal["forward", "backward", "both"]
+Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
+Merge: TypeAlias = Literal["concat", "sum", "mean"]
+_MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
+_REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
+_ENDS = ("", "_reverse")  # of the names of parameters
+
+
+def _check_layers(num_layers: int) -> int:
+    num_layers = check_int(num_layers, "num_layers", 1)
+    if num_layers > _MOST_LAYERS:
+        raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
+    return num_layers
+
+
+def _check_direction(direction: Way | None, bidirectional: bool) -> Way:
+    """Return the direction, which `bidirectional` tells where it is None; raise where the two contradict."""
+    if direction is None:
+        return "both" if bidirectional else "forward"
+    check_choice(direction, "direction", *_REVERSE)
+    if bidirectional and direction != "both":
+        hint = "bidirectional=True is direction='both': one of them is enough"
+        raise ShapeError("direction", expected="'both', as bidirectional says", got=repr(direction), hint=hint)
+    return direction
+
+
+def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
+    proj_size = check_int(proj_size, "proj_size", 0)
+    if proj_size >= hidden_size:
+        raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
+    if proj_size and not cell.may_project:
+        hint = "its equations read the output before, as those with zoneout do, or a later product reads hidden units"
+        raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
+    return proj_size
+
+
+def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
+    recompute = recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
+    if recompute and cell.rows:
+        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are not cut into chunks"
+        raise ShapeError("recompute", expected=f"False of the cell {cell.name!r}", got=shown(recompute), hint=hint)
+    return recompute
+
+
+class Recurrent(Module):
+    """A recurrent network of one kind of cell over rows with a LoD; the last level's sequences are its batch.
+
+    Parameters
+    ----------
+    cell : cells.Cell
+        One of `varlen_rnn.cells`, or your own.
+    input_size, hidden_size : int
+        Features of a row, and units of a layer and direction.
+    num_layers : int
+    bias : bool
+    dropout : float
+        Probability of zeroing an element between layers, in training.
+    bidirectional : bool
+        PyTorch's name of `direction="both"`.
+    dtype : data type
+        float32 or float64.
+    direction : {"forward", "backward", "both"}, optional
+        "backward" runs each sequence from its last row to its first; "both" does that beside a forward direction.
+    merge : {"concat", "sum", "mean"}
+        What becomes of the outputs of both directions, in every layer: side by side, their sum, or their mean.
+    dropout_per : {"row", "sequence"}
+        What has a mask of its own between layers: every row, or every sequence (Gal and Ghahramani, 2016).
+    proj_size : int
+        Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
+        products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
+    recompute : bool or int
+        Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
+        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps
+        them all.  Of cells without inputs of rows: without zoneout and recurrent dropout.
+
+    Attributes
+    ----------
+    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or the columns of the layer below)
+    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size or proj_size)
+    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
+    weight_hr_l{k}[_reverse] : (proj_size, hidden_size), where there is a projection
+    {vector}_l{k}[_reverse] : (hidden_size,), for each vector of the cell
+        A weight that the cell has no use for is None.  The parameters of a backward direction end with `_reverse`, also
+        where there is no other.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import GRU
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> y, h_n = Recurrent(GRU, 3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 4), (1, 3, 4))
+    >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+    >>> Recurrent(GRU, 3, 4, direction="both", merge="sum")(x)[0].shape
+    (5, 4)
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        dropout_per: Per = "row",
+        proj_size: int = 0,
+        recompute: bool | int = False,
+    ) -> None:
+        if not isinstance(cell, Cell):
+            raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
+        self.cell = cell
+        # The ints of Python from here on: NumPy's small ones overflow.
+        self.input_size = input_size = check_int(input_size, "input_size", 1)
+        self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
+        self.num_layers = num_layers = _check_layers(num_layers)
+        check_probability(dropout)
+        self.direction = _check_direction(direction, check_flag(bidirectional, "bidirectional"))
+        check_choice(merge, "merge", "concat", "sum", "mean")
+        check_choice(dropout_per, "dropout_per", "row", "sequence")
+        self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
+        self.proj_size = _check_projection(cell, proj_size, hidden_size)
+        self.recompute = _check_recompute(recompute, cell)
+        self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
+        for layer in range(num_layers):
+            shapes = self._shapes(layer)
+            for suffix in self.suffixes(layer):
+                for name, shape in shapes.items():
+                    present = shape[0] and (bias or not name.startswith("bias"))
+                    setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
+        # To put names together at each call takes as long as a small layer's product.
+        endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
+        self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
+
+    def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters of a layer and direction."""
+        below = self.output_size * (self.num_directions if self.merge == "concat" else 1)
+        width = below if layer else self.input_size
+        return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None)
+
+    if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
+
+        def __getattr__(self, name: str) -> Parameter | Any: ...
+
+    @property
+    def num_directions(self) -> int:
+        """1, or 2 in both directions."""
+        return len(self._reverse)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether it runs in both directions."""
+        return self.direction == "both"
+
+    @property
+    def reverse(self) -> tuple[int, ...]:
+        """Of each direction, 1 where it runs from the last row to the first, else 0."""
+        return self._reverse
+
+    @property
+    def output_size(self) -> int:
+        """The units of an output of a direction: the hidden ones, unless they are projected."""
+        return self.proj_size or self.hidden_size
+
+    def suffixes(self, layer: int) -> list[str]:
+        """Return the endings of the names of a layer's parameters, one per direction."""
+        return [f"_l{layer}{_ENDS[backward]}" for backward in self._reverse]
+
+    def weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
+        return self.present_weights(suffix)
+
+    def present_weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights as they are, whatever becomes of them in training."""
+        return [getattr(self, name) for name in self._named[suffix]]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The data type of rows and weights."""
+        return self._dtype
+
+    def _freeze(self) -> None:
+        if not self.cell.rows:  # masks are those of a batch
+            self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
+
+    def prepare(self) -> Prepared:
+        """Return the layer for inference, as it is now: its weights packed once, and no tape; it takes arrays too.
+
+        Examples
+        --------
+        >>> run = GRU(3, 4).prepare()
+        >>> run(np.ones((5, 3), np.float32), offsets=[0, 2, 5])[0].shape
+        (5, 4)
+        """
+        return Prepared(self)
+
+    def stream(self, num_sequences: int = 1) -> Stream:
+        """Return the layer for sequences that arrive row by row, as it is now: packed weights, and states in place.
+
+        Examples
+        --------
+        >>> stream = GRU(3, 4).stream()
+        >>> stream(np.ones(3, np.float32)).shape
+        (4,)
+        """
+        return Stream(self, num_sequences)
+
+    def merged(self, y: Variable) -> Variable:
+        """Return what becomes of the columns of all directions, side by side."""
+        if self.merge == "concat" or self.num_directions == 1:
+            return y
+        sides = y.reshape(-1, 2, y.shape[1] // 2)
+        return sides.sum(axis=1) if self.merge == "sum" else sides.mean(axis=1)
+
+    def forward(self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None) -> tuple[Variable, Any]:
+        """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
+
+        Parameters
+        ----------
+        x : Variable or LoDTensor, shape `(rows, input_size)`
+        states : initial states, optional
+            One, or a tuple where the cell has several; each
+            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.  Where
+            there is a projection, the first has `proj_size` columns.
+        rows : mapping of str to Variable, shape `(rows, hidden_size)`, optional
+            The inputs of rows that are not projected, by name, of a cell that has some; of one layer.
+
+        Returns
+        -------
+        y : Variable, shape `(rows, columns)`, with the LoD of `x`
+            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` makes one of them.
+        last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
+        """
+        y, last, _ = self._run(x, self.each_state(states), rows=rows)
+        return y, last if len(last) > 1 else last[0]
+
+    def all_states(
+        self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, tuple[Variable, ...], Any]:
+        """Return the outputs, every other state of every row, and the last states.
+
+        Parameters
+        ----------
+        x, states, rows
+            As of a call of the layer.
+
+        Returns
+        -------
+        y : Variable, as that of a call
+        others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
+            The states of the cell but the first, which is `y`, of the last layer; `merge` holds for them too.
+        last : as those of a call
+
+        Examples
+        --------
+        >>> from varlen_rnn.rows.lod import create_lod_tensor
+        >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+        >>> y, (c,), (h_n, c_n) = LSTM(3, 4).all_states(x)
+        >>> c.shape, c.lod()
+        ((5, 4), [[0, 2, 2, 5]])
+        """
+        if (into := recorder()) is not None:
+            into.suggest(self)
+        y, last, others = self._run(x, self.each_state(states), all_states=True, rows=rows)
+        return y, others, last if len(last) > 1 else last[0]
+
+    def each_state(self, states: Any) -> tuple[Rows | None, ...]:
+        """Return an initial value, or None, for each state, as a tuple."""
+        count = len(self.cell.states)
+        if states is None or count == 1:
+            return (states,) * count
+        if not isinstance(states, (tuple, list)) or len(states) != count:
+            expected = f"({', '.join(f'{name}_0' for name in self.cell.states)})"
+            raise ShapeError(f"{type(self).__name__}, states", expected=expected, got=type(states).__name__)
+        return tuple(states)
+
+    def _run(
+        self,
+        x: Rows,
+        states: tuple[Rows | None, ...],
+        all_states: bool = False,
+        rows: Mapping[str, Rows] | None = None,
+    ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
+        """Return the outputs, the last states, and with `all_states` those of every row of the last layer."""
+        x = required(x, f"{type(self).__name__}, x")
+        states = [as_variable(state) for state in states]
+        self.check(x, states)
+        given = self._given_rows(rows) if rows is not None or self.cell.rows else []
+        last, others, num_states = [], (), len(states)
+        for layer in range(self.num_layers):
+            if layer:
+                x = dropout(x, self.dropout, self.training, self.dropout_per)
+            of_all = all_states and layer == self.num_layers - 1
+            first = layer * self.num_directions
+            of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
+            weights = self._weights(layer, x, given)
+            cell, keep, reverse = self.cell.name, grad_enabled(), self._reverse
+            if self.recompute and not of_all and keep:
+                every = 0 if self.recompute is True else self.recompute
+                x, *outputs = apply(
+                    "recomputed_recurrent", x, *of_layer, *weights, cell=cell, keep=True, reverse=reverse, every=every
+                )
+            else:
+                x, *outputs = apply(
+                    "recurrent", x, *of_layer, *weights, cell=cell, keep=keep, reverse=reverse, all_states=of_all
+                )
+            if self.merge != "concat":
+                x = self.merged(x)
+            if of_all:
+                others = tuple(map(self.merged, outputs[: num_states - 1]))
+                del outputs[: num_states - 1]
+            last.append(outputs[:num_states])
+        return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
+
+    def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
+        """Return the inputs of rows, in the order of the cell; none of a cell whose masks the layer draws."""
+        what = f"{type(self).__name__}, rows"
+        drawn = self._masks()
+        if rows is None and (drawn or not self.cell.rows):
+            return []
+        if drawn or not isinstance(rows, Mapping) or set(rows) != set(self.cell.rows):
+            expected = "None: the layer draws them" if drawn else f"a mapping of {self.cell.rows}"
+            raise ShapeError(what, expected=expected, got=shown(rows))
+        if self.num_layers > 1:
+            raise ShapeError(what, expected="one layer", got=self.num_layers, hint="stack layers of one each")
+        return [required(rows[name], f"{what}, {name}") for name in self.cell.rows]
+
+    def _masks(self) -> list[tuple[float, bool]]:
+        """Return the probability of each mask that a layer draws, and whether it is one per sequence."""
+        return []
+
+    def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
+        """Return the weights of a layer, and its inputs of rows, direction by direction."""
+        found: list[Variable | None] = []
+        for suffix in self.suffixes(layer):
+            found += self.weights(suffix)
+            if not self.cell.rows:
+                continue
+            found += given
+            for p, per_sequence in self._masks():
+                with no_grad():
+                    mask = apply(
+                        "row_mask", x, p=p, units=self.hidden_size, per_sequence=per_sequence, training=self.training
+                    )
+                found.append(mask)
+        return found
+
+    def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
+        """Raise unless the rows and the initial states, None or Variables, fit this layer."""
+        if find_cell(self.cell.name) is not self.cell:
+            hint = "make the layer again, or give the other cell a name of its own"
+            raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
+        if x.dtype != self._dtype:
+            hint = "data types are never mixed silently: astype of the array that x is made of, or dtype of the layer"
+            raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
+        for number, (name, state) in enumerate(zip(self.cell.states, states, strict=True)):
+            if state is None:
+                continue
+            num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
+            units = self.hidden_size if number else self.output_size
+            shape = (self.num_layers * self.num_directions, num_sequences, units)
+            if state.dtype != self._dtype or not sizes_fit(state.shape, shape) or state.shape[0] != shape[0]:
+                raise ShapeError(
+                    f"{type(self).__name__}, {name}_0",
+                    expected=f"{shape} {self._dtype}",
+                    got=f"{state.shape} {state.dtype}",
+                    hint="(num_layers * num_directions, num_sequences, hidden_size, or proj_size of the first state)",
+                )
+
+    def extra_repr(self) -> str:
+        """Return the cell, where the class does not tell it, and the sizes."""
+        told = type(self) is not Recurrent and self.cell.name in CELLS
+        cell = "" if told else f"{self.cell.name!r}, "
+        text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+        text += f", dropout={self.dropout}, direction={self.direction!r}"
+        text += f", dropout_per={self.dropout_per!r}" if self.dropout_per != "row" else ""
+        text += f", merge={self.merge!r}" if self.merge != "concat" else ""
+        text += f", proj_size={self.proj_size}" if self.proj_size else ""
+        return text + (f", recompute={self.recompute}" if self.recompute else "")
+
+
+def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
+    """Return as many probabilities, of one for all or of one each."""
+    several = given if isinstance(given, (tuple, list)) else [given] * count
+    if len(several) != count:
+        raise ShapeError(name, expected=f"one probability, or {count}", got=shown(given))
+    return tuple(_probability(p, name) for p in several)
+
+
+def _probability(p: Any, name: str) -> float:
+    """Return a probability as a float of Python, after checking it."""
+    check_probability(p, name)
+    return float(p)
+
+
+class _Regularised(Recurrent):
+    """A layer whose cell may have zoneout, and dropouts of what its recurrent products read and of their weights."""
+
+    def _regularise(self, zoneout: tuple[float, ...], recurrent_dropout: float, weight_dropout: float) -> None:
+        self.zoneout, self.recurrent_dropout = zoneout, recurrent_dropout
+        self.weight_dropout = _probability(weight_dropout, "weight_dropout")
+
+    def weights(self, suffix: str) -> list[Variable | None]:
+        """Return the weights of a layer and direction, in training with fewer numbers of `weight_hh`."""
+        found = super().weights(suffix)
+        if self.weight_dropout and (weight := found[1]) is not None:  # in the order of `WEIGHTS`
+            found[1] = dropout(weight, self.weight_dropout, self.training)
+        return found
+
+    def _masks(self) -> list[tuple[float, bool]]:
+        masks = [(p, False) for p in self.zoneout] if any(self.zoneout) else []
+        return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
+
+    def extra_repr(self) -> str:
+        """Return what `Recurrent` says, and the probabilities that are not 0."""
+        text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
+        text += f", zoneout={zoneout}" if any(self.zoneout) else ""
+        text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
+        return text + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
+
+
+class LSTM(_Regularised):
+    """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
+
+    Parameters
+    ----------
+    peepholes : bool
+        Whether the gates see the cell, through parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
+    coupled : bool
+        Whether the forget gate is 1 - i, without weights of its own.
+    forget_gate : bool
+        Whether there is one; without, the cell forgets nothing.
+    cell_clip, proj_clip : float, optional
+        The largest absolute value of the cell, and of an output that is projected.
+    clip : float, optional
+        That of what goes into the activations of gates and candidate, as in onnxruntime.
+    activations : tuple of three
+        Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
+        "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
+        "softsign", "softplus" and "silu".
+    zoneout : float, or one for h and one for c
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
+
+    Examples
+    --------
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
+    >>> y, (h_n, c_n) = LSTM(3, 4)(x)
+    >>> y.shape, y.lod(), h_n.shape
+    ((5, 4), [[0, 2, 2, 5]], (1, 3, 4))
+    >>> LSTM(3, 4, peepholes=True, clip=3.0).p_i_l0.shape
+    (4,)
+
+    Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        dropout_per: Per = "row",
+        proj_size: int = 0,
+        recompute: bool | int = False,
+        peepholes: bool = False,
+        coupled: bool = False,
+        forget_gate: bool = True,
+        cell_clip: float | None = None,
+        proj_clip: float | None = None,
+        clip: float | None = None,
+        activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
+        zoneout: float | tuple[float, float] = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+    ) -> None:
+        zoned = _probabilities(zoneout, "zoneout", 2)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
+        cell = lstm_cell(
+            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
+            clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
+        )  # fmt: skip
+        super().__init__(
+            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
+            direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
+        )  # fmt: skip
+        if proj_clip is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
+        self._regularise(zoned, dropped, weight_dropout)
+
+    if TYPE_CHECKING:  # two states
+
+        def forward(
+            self,
+            x: Rows,
+            states: Sequence[Rows | None] | None = None,
+            *,
+            rows: Mapping[str, Rows] | None = None,
+        ) -> tuple[Variable, tuple[Variable, Variable]]:
+            """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
+
+
+class GRU(_Regularised):
+    """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
+
+    Parameters
+    ----------
+    reset_after : bool
+        Whether the reset gate multiplies the product, as in PyTorch; else what the product reads, a second product per
+        step.
+    origin_mode : bool
+        Whether the update gate weighs the output before, as in PyTorch; else the candidate.
+    clip : float, optional
+        The largest absolute value of what goes into activations.
+    activations : tuple of two
+        Of the gates and the candidate, as those of `LSTM`.
+    zoneout : float
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
+
+    Examples
+    --------
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> y, h_n = GRU(3, 4, bidirectional=True)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 8), (2, 2, 4))
+
+    Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        dropout_per: Per = "row",
+        recompute: bool | int = False,
+        reset_after: bool = True,
+        origin_mode: bool = True,
+        clip: float | None = None,
+        activations: Sequence[Activation] = ("sigmoid", "tanh"),
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+    ) -> None:
+        zoned = _probabilities(zoneout, "zoneout", 1)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
+        cell = gru_cell(
+            reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations,
+            zoneout=any(zoned), recurrent_dropout=dropped > 0,
+        )  # fmt: skip
+        super().__init__(
+            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
+            direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
+        )  # fmt: skip
+        self._regularise(zoned, dropped, weight_dropout)
+
+    def forward(
+        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, Variable]:
+        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        return super().forward(x, h_0, rows=rows)
+
+
+class RNN(_Regularised):
+    """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
+
+    Parameters
+    ----------
+    nonlinearity : activation
+        "tanh", "relu", or any other, as those of `LSTM`.
+    clip : float, optional
+        The largest absolute value of what goes into it.
+    zoneout : float
+        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        2017).
+    recurrent_dropout : float
+        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
+        Socher, 2018).
+
+    Examples
+    --------
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> y, h_n = RNN(3, 4, nonlinearity="relu")(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]]))
+    >>> y.shape, h_n.shape
+    ((5, 4), (1, 2, 4))
+
+    Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Activation = "tanh",
+        bias: bool = True,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        *,
+        direction: Way | None = None,
+        merge: Merge = "concat",
+        dropout_per: Per = "row",
+        recompute: bool | int = False,
+        clip: float | None = None,
+        zoneout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+    ) -> None:
+        zoned = _probabilities(zoneout, "zoneout", 1)
+        dropped = _probability(recurrent_dropout, "recurrent_dropout")
+        options: dict[str, Any] = {"zoneout": any(zoned), "recurrent_dropout": dropped > 0}
+        cell = rnn_cell(activation=nonlinearity, clip=clip, **options)
+        super().__init__(
+            cell, input_size, hidden_size, num_layers, bias, dropout,
+            bidirectional, dtype, direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
+        )  # fmt: skip
+        self._regularise(zoned, dropped, weight_dropout)
+
+    def forward(
+        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, Variable]:
+        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        return super().forward(x, h_0, rows=rows)

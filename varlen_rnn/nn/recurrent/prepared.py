@@ -1,0 +1,135 @@
+"""A recurrent layer for inference on whole sequences: weights packed once, no tape, any number of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.recurrence.packed import FEW
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.plan import plan_of_rows
+from varlen_rnn.tape.variable import Variable, required
+from varlen_rnn.typing import Offsets, Rows
+
+
+class Prepared:
+    """A recurrent layer for inference: its weights as they are now, packed once, and no tape.
+
+    Any number of threads may call it at the same time.  Results are those of the layer to the bit.
+
+    Parameters
+    ----------
+    layer : nn.Recurrent
+        RNN, LSTM, GRU, or one of a cell of your own, without zoneout and recurrent dropout; `layer.prepare()` makes it.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import GRU
+    >>> run = GRU(3, 4).prepare()
+    >>> y, h_n = run(np.ones((5, 3), np.float32), offsets=[0, 2, 2, 5])
+    >>> y.shape, h_n.shape
+    ((5, 4), (1, 3, 4))
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layers = packed_directions(layer, "prepare")
+        self._rooms: list[Room] = []
+        self._merge, self._num_directions = layer.merge, layer.num_directions
+        self._form = Form(layer)
+
+    def __call__(self, x: Rows, states: Any = None, *, offsets: Offsets | None = None) -> tuple[Any, Any]:
+        """Return the outputs, and the last states, as a call of the layer does.
+
+        Parameters
+        ----------
+        x : LoDTensor, Variable, or array with `offsets`, shape `(rows, input_size)`
+        states : array, or a tuple of them, optional
+            Initial states, as those of a call of the layer; zeros by default.
+        offsets : sequence of int, optional
+            Where each sequence of an array begins and ends.
+
+        Returns
+        -------
+        y : array `(rows, columns)`; a LoDTensor where `x` is one
+        last : array, or a tuple of them, shaped as the initial states
+
+        Raises
+        ------
+        ShapeError, DTypeError, LoDError
+            Rows, states or offsets that do not fit.
+        """
+        lod, rows = None, x
+        if isinstance(x, (LoDTensor, Variable)):
+            tensor = x.value if isinstance(x, Variable) else x
+            lod, rows = tensor.structure, tensor.data
+        rows = self._form.rows(rows, "prepared, x")
+        if lod is not None:
+            offsets = lod.levels[-1] if lod.num_levels else None
+        if offsets is None:
+            raise ShapeError("prepared, offsets", expected="those of the sequences of x", got="None")
+        plain = np.asarray(offsets)
+        if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
+            plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for
+        y, last = self._run(rows, plain, self._form.initial(states, len(plain) - 1, "prepared"))
+        return y if lod is None else LoDTensor.wrap(y, lod), self._form.given_back(last)
+
+    def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
+        """Return what the layer returns of Variables, as a model calls it."""
+        if isinstance(states, (tuple, list)) and all(state is None for state in states):
+            states = None
+        y, last = self(required(x, "prepared, x").value, states)
+        return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
+
+    def _run(self, rows: np.ndarray, offsets: np.ndarray, initial: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return outputs, and last states of every layer and direction, as `Form.initial` returns them."""
+        count = len(offsets) - 1
+        sizes = self._form.num_rows_of_states, self._form.num_states, max(count, 0), self._form.hidden_size
+        if count > FEW or not self._is_little(len(rows), count):
+            return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
+        try:
+            room = self._rooms.pop()  # of list, one call of C
+        except IndexError:
+            room = Room(self._layers, FEW)
+        try:
+            if not room.few.write(offsets, len(rows)):
+                self._checked(offsets, rows)
+            return self._over(rows, initial, sizes, None, room)
+        finally:
+            self._rooms.append(room)
+
+    def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
+        """Return the LoD of offsets, or raise what is wrong with them."""
+        lod = LoD([offsets])
+        if lod.num_rows != len(rows):
+            raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)
+        return lod
+
+    def _is_little(self, num_rows: int, count: int) -> bool:
+        return all([packed.is_little(num_rows, count) for directions in self._layers for packed in directions[:1]])
+
+    def _over(self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, room: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Run all layers, with the plan of a schedule or in a room."""
+        last = np.zeros(sizes, rows.dtype) if initial is None else np.empty(sizes, rows.dtype)
+        start, begins, place = last if initial is None else initial, initial is not None, 0
+        for number, directions in enumerate(self._layers):
+            width = directions[0].shape.outputs
+            y = np.empty((len(rows), width * len(directions)), rows.dtype)
+            for way, packed in enumerate(directions):
+                arguments = rows, start[place], begins, last[place], y, way * width
+                if plan is None:
+                    packed.run_few(room.memory[number][way], sizes[2], *arguments)
+                else:
+                    packed.run(plan, *arguments)
+                place += 1
+            rows = y if len(directions) == 1 else self._merged(y)
+        return rows, last
+
+    def _merged(self, y: np.ndarray) -> np.ndarray:
+        if self._merge == "concat":
+            return y
+        half = y.shape[1] // 2
+        both = y[:, :half] + y[:, half:]
+        return both if self._merge == "sum" else both / both.dtype.type(2)

@@ -1,0 +1,135 @@
+"""A recurrent layer for sequences that arrive row by row: weights packed once, and states that stay in place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
+from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.rows.checks import as_indices
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.rows.plan import plan_of_rows
+
+
+class Stream:
+    """A recurrent layer for sequences that arrive row by row: its weights packed once, and states that stay in place.
+
+    A stream has a slot for each sequence.  Rows go to all slots, or to some; a slot begins anew when it is `reset`.
+    Results are those of the layer over the whole sequence, to the bit.  Calls of several threads take turns.
+
+    Parameters
+    ----------
+    layer : nn.Recurrent
+        Forward only; else as of `Prepared`.  `layer.stream(num_sequences)` makes it.
+    num_sequences : int
+        Slots.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import GRU
+    >>> stream = GRU(3, 4).stream(2)
+    >>> stream(np.ones((2, 3), np.float32)).shape, stream(np.ones((1, 3), np.float32), at=[1]).shape
+    ((2, 4), (1, 4))
+    >>> stream.reset([0])
+    >>> [bool(state.any()) for state in stream.states[0]]
+    [False, True]
+    """
+
+    def __init__(self, layer: Any, num_sequences: int = 1) -> None:
+        if layer.direction != "forward":
+            hint = "a backward direction begins at the end of a sequence, which has not arrived yet"
+            raise ShapeError("stream, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
+        self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
+        self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
+        self._form, self._turn = Form(layer), threading.Lock()
+        self._states = np.zeros(
+            (layer.num_layers, self._form.num_states, num_sequences, layer.hidden_size), layer.dtype
+        )
+        self._all = np.arange(num_sequences)
+        self._room = Room([[packed] for packed in self._layers], num_sequences)
+        self._room.few.starts[:], self._room.few.seq_lens[:] = self._all, 1
+        self._lods: dict[int, LoD] = {}
+
+    def __call__(self, rows: ArrayLike, at: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+        """Return the outputs of one more row of each sequence, or of some.
+
+        Parameters
+        ----------
+        rows : array, shape `(sequences, input_size)`, or `(input_size,)` for one
+        at : sequence of int, optional
+            The slot of each row, each once; all of them, in their order, by default.
+
+        Returns
+        -------
+        array, shape `(sequences, columns)`, or `(columns,)`
+
+        Raises
+        ------
+        ShapeError, DTypeError, OutOfRangeError
+            Rows that do not fit, slots that are not there, or twice the same.
+        """
+        if at is None and type(rows) is np.ndarray and rows.ndim == 1 and self.num_sequences == 1:
+            return self._step(self._form.rows(rows[None], "stream, rows"), self._all)[0]
+        rows = self._form.rows(rows, "stream, rows")
+        slots = self._all if at is None else self._slots(at)
+        if len(rows) != len(slots):
+            raise ShapeError("stream, rows", expected=f"{len(slots)} rows, one for each slot", got=len(rows))
+        return self._step(rows, slots)
+
+    def _slots(self, at: Any) -> np.ndarray:
+        slots = as_indices(at, self.num_sequences, "stream, at")
+        if len(set(slots.tolist())) < len(slots):
+            raise OutOfRangeError("stream, at", expected="slots, each once", got=shown(at))
+        return slots
+
+    def _step(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        count = len(slots)
+        with self._turn:
+            if self._layers[0].is_little(count, count):
+                self._room.few.order[:count] = slots
+                for number, packed in enumerate(self._layers):
+                    y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number]
+                    packed.run_few(self._room.memory[number][0], count, rows, states, True, states, y, 0)
+                    rows = y
+                return rows
+            return self._scheduled(rows, slots)
+
+    def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Return what `_step` does, on several threads."""
+        count = len(slots)
+        plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
+        for number, packed in enumerate(self._layers):
+            y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number].take(slots, axis=1)
+            packed.run(plan, rows, states, True, states, y, 0)
+            self._states[number][:, slots] = states
+            rows = y
+        return rows
+
+    def reset(self, slots: Sequence[int] | np.ndarray | None = None, states: Any = None) -> None:
+        """Begin sequences anew, in some slots or in all: from zeros, or from states.
+
+        Parameters
+        ----------
+        slots : sequence of int, optional
+            Each once.
+        states : array, or a tuple of them, optional
+            As those of a call of the layer, for as many sequences as there are slots.
+        """
+        places = self._all if slots is None else self._slots(slots)
+        initial = self._form.initial(states, len(places), "stream, reset")
+        with self._turn:
+            self._states[:, :, places] = 0 if initial is None else initial
+
+    @property
+    def states(self) -> Any:
+        """The states of all slots, `(num_layers, num_sequences, hidden_size)`: a copy; a tuple where there are several.
+
+        Setting them is `reset(states=...)`.
+        """
+        with self._turn:
+            return self._form.given_back(self._states.copy())

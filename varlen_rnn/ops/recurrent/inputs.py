@@ -1,0 +1,240 @@
+"""The inputs of a recurrent layer: which there are, their shapes, their checks, and how the engine takes them."""
+
+import functools
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn import recurrence
+from varlen_rnn.errors import ShapeError
+from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.kinds import LOD_TENSOR
+
+_ROWS = (
+    "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
+    "create_lod_tensor(rows, lengths), or LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded "
+    "batch, sequence_unpad(x, lengths)"
+)
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@functools.lru_cache(maxsize=256)  # every application of a layer asks
+def weight_shapes(cell, features, hidden, outputs=None):
+    """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
+
+    Parameters
+    ----------
+    outputs : int, optional
+        The units of a projected output.
+
+    Returns
+    -------
+    mapping of str to tuple of int
+        What a cell has no use for has 0 rows: it is missing among the inputs.
+
+    Raises
+    ------
+    ShapeError
+        A vector that is named as another input.
+
+    Examples
+    --------
+    >>> from varlen_rnn.cells import CELLS
+    >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
+    ((16, 2), (2, 4))
+    """
+    inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in cell.states)}
+    if taken := inputs.intersection(cell.vectors + cell.rows):
+        expected, got = f"vectors and rows with names other than {sorted(taken)}", cell.vectors + cell.rows
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
+    of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
+    shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
+    named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
+    return MappingProxyType(named | dict.fromkeys(cell.vectors, (hidden,)))
+
+
+class Layer(NamedTuple):
+    """The inputs of a layer in their places, values or specs, and its sizes; a direction's weights are by name."""
+
+    x: object
+    states: tuple
+    directions: list
+    hidden: int
+    outputs: int
+
+    @property
+    def projects(self):
+        """Whether the outputs are projected."""
+        return "weight_hr" in self.directions[0]
+
+    def units(self, number):
+        """Return the units of a state; the first is the output."""
+        return self.hidden if number else self.outputs
+
+
+def layer_of(cell, inputs):
+    """Return the inputs of a layer in their places; raise unless they are as many as a layer takes."""
+    cut = 1 + len(cell.states)
+    names, weights = names_of_weights(cell, len(inputs) - cut), inputs[cut:]
+    directions = [
+        dict(zip(names, weights[first : first + len(names)], strict=True))
+        for first in range(0, len(weights), len(names))
+    ]
+    hidden = _hidden(cell, directions[0])
+    projection = directions[0].get("weight_hr")
+    outputs = hidden if projection is None else projection.shape[0]
+    return Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
+
+
+@functools.lru_cache(maxsize=256)
+def names_of_weights(cell, count):
+    """Return the names of the weights of a direction, and of its rows, from how many there are of one or two."""
+    others = cell.vectors + cell.rows
+    plain, projected = (*WEIGHTS, *others), (*WEIGHTS, "weight_hr", *others)
+    for names in (plain, projected):
+        if count in (len(names), 2 * len(names)):
+            return names
+    expected = f"{plain} of one or two directions, or {projected}"
+    raise ShapeError("recurrent, weights", expected=expected, got=count)
+
+
+def names_of_inputs(cell, count):
+    """Return the names of `count` inputs, and what the names of each direction's weights end with."""
+    of_weights = count - 1 - len(cell.states)
+    names = names_of_weights(cell, of_weights)
+    ends = ("", "_reverse")[: of_weights // len(names)]
+    return ("x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)), ends
+
+
+def _hidden(cell, weights):
+    """Return the hidden size, which one of the weights of a direction tells."""
+    if "weight_hr" in weights:
+        name, axis, parts = "weight_hr", 1, 1
+    elif cell.h_gates:
+        name, axis, parts = "weight_hh", 1, 1
+    elif cell.x_gates:
+        name, axis, parts = "weight_ih", 0, len(cell.x_gates)
+    else:
+        name, axis, parts = cell.vectors[0], 0, 1
+    if weights[name] is None:
+        raise ShapeError(f"recurrent, {name}", expected="a weight of every direction", got="None")
+    check_rank("recurrent", name, weights[name], 1 if name in cell.vectors else 2)
+    return weights[name].shape[axis] // parts
+
+
+def ways_of(reverse, directions):
+    """Return for each direction whether it runs backward."""
+    if reverse is None:
+        return (False, True)[:directions]
+    if len(reverse) != directions or not set(reverse) <= {0, 1}:
+        expected = f"{directions} of 0 and 1, one for each direction"
+        raise ShapeError("recurrent, reverse", expected=expected, got=reverse)
+    return tuple(map(bool, reverse))  # as kernels are compiled for
+
+
+def check_layer(cell, layer):
+    """Raise unless everything fits."""
+    x = layer.x
+    check_float("recurrent", x=x)
+    check_rank("recurrent", "x", x, 2, _ROWS)
+    check_lod_level("recurrent", "x", x)
+    if layer.projects:
+        _check_projection(cell, layer)
+    for weights in layer.directions:
+        features = x.shape[1]
+        if cell.x_gates and weights["weight_ih"] is not None:
+            check_rank("recurrent", "weight_ih", weights["weight_ih"], 2)
+            features = weights["weight_ih"].shape[1]
+            check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
+        shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
+        for name, shape in shapes.items():
+            _check_weight(x, name, weights[name], shape)
+        for name in cell.rows:
+            _check_rows(x, name, weights[name], layer.hidden)
+    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
+        if state is not None:
+            check_float("recurrent", x=x, **{f"{name}_0": state})
+            check_shape("recurrent", f"{name}_0", state, (len(layer.directions), -1, layer.units(number)))
+
+
+def _check_projection(cell, layer):
+    if not cell.may_project:
+        hint = "what is projected is not what its equations, or its later products, read"
+        raise ShapeError("recurrent, weight_hr", expected=f"none of the cell {cell.name!r}", got="one", hint=hint)
+    if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
+        expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
+        raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
+
+
+def _check_rows(x, name, rows, hidden):
+    """Raise unless an input of rows that is not projected has those of `x`."""
+    if rows is None:
+        raise ShapeError(f"recurrent, {name}", expected=f"shape {(x.shape[0], hidden)}", got="None")
+    check_float("recurrent", x=x, **{name: rows})
+    check_shape("recurrent", name, rows, (x.shape[0], hidden), "one row for each row of x")
+
+
+def _check_weight(x, name, weight, shape):
+    """Raise unless a weight has its shape, or is missing where it may be, or has to be."""
+    if weight is None:
+        if shape[0] and not name.startswith("bias"):
+            raise ShapeError(f"recurrent, {name}", expected=f"shape {shape}", got="None")
+    elif not shape[0]:
+        raise ShapeError(f"recurrent, {name}", expected="None, of a cell without such gates", got=weight.shape)
+    else:
+        if weight.shape != shape or weight.dtype != x.dtype or weight.kind is not LOD_TENSOR:
+            check_float("recurrent", x=x, **{name: weight})
+            check_shape("recurrent", name, weight, shape)
+
+
+def operands_of(cell, layer, plan):
+    """Return the operands of the engine, with zeros where a bias or a state is missing."""
+    weights = [_direction(cell, layer, of_direction) for of_direction in layer.directions]
+    if all(state is None for state in layer.states):
+        return as_operand(layer.x.data), weights, None
+    names = [f"{state}_0" for state in cell.states]
+    return as_operand(layer.x.data), weights, full_states("recurrent", layer, plan, names, layer.states)
+
+
+def _direction(cell, layer, weights):
+    arrays = [None if weight is None else as_operand(weight.data) for weight in weights.values()]
+    end = len(arrays) - len(cell.rows)
+    of_rows, arrays = arrays[end:], arrays[:end]
+    if None in weights.values():
+        shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+        pairs = zip(arrays, shapes.values(), strict=True)
+        arrays = [np.zeros(shape, layer.x.dtype) if array is None else array for array, shape in pairs]
+    projection = arrays[4] if layer.projects else None
+    vectors = np.stack(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
+    return recurrence.Direction(*arrays[:4], projection, vectors, np.concatenate(of_rows, 1) if of_rows else None)
+
+
+def flat(directions):
+    """Return the weights of Directions, or their gradients, one after another, as inputs are."""
+    arrays = []
+    for direction in directions:
+        *four, projection, vectors, of_rows = direction
+        arrays += [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
+        if of_rows is not None:
+            parts = np.split(of_rows, of_rows.shape[1] // direction.hidden, axis=1)
+            arrays += map(np.ascontiguousarray, parts)
+    return arrays
+
+
+def full_states(op, layer, plan, names, given):
+    """Return states, or their gradients, as the engine takes them: of `hidden` units, zeros where there is none."""
+    full = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
+    for number, (name, state) in enumerate(zip(names, given, strict=True)):
+        if state is not None:
+            part = full[number, ..., : layer.units(number)]
+            check_shape(op, name, state, part.shape, "one row for each sequence")
+            part[...] = state.data
+    return full
+
+
+def of_outputs(layer, states):
+    """Return states, or their gradients, of the engine one by one, the first without the units that it has not."""
+    first = np.ascontiguousarray(states[0][..., : layer.outputs]) if layer.projects else states[0]
+    return [first, *(states[number] for number in range(1, len(layer.states)))]

@@ -1,0 +1,244 @@
+"""SelectedRows: some rows of a tall array, as the gradient of an embedding table has them.
+
+Rows may repeat and stand in any order; what repeats adds up.  The example of the design document, an array of which
+only rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
+
+Source: PaddlePaddle's design document "Selected Rows".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NoReturn, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
+from varlen_rnn.kernels.rows import scatter_add_rows
+from varlen_rnn.rows.checks import check_unmasked, read_only
+from varlen_rnn.runtime.device import as_operand
+
+
+class SelectedRows:
+    """Rows of an array of `height` rows; all others are 0.
+
+    Parameters
+    ----------
+    rows : (n,) array_like of int
+        The row that each entry of `value` adds to, at least 0 and less than `height`; may repeat, in any order.
+    value : (n, ...) array_like of float32 or float64
+    height : int
+        Rows of the dense array.
+
+    Raises
+    ------
+    DTypeError, ShapeError, OutOfRangeError
+        Which argument or entry is wrong, what was expected, and what came.
+
+    Examples
+    --------
+    >>> s = SelectedRows(rows=[73, 84], value=[[1.0, 2.0], [3.0, 4.0]], height=100)
+    >>> s
+    SelectedRows(height=100, 2 rows, 2 unique, value (2, 2) float64)
+    >>> s.shape, s.to_dense()[73]
+    ((100, 2), array([1., 2.]))
+    """
+
+    __slots__ = ("_height", "_rows", "_value")
+
+    def __init__(self, rows: ArrayLike, value: ArrayLike, height: int) -> None:
+        # A copy of the rows before they are checked: the caller's may change at any time.
+        height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
+        if len(rows) != len(value):
+            raise ShapeError("rows", expected=f"{len(value)}, one per row of value", got=len(rows))
+        outside = np.flatnonzero((rows < 0) | (rows >= height))
+        if len(outside):
+            entry = int(outside[0])
+            expected = f"at least 0 and less than {height}, the height"
+            raise OutOfRangeError(f"rows, entry {entry}", expected=expected, got=int(rows[entry]))
+        self._set(rows, value, height)
+
+    def _set(self, rows: np.ndarray, value: np.ndarray, height: int) -> None:
+        # Kernels write at these rows, and read as many rows of `value`, without a check: nobody holds these two views.
+        self._rows, self._value, self._height = rows, value.view(), height
+
+    def __reduce__(self) -> tuple[type[SelectedRows], tuple[np.ndarray, np.ndarray, int]]:
+        # Through the checks: NumPy's copies of read-only arrays can be written to.
+        return SelectedRows, (self._rows, self._value, self._height)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The listed rows, (n,) int64, read-only: a view that nobody else holds."""
+        return self._rows.view()
+
+    @property
+    def value(self) -> np.ndarray:
+        """What is added to each listed row, (n, ...): a view, whose entries may be changed in place."""
+        return self._value.view()
+
+    @property
+    def height(self) -> int:
+        """Rows of the dense array."""
+        return self._height
+
+    @classmethod
+    def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
+        """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
+
+        `rows`, int64, are copied.
+
+        Examples
+        --------
+        >>> SelectedRows.wrap(np.array([1]), np.ones((1, 2), np.float32), 3).shape
+        (3, 2)
+        """
+        self = cls.__new__(cls)
+        self._set(read_only(rows), value, height)
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the dense array."""
+        return (self._height, *self._value.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the dense array."""
+        return self._value.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The data type of `value`."""
+        return self._value.dtype
+
+    def merge(self) -> SelectedRows:
+        """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.
+
+        One whose rows are so already is returned itself.
+
+        Examples
+        --------
+        >>> merged = SelectedRows([4, 0, 4], [[1.0], [2.0], [3.0]], height=5).merge()
+        >>> merged.rows, merged.value.ravel()
+        (array([0, 4]), array([2., 4.]))
+        """
+        if (self._rows[1:] > self._rows[:-1]).all():
+            return self
+        rows, position = np.unique(self.rows, return_inverse=True)
+        if len(rows) == len(self.rows):  # nothing repeats: only the order may change
+            return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)
+        return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
+
+    def to_dense(self) -> np.ndarray:
+        """Return the dense array; what repeats is summed in order of appearance.
+
+        Examples
+        --------
+        >>> SelectedRows([2, 0, 2], [1.0, 2.0, 3.0], height=4).to_dense()
+        array([2., 0., 4., 0.])
+        """
+        return _sum_rows(self._value, self._rows, self._height)
+
+    def copy(self) -> SelectedRows:
+        """Return a SelectedRows that shares nothing with this one."""
+        return SelectedRows.wrap(self.rows.copy(), self.value.copy(), self.height)
+
+    @overload
+    def __add__(self, other: SelectedRows) -> SelectedRows: ...
+    @overload
+    def __add__(self, other: np.ndarray) -> np.ndarray: ...
+    def __add__(self, other: SelectedRows | np.ndarray) -> SelectedRows | np.ndarray:
+        """Return the sum: another SelectedRows is appended without merging, an array makes the result dense.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Heights, the shapes of rows, or data types differ; they are never mixed or broadcast silently.
+
+        Examples
+        --------
+        >>> s = SelectedRows([1], [[2.0]], height=3)
+        >>> (s + s).rows, (s + np.ones((3, 1))).ravel()
+        (array([1, 1]), array([1., 3., 1.]))
+        """
+        if not isinstance(other, (SelectedRows, np.ndarray)):
+            return NotImplemented
+        if isinstance(other, SelectedRows):
+            return append([self, other])
+        self._check_fits(other)
+        merged, dense = self.merge(), other.copy()
+        dense[merged.rows] += merged.value
+        return dense
+
+    def _check_fits(self, other: SelectedRows | np.ndarray) -> None:
+        if other.shape != self.shape:
+            raise ShapeError("SelectedRows, sum", expected=f"shape {self.shape}", got=other.shape)
+        if other.dtype != self.dtype:
+            raise DTypeError("SelectedRows, sum", expected=self.dtype, got=other.dtype)
+
+    __radd__ = __add__  # the sum of two numbers does not depend on their order
+    __array_ufunc__ = None  # so that `array + selected` comes here, not element by element to NumPy
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
+        hint = "to_dense() returns all rows, .value the listed ones"
+        raise DTypeError("SelectedRows", expected="an explicit conversion", got="np.asarray", hint=hint)
+
+    def __repr__(self) -> str:
+        count, unique = len(self.rows), len(np.unique(self.rows))
+        noun = "row" if count == 1 else "rows"
+        value = f"value {self.value.shape} {self.dtype}"
+        return f"SelectedRows(height={self.height}, {count} {noun}, {unique} unique, {value})"
+
+
+def append(parts: Sequence[SelectedRows]) -> SelectedRows:
+    """Return the sum of one or more SelectedRows, one after another without merging: each is copied once.
+
+    Examples
+    --------
+    >>> append([SelectedRows([row], [[1.0]], height=3) for row in (2, 0, 2)]).rows
+    array([2, 0, 2])
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        first._check_fits(other)
+    rows, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("_rows", "_value"))
+    return SelectedRows.wrap(rows, value, first.height)
+
+
+def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` rows: each the sum, in order of appearance, of what `rows` says belongs to it."""
+    width = math.prod(value.shape[1:])
+    out = np.zeros((count, width), value.dtype)
+    scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out)
+    return out.reshape(count, *value.shape[1:])
+
+
+def _as_value(value: ArrayLike) -> np.ndarray:
+    check_unmasked(value, "value")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ShapeError("value", expected="rows of one shape", got=type(value).__name__) from error
+    if array.dtype not in (np.float32, np.float64):
+        raise DTypeError("value", expected="float32 or float64", got=f"data type {array.dtype}")
+    if array.ndim == 0:
+        raise ShapeError("value", expected="at least one dimension", got="a single number")
+    return array
+
+
+def _as_rows(rows: ArrayLike) -> np.ndarray:
+    check_unmasked(rows, "rows")
+    try:
+        array = np.asarray(rows)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ShapeError("rows", expected="a flat list of integers", got=type(rows).__name__) from error
+    if array.ndim != 1:
+        raise ShapeError("rows", expected="a flat list of integers", got=f"an array of shape {array.shape}")
+    if array.size == 0 and not isinstance(rows, np.ndarray):  # an empty list has no type of its own
+        return np.empty(0, np.int64)
+    wide = array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max
+    if array.dtype.kind not in "iu" or wide:
+        raise DTypeError("rows", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,14 @@
+"""The disk cache of compiled kernels: never an import error, never stale code, found again by any other process.
+
+Why a cache of our own: Numba's refuses, at import, to work where no folder is writable; does not see a change in
+a called helper; can mix two signatures that two processes compile at once; raises forever on a truncated file;
+and never finds a loop that was built for a cell by a factory.
+
+Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one
+function and signature (`fingerprint`).  So a stale or foreign file cannot be met; a damaged one,
+which its digest tells, is compiled again.
+"""
+
+from varlen_rnn.runtime.cache.disk import DiskCache
+from varlen_rnn.runtime.cache.environment import CHECKED, Environment, this_environment
+from varlen_rnn.runtime.cache.folders import KernelFolder, cache_folder, kernel_folders, remove

@@ -1,0 +1,144 @@
+"""The only place with Numba options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
+
+An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and a CUDA loop
+(`cuda_kernel`) that stand side by side.  Without a GPU, `NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1` runs the
+CUDA loops in Numba's simulator.
+
+Compiling must not take long.  Numba makes the code of a function part of each function that calls it, and LLVM works on
+every copy, once more at each level.  So what many kernels call is compiled once and called by its address
+(`address_of`, `caller`): kernels get addresses as arguments, for those differ from process to process, while kernels
+stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of it before anything is compiled.
+"""
+
+import numba
+from llvmlite import ir
+from numba import cuda, types
+from numba.core import compiler, dispatcher, untyped_passes
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from varlen_rnn.runtime.cache import CHECKED, DiskCache
+from varlen_rnn.runtime.forks import let_forks_wait
+from varlen_rnn.runtime.inlining import InlineParts
+
+
+class _Compiler(compiler.CompilerBase):
+    """Numba's compiler with our inlining, and without static single assignment, which LLVM does anyway."""
+
+    def define_pipelines(self):
+        self.state.flags.enable_ssa = False
+        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [step for step in passes.passes if step[0] is not untyped_passes.InlineInlinables]
+        passes.add_pass_after(InlineParts, untyped_passes.InlineClosureLikes)
+        passes.finalize()
+        return [passes]
+
+
+# `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+_ENGINE = _OPTIONS | {"pipeline_class": _Compiler, "_nrt": False}
+# Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
+_INNER = _ENGINE | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+let_forks_wait()
+
+
+def body(function):
+    """Compile an equation that CPU and CUDA loops inline; constants take the type of their argument."""
+    return numba.njit(inline="always", error_model="numpy", fastmath={"contract"})(function)
+
+
+def cpu_kernel(function):
+    """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
+
+    With `VARLEN_RNN_CHECK=1`, those that other code may call check their indices.  Those of the engine do not: they
+    take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
+    """
+    checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
+    return _cached(numba.njit(boundscheck=checked or None, **_OPTIONS)(function))
+
+
+def engine_kernel(function):
+    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
+    return _cached(numba.njit(**_ENGINE)(function))
+
+
+def cpu_inlined(function):
+    """Compile a part of an engine's loop, so that it becomes part of its callers, which are compiled code only."""
+    return numba.njit(inline="always", **_INNER)(function)
+
+
+def cuda_kernel(function):
+    """Compile a CUDA loop: one thread per element of the last argument, unless its docstring says otherwise."""
+    return cuda.jit(function)
+
+
+def address_of(function, arguments):
+    """Compile a function for compiled code to call by its address, which is the same until the process ends.
+
+    Parameters
+    ----------
+    function : callable
+        What it returns is not passed on.
+    arguments : tuple
+        The types of its arguments.
+
+    Returns
+    -------
+    int
+    """
+    kernel = _cached(numba.njit(**_INNER)(function))
+    kernel.compile(arguments)
+    _KEPT.append(kernel)
+    compiled = kernel.overloads[arguments]
+    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
+
+_KEPT = []  # for the code of a kernel goes with it
+
+
+def caller(arguments_for):
+    """Return `call(address, arguments)`, for compiled code: it calls a function with the items of a tuple.
+
+    Parameters
+    ----------
+    arguments_for : callable
+        `arguments_for(scalar)`: the types of the function's arguments, where its numbers are of the type `scalar`.
+    """
+
+    @intrinsic
+    def call(typing, address, arguments):
+        given = [types.unliteral(kind) for kind in _flat(arguments)]
+        wanted = arguments_for(next(kind.dtype for kind in given if isinstance(kind, types.CPointer)))
+        if given != _flat(types.Tuple(wanted)):
+            raise TypingError(f"call by address: expected {wanted}, got {arguments}")
+        return types.void(types.intp, arguments), _call_address
+
+    return call
+
+
+def _cached(kernel):
+    if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
+        kernel._cache = DiskCache(kernel.py_func)
+    return kernel
+
+
+def _call_address(context, builder, signature, arguments):
+    """Write the call of a compiled function at an address; Numba passes the items of tuples one by one."""
+    kinds = _flat(signature.args[1])
+    function = ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
+    function, values = builder.inttoptr(arguments[0], function), _flat_values(builder, signature.args[1], arguments[1])
+    context.call_conv.call_function(builder, function, types.none, kinds, values)
+    return context.get_dummy_value()
+
+
+def _flat(kind):
+    """Return the types that a type, perhaps a nested tuple, is made of."""
+    return [part for item in kind for part in _flat(item)] if isinstance(kind, types.BaseTuple) else [kind]
+
+
+def _flat_values(builder, kind, value):
+    """Return the values that a value, perhaps a nested tuple, is made of."""
+    if not isinstance(kind, types.BaseTuple):
+        return [value]
+    items = [(item, builder.extract_value(value, k)) for k, item in enumerate(kind)]
+    return [part for item, inside in items for part in _flat_values(builder, item, inside)]

@@ -1,0 +1,226 @@
+"""A step of one's own as it is described: what it takes and gives, once for all calls, and as a cell if it is one.
+
+In eager mode each call describes the same step again, for its code may have changed.  What was made ready of a step
+like it is then used again: its instructions, its cell, the description of its gradient.
+"""
+
+import threading
+from typing import Any, NamedTuple
+
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.program.recorder import Recorder
+from varlen_rnn.steps import ahead
+from varlen_rnn.steps.lower import Block as StepBlock
+from varlen_rnn.steps.lower import Lowered, lower
+from varlen_rnn.tape.index import index_to_text
+from varlen_rnn.tape.modes import grad_enabled, recorder, recording
+from varlen_rnn.tape.spec import describe
+from varlen_rnn.tape.variable import Variable, propagate, required
+
+
+class Names(NamedTuple):
+    """The variables of a step: what it takes, in the order of the operator's inputs, and what it gives."""
+
+    step_inputs: tuple[str, ...]
+    memories: tuple[str, ...]
+    captured: tuple[str, ...]
+    output: str
+    next_memories: tuple[str, ...]
+
+    def taken(self):
+        """Return the arguments of the step, in the order of the operator's inputs."""
+        return [*self.step_inputs, *self.memories, *self.captured]
+
+    def split(self, inputs):
+        """Return the sequences, the initial memories, and the rest of an operator's inputs."""
+        first, second = len(self.step_inputs), len(self.step_inputs) + len(self.memories)
+        return inputs[:first], inputs[first:second], inputs[second:]
+
+
+def places_of(place, names):
+    """Return the places of names."""
+    return [place[name] for name in names]
+
+
+def describe_step(cell, xs, states, level=-1):
+    """Return the step of a cell as constants of the operator, its sequences, and what it reads from outside.
+
+    What runs ahead of the step has run, or is recorded: its sequences are `xs`, or what was made of them.  The last of
+    what is returned are the operators that did, by name.
+
+    Parameters
+    ----------
+    cell : callable
+        As that of `nn.DynamicRNN`; it is called once.
+    xs, states : lists of Variables
+    level : int
+        Of `xs`, whose sequences the steps are entries of; a step has the levels below.
+    """
+    below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
+    into = recorder() or Recorder()
+    xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
+    with recording(into), into.block() as block:
+        arguments = [block.argument("x", x, x.requires_grad, n) for x, n in zip(xs, below, strict=True)]
+        # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
+        level = describe(xs[0].value).lod_level - 1 - below[0]
+        for state in states:
+            levels = levels_of_state(describe(state.value).lod_level, level)
+            arguments.append(block.argument("state", state, state.dtype.kind == "f", levels))
+        given = _called(cell, arguments)
+        results = list(given) if isinstance(given, (tuple, list)) else [given]
+        if len(results) != 1 + len(states):
+            expected = f"an output and {len(states)} next states"
+            hint = "the step returns (output, *next_states), also where the output is a state: return h, h"
+            raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables", hint=hint)
+        results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
+        results = [result if block.stop(result) is result.value else Variable(block.stop(result)) for result in results]
+        sequences, captures = arguments[: len(xs)], list(block.captures.values())
+        early = ahead.split(block, sequences, results) if any(below) else None
+    if early is not None:
+        outside = {id(inner.value): x for inner, x in zip(sequences, xs, strict=True)}
+        outside |= {id(inner.value): outer for outer, inner in captures}
+        xs = ahead.run(early, outside, level + 1)
+        sequences, captures = early.given, early.captured
+    captured, own = zip(*captures, strict=True) if captures else ((), ())
+    block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
+    taken = [sequences, arguments[len(below) :], own]
+    block.variables = {variable.name: variable for group in (*taken, results) for variable in group}
+    step_inputs, memories, captured_names, (output, *after) = [[v.name for v in group] for group in (*taken, results)]
+    step = {
+        "block": block, "step_inputs": tuple(step_inputs), "memories": tuple(memories),
+        "captured": tuple(captured_names), "output": output, "next_memories": tuple(after),
+    }  # fmt: skip
+    names = () if early is None else tuple(op.type for op, *_ in early.operators)
+    return (_once(step) if recorder() is None else step), xs, captured, names
+
+
+def _called(cell, arguments):
+    """Return what a step gives; an error of what does not fit there says what it was given."""
+    try:
+        return cell(*arguments)
+    except (ShapeError, DTypeError, LoDError) as error:
+        given = ", ".join(f"{v.name} {v.dtype} {list(v.value.shape)}" for v in arguments)
+        raise type(error)(f"{error}; in a step of DynamicRNN, given {given}") from error
+
+
+def levels_of_state(num_levels, level):
+    """Return how many levels a state has at a step: of one row per sequence none, whatever levels are above those."""
+    return max(0, num_levels - max(0, level))
+
+
+def _levels_below(num_levels, level):
+    """Return how many levels there are below one."""
+    if num_levels and not -num_levels <= level < num_levels:
+        raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} levels of x", got=level)
+    return num_levels - 1 - level % num_levels if num_levels else 0  # where there is none, the operator says so
+
+
+class _Known(threading.local):  # a description that is being made is its thread's own
+    def __init__(self):
+        self.steps = {}
+
+
+_known = _Known()
+_MOST_KNOWN = 64
+
+
+def _once(step):
+    """Return a step like this one that was described before, or this one."""
+    if (key := _key(step)) is None:
+        return step
+    if (found := _known.steps.get(key)) is None:
+        if len(_known.steps) >= _MOST_KNOWN:
+            _known.steps.clear()
+        step["block"].recorder.forget_modules()
+        _known.steps[key] = found = step
+    return found
+
+
+def _key(step):
+    """Return what tells a step from others, or None of one that holds another: whose content its operators do not tell.
+
+    The names of what operators give follow from these.
+    """
+    block = step["block"]
+    given = [(name, block.variables[name]) for name in (*step["step_inputs"], *step["memories"], *step["captured"])]
+    operators = []
+    for op, inputs, _, attrs in block.ops:
+        if "block" in op.attrs.values():
+            return None
+        constants = tuple(_hashable(op.attrs[name], value) for name, value in attrs.items())
+        operators.append((op, tuple([None if symbol is None else symbol.name for symbol in inputs]), constants))
+    arguments = tuple([(name, variable.value.spec, variable.requires_grad) for name, variable in given])
+    return grad_enabled(), arguments, tuple(operators), step["output"], step["next_memories"]
+
+
+def _hashable(kind, value):
+    if kind == "index":
+        return index_to_text(value)
+    return repr(value) if isinstance(value, float) else value  # -0.0 is another number than 0.0
+
+
+class Gradient(NamedTuple):
+    """The gradient of a step as a block beside it, and the names of what it takes and gives; "" of no gradient."""
+
+    block: Any
+    d_outputs: tuple[Any, ...]
+    d_inputs: tuple[Any, ...]
+
+
+def describe_gradient(block, names):
+    """Return the description of a step's gradient."""
+    into = block.recorder
+    if block.gradient is None or recorder() is not None:
+        roots = [block.variables[name] for name in (names.output, *names.next_memories)]
+        with recording(into), into.block(differentiates=block) as grad_block:
+            gradients = [Variable(grad_block.declare(into.fresh(f"d_{root.name}"), root.value.spec)) for root in roots]
+            propagate(roots, gradients)
+        leaves = [block.variables[name] for name in names.taken()]
+        block.gradient = Gradient(
+            grad_block,
+            tuple(gradient.name for gradient in gradients),
+            tuple("" if leaf.grad is None else leaf.grad.name for leaf in leaves),
+        )
+    return block.gradient
+
+
+def lowered_step(nested, names):
+    """Return a step as a cell, or a text that says why it is none."""
+    if nested.lowered is None:
+        nested.lowered = _lower(nested, names)
+    return nested.lowered
+
+
+def explain(early, block, **names):
+    """Return a text that says how a step runs, and why, and which operators run `early`, ahead of it."""
+    text = _explained(lowered_step(block.nested, Names(**names)))
+    return f"{text}; ahead of it, on all steps at once: {', '.join(early)}" if early else text
+
+
+def _explained(lowered):
+    if not isinstance(lowered, Lowered):
+        return f"runs operator by operator: {lowered}"
+    cell = lowered.cell
+    parts = [
+        f"{gate} ({' + '.join(['input'] * (gate in cell.x_gates) + ['product'] * (gate in cell.h_gates))})"
+        for gate in cell.gates
+    ]
+    states = f"{len(cell.states)} state{'s' * (len(cell.states) > 1)}"
+    vectors = f", {len(cell.vectors)} vectors" if cell.vectors else ""
+    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
+
+
+def _lower(nested, names):
+    instructions, place = nested.instructions, nested.instructions.place
+    return lower(
+        StepBlock(
+            instructions.all,
+            inputs=tuple(places_of(place, names.step_inputs)),
+            memories=tuple(places_of(place, names.memories)),
+            captured=tuple(places_of(place, names.captured)),
+            output=place[names.output],
+            next_memories=tuple(places_of(place, names.next_memories)),
+            missing=instructions.size - 1,
+            specs={place[name]: nested.spec(name) for name in names.taken()},
+        )
+    )

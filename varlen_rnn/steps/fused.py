@@ -1,0 +1,113 @@
+"""Running a lowered step: its weights are put together as a layer has them, and their gradients taken apart again."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from varlen_rnn import recurrence
+from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.steps.lower import Part
+
+
+class Run(NamedTuple):
+    """A run of a lowered step, for its gradient."""
+
+    lowered: Any
+    direction: recurrence.Direction
+    initial: np.ndarray
+    kept: list
+
+
+def forward(lowered, x, states, captured, plan, keep):
+    """Return the outputs, the last states in the order of the memories, and the Run.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    x : (rows, input)
+    states : list of (sequences, hidden), in the order of the memories
+    captured : list of arrays
+    plan : SortedSeqs
+    keep : bool
+        Whether the Run keeps what the gradient needs.
+    """
+    hidden = states[0].shape[1]
+    vectors = [_part(captured, part, hidden) for part in lowered.vectors]
+    direction = recurrence.Direction(
+        _weight(lowered.of_x, captured, hidden, x.shape[1], x.dtype),
+        _weight(lowered.of_h, captured, hidden, hidden, x.dtype),
+        _bias(lowered.of_x, captured, hidden, x.dtype),
+        _bias(lowered.of_h, captured, hidden, x.dtype),
+        None,
+        np.stack(vectors) if vectors else None,
+    )
+    initial = np.stack([states[number] for number in lowered.states])[:, None]
+    y, last, kept = recurrence.forward(lowered.cell, as_operand(x), [direction], initial, plan, keep)
+    return (
+        y,
+        [last[lowered.states.index(number), 0] for number in range(len(states))],
+        Run(lowered, direction, initial, kept),
+    )
+
+
+def backward(run, x, y, plan, d_y, d_last, captured, need_x):
+    """Return the gradients of x or None, of the initial states, and of what is captured.
+
+    Parameters
+    ----------
+    run : Run
+    x, y : (rows, input), (rows, hidden)
+        What went in, and what came out.
+    plan : SortedSeqs
+    d_y : (rows, hidden)
+    d_last : list of (sequences, hidden), in the order of the memories
+    captured : list of arrays
+    need_x : bool
+        Whether the gradient of `x` is wanted.
+    """
+    lowered = run.lowered
+    d_states = np.stack([d_last[number] for number in lowered.states])[:, None]
+    # Another pass over the same run finds what it kept overwritten by the first, and computes it again.
+    kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
+    d_x, (d,), d_initial = recurrence.backward(
+        lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x
+    )
+    totals, hidden = [np.zeros(value.shape, value.dtype) for value in captured], d_states.shape[-1]
+    for products, d_weight, d_bias in ((lowered.of_x, d.weight_ih, d.bias_ih), (lowered.of_h, d.weight_hh, d.bias_hh)):
+        for number, product in enumerate(products):
+            rows = slice(number * hidden, (number + 1) * hidden)
+            _rows_of(totals, product.weight, hidden)[...] += d_weight[rows]
+            if product.bias is not None:
+                _part(totals, product.bias, hidden)[...] += d_bias[rows]
+    for part, d_vector in zip(lowered.vectors, () if d.vectors is None else d.vectors, strict=True):
+        _part(totals, part, hidden)[...] += d_vector
+    return d_x, [d_initial[lowered.states.index(number), 0] for number in range(len(d_last))], totals
+
+
+def _rows_of(captured, part, hidden):
+    """Return a view of the units of a weight, one row per unit."""
+    weight = captured[part.number] if part.transposed else captured[part.number].T
+    return weight[part.block * hidden : (part.block + 1) * hidden, part.begin : part.end]
+
+
+def _part(captured, part, hidden):
+    """Return a view of the units of a vector."""
+    return captured[part.number].reshape(-1)[part.block * hidden : (part.block + 1) * hidden]
+
+
+def _weight(products, captured, hidden, depth, dtype):
+    parts = [product.weight for product in products]
+    if not parts:
+        return np.empty((0, depth), dtype)
+    whole = captured[parts[0].number]
+    if parts == [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]:
+        if whole.shape[1] == depth:
+            return as_operand(whole)
+    # Of weights that are transposed here, `concatenate` alone would make columns contiguous.
+    return np.ascontiguousarray(np.concatenate([_rows_of(captured, part, hidden) for part in parts]))
+
+
+def _bias(products, captured, hidden, dtype):
+    nothing = np.zeros(hidden, dtype)
+    parts = [nothing if p.bias is None else _part(captured, p.bias, hidden) for p in products]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)

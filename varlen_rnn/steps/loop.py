@@ -1,0 +1,120 @@
+"""Running the stages of a step: values of all steps side by side, and the loop over those that depend on each other."""
+
+import numpy as np
+
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.tape.operator import PASSED_ON
+from varlen_rnn.tape.run import run
+
+
+class OverSteps:
+    """A variable of a step over all steps: the same at each, or rows, together or step by step.
+
+    Attributes
+    ----------
+    known : tuple of TensorSpec, or None
+        As `stages.of_rows` and `stages.of_value` have it; None of what may be anything at the next step.
+    same : value, or None
+    steps : list of values, or None
+        One for each step.
+    """
+
+    __slots__ = ("_whole", "known", "same", "steps")
+
+    def __init__(self, known=None, same=None, whole=None, steps=None):
+        self.known, self.same, self._whole, self.steps = known, same, whole, steps
+
+    def whole(self):
+        """Return the rows of all steps, those of the first step first; or what is the same at every step."""
+        if self._whole is None and self.steps is not None:
+            self._whole = LoDTensor.wrap(np.concatenate([value.data for value in self.steps]))
+        return self.same if self._whole is None else self._whole
+
+    def at_steps(self, ends):
+        """Return the values of the steps, given where the rows of each step end."""
+        if self.steps is None:
+            rows, begins = self._whole.data, [0, *ends[:-1]]
+            self.steps = [LoDTensor.wrap(rows[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+        return self.steps
+
+
+def rows_by_step(plan):
+    """Return which row stands where if rows are ordered by step, and by rank within a step."""
+    sizes = plan.batch_sizes
+    ends = np.cumsum(sizes)
+    step = np.repeat(np.arange(len(sizes)), sizes)
+    rank = np.arange(plan.total_len) - (ends - sizes)[step]
+    return plan.starts[rank] + step, ends.tolist()
+
+
+def run_once(instructions, variables, stages):
+    """Run operators for all steps at once."""
+    for op, attrs, inputs, outputs, *_ in instructions:
+        given = [variables[place].whole() for place in inputs]
+        for place, value in zip(outputs, run(op, given, attrs), strict=True):
+            known = stages.known[place]
+            is_rows = place in stages.in_rows
+            variables[place] = OverSteps(known, whole=value) if is_rows else OverSteps(known, same=value)
+
+
+class Loop:
+    """The operators that run at every step.
+
+    Parameters
+    ----------
+    stages : Stages
+    variables : list of OverSteps or None
+        By place; those that are made in the loop are added.
+    ends : list of int
+        Where the rows of each step end.
+    arguments : list of int
+        Places of what `run` is given.
+    read : set of int
+        Places whose values are asked for after each step.
+    recorded : set of int
+        Places whose values are asked for after the loop.
+    """
+
+    def __init__(self, stages, variables, ends, arguments, read, recorded):
+        self._loop, self._arguments = stages.loop, arguments
+        made = {place for instruction, _ in stages.loop for place in instruction.outputs} | set(arguments)
+        self._same, self._by_step = [None] * len(variables), []
+        for place in (stages.read_in_loop() | read) - made:
+            variable = variables[place]
+            if variable.same is None and place != len(variables) - 1:  # the last stands for what is missing
+                self._by_step.append((place, variable.at_steps(ends)))
+            self._same[place] = variable.same
+        self._recorded = []
+        for place in made & recorded:
+            known = stages.known[place]
+            variables[place] = OverSteps(known if place in stages.in_rows else None, steps=[None] * len(ends))
+            self._recorded.append((place, variables[place].steps))
+
+    def run(self, step, given):
+        """Return the values of a step by place."""
+        held = self._same.copy()
+        for place, values in self._by_step:
+            held[place] = values[step]
+        for place, value in zip(self._arguments, given, strict=True):
+            held[place] = value
+        for (op, attrs, inputs, outputs, overwritten, _), is_trusted in self._loop:
+            values = [held[place] for place in inputs]
+            for position in overwritten:
+                values[position] = values[position].copy()
+            results = _trust(op, values, attrs) if is_trusted else run(op, values, attrs)
+            for place, result in zip(outputs, results, strict=True):
+                held[place] = result
+        for place, values in self._recorded:
+            values[step] = held[place]
+        return held
+
+
+def _trust(op, values, attrs):
+    """Return the outputs of an operator whose inputs fit, as `run` does."""
+    try:
+        given = op.forward(*values, **attrs)
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise op.failed(error) from error
+    return (given,) if type(given) is LoDTensor else given

@@ -1,0 +1,396 @@
+"""A step of ordinary operators, lowered to a cell: its products with weights are gates, and the rest is equations.
+
+The block is interpreted once on scalars of one unit: a variable of `k * hidden` columns is a list of `k` of them.  What
+mixes rows or units in any other way than a product with a captured weight cannot be said in scalars, and is refused.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from varlen_rnn.cells import find_cell
+from varlen_rnn.cells.contract import Cell
+from varlen_rnn.cells.define import cell_of_step
+from varlen_rnn.cells.derivation.derive import Step
+from varlen_rnn.cells.derivation.operations import OPERATIONS
+from varlen_rnn.cells.derivation.trace import EquationError, Scalar, Trace
+from varlen_rnn.kernels.activations import sigmoid, where
+from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.kinds import LOD_TENSOR
+
+_OPERATIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
+_SAME = "sigmoid", "tanh", "relu", "sqrt", "exp", "log", "where", "less", "less_equal", "greater", "greater_equal"
+_OPERATIONS |= {name: name for name in _SAME}
+# In terms of others: at 0, and of equal numbers, the gradients of operators are not those of a cell's own operations.
+_COMPOSED: dict[str, Callable[..., Any]] = {
+    "absolute": lambda a: where(a < 0, -a, where(a > 0, a, 0 * a)),
+    "maximum": lambda a, b: where(a > b, a, where(a < b, b, 0.5 * a + 0.5 * b)),
+    "minimum": lambda a, b: where(a < b, a, where(a > b, b, 0.5 * a + 0.5 * b)),
+    "silu": lambda a: a * sigmoid(a),
+}
+_ONE_WAY = None, (0,)  # of the constant `reverse` of a layer: forward only
+_INPUT = "x"  # stands for the columns of the step's input, whatever their number
+_MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
+
+
+class Refused(Exception):
+    """Why a step cannot be lowered."""
+
+
+class Part(NamedTuple):
+    """`hidden` units of what is captured, a weight or a vector, from unit `block * hidden` on."""
+
+    number: int  # among what is captured
+    block: int
+    transposed: bool = True
+    begin: int = 0  # of a weight, the first column that it takes
+    end: int | None = None
+
+
+class Product(NamedTuple):
+    """A product of `hidden` units: of which kind ("x", "h" or "of"), its weight, and its bias, if it has one."""
+
+    kind: str
+    weight: Part
+    bias: Part | None
+
+
+class Lowered(NamedTuple):
+    """A step as a cell, and where its weights are among what the step captures.
+
+    Attributes
+    ----------
+    cell : Cell
+    states : tuple of int
+        For each state of the cell, the output first, its position among the memories.
+    of_x, of_h : tuples of Product
+        In the order of the cell's gates.
+    vectors : tuple of Part
+    """
+
+    cell: Cell
+    states: tuple[int, ...]
+    of_x: tuple[Product, ...]
+    of_h: tuple[Product, ...]
+    vectors: tuple[Part, ...]
+
+
+class Block(NamedTuple):
+    """A step: its operators, the places of its variables, and what is known of those that it is given."""
+
+    instructions: list
+    inputs: tuple[int, ...]
+    memories: tuple[int, ...]
+    captured: tuple[int, ...]
+    output: int
+    next_memories: tuple[int, ...]
+    missing: int  # the place of what is missing
+    specs: dict
+
+
+def lower(block):
+    """Return a step as a cell, or a text that says why it is none."""
+    operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
+    operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
+    key = repr((block[1:-1], sorted(block.specs.items()), operators))
+    if (found := _known.get(key)) is None:
+        try:
+            found = _Lowering(block).lowered()
+        except Refused as reason:
+            found = str(reason)
+        except EquationError as error:
+            found = f"its equations are no cell: {error}"
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+_MOST = 256
+_known: dict[str, Any] = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
+_cells: dict[str, Cell] = {}  # by equations, whatever the sizes
+_MOST_NUMBERS = 8
+_numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
+
+
+def _cell_of(step):
+    """Return the cell of a step, of those that there are, if it is one of them.
+
+    A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
+    """
+    key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
+    if (cell := _cells.get(key)) is None:
+        nodes = [(node.op, node.operands) if node.op == "number" else node for node in step.trace.nodes]
+        others = repr((step.gates, step.vectors, step.results, nodes))
+        if _numbers_of.get(others, 0) >= _MOST_NUMBERS:
+            raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        _cells[key] = cell = cell_of_step(step, f"step {digest}", lower)
+        _numbers_of[others] = _numbers_of.get(others, 0) + 1
+    return cell
+
+
+class _Lowering:
+    def __init__(self, block):
+        self.block, self.specs = block, block.specs
+        self.hidden, self.order = self._checked()
+        self.features = block.specs[block.inputs[0]].shape[1]
+        self.numbers = {place: number for number, place in enumerate(block.captured)}
+
+    def _checked(self):
+        """Return the units of a state, and the memories in the order of the cell's states, the output first."""
+        block, specs = self.block, self.specs
+        if len(block.inputs) != 1:
+            told = "concat them before the layer, and multiply the whole by a weight"
+            raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: {told}")
+        if specs[block.inputs[0]].lod_level:
+            raise Refused("its input is a sequence at each step, and a cell takes rows")
+        if not block.memories:
+            raise Refused("it has no state")
+        if any(specs[memory].lod_level for memory in block.memories):
+            raise Refused("one of its states is a sequence, and a cell has rows")
+        if block.output not in block.next_memories:
+            raise Refused("its output is none of its next states: return it as a state, too")
+        if len({spec.dtype for spec in specs.values()}) > 1 or specs[block.inputs[0]].dtype not in FLOATS:
+            raise Refused("its inputs, states and weights are not of one floating data type")
+        if len({specs[p].shape[1:] for p in block.memories}) > 1 or len(specs[block.memories[0]].shape) != 2:
+            raise Refused("its states are not all of one number of units")
+        if any(spec.kind is not LOD_TENSOR or -1 in spec.shape[1:] for spec in specs.values()):
+            raise Refused("its sizes are known only when it runs")
+        hidden = specs[block.memories[0]].shape[1]
+        if hidden < 1 or len(specs[block.inputs[0]].shape) != 2:
+            raise Refused("its input and states are not of rows of numbers")
+        first = block.next_memories.index(block.output)
+        return hidden, (first, *(n for n in range(len(block.memories)) if n != first))
+
+    def lowered(self):
+        """Return the step as a cell."""
+        # First with a name for each product, to see which are only read as a sum with one: these two are one gate.
+        pairs = self._pairs(*self._interpret({}))
+        names = {key: f"g{number}" for number, pair in enumerate(pairs) for key in pair if key is not None}
+        trace, results = self._interpret(names)
+        gates = tuple(f"g{number}" for number in range(len(pairs)))
+        states = tuple(f"s{number}" for number in range(len(self.order)))
+        vectors = tuple(f"v{number}" for number in range(len(self.vectors)))
+        if not gates:
+            raise Refused("it has no product with a weight")
+        cell = _cell_of(Step(trace, gates, ("h", *states[1:]), vectors, (), results))
+        of: dict[str, dict[bool, Product]] = {names[key]: {} for key in names}
+        for key, gate in names.items():
+            of[gate][key.kind == _INPUT] = key
+        return Lowered(
+            cell, self.order, tuple(of[gate][True] for gate in cell.x_gates),
+            tuple(of[gate][False] for gate in cell.h_gates), tuple(self.vectors),
+        )  # fmt: skip
+
+    def _pairs(self, trace, results):
+        """Return pairs of products, of the input and of a state: one gate each; None where there is only one."""
+        reached = trace.reach(results)
+        used = [a for k in reached for a in trace.nodes[k].operands]
+        keys = {k: trace.nodes[k].what for k in reached if trace.nodes[k].op in ("x", "h", "of")}
+        pairs = []
+        for k in reached:
+            op, operands, _ = trace.nodes[k]
+            both = sorted((keys[a] for a in operands if a in keys), key=lambda key: key.kind != _INPUT)
+            is_pair = op == "add" and len(both) == 2 and both[0].kind == _INPUT != both[1].kind
+            if is_pair and all(used.count(a) == 1 and a not in results for a in operands):
+                pairs.append((both[0], both[1]))
+        paired = {key for pair in pairs for key in pair}
+        alone = [(key, None) for key in keys.values() if key not in paired]
+        levels: list[int] = []
+        level_of: dict[Product, int] = {}
+        for op, operands, what in trace.nodes:  # how many products stand before each, as derived cells count them
+            levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
+            level_of[what] = levels[-1]
+        return sorted(pairs + alone, key=lambda pair: level_of[pair[1] or pair[0]])
+
+    def _interpret(self, names):
+        """Return a trace of the step, and the numbers of its next states, the output first."""
+        self.trace, self.names, self.vectors = Trace(), names, []
+        self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
+        self.of_layers = set[int]()  # (1, rows, units), as layers take states: other operators read other axes
+        for state, memory in enumerate(self.order):
+            self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
+        for number, instruction in enumerate(self.block.instructions):
+            if len(self.trace.nodes) > _MOST_NODES:
+                raise Refused(f"it has more than {_MOST_NODES} operations of one unit")
+            self._interpret_one(number, *instruction[:4])
+        results = []
+        for memory in self.order:
+            value = self.values.get(self.block.next_memories[memory])
+            if value is None or len(value) != 1 or value[0] is _INPUT:
+                raise Refused(f"its next state {memory} is an input, or captured")
+            results.append(self.trace.number_of(value[0]))
+        return self.trace, tuple(results)
+
+    def _interpret_one(self, number, op, attrs, inputs, outputs):
+        where = f"operator {number}, {op.type}"
+        if op.type not in ("recurrent", "reshape") and not self.of_layers.isdisjoint(inputs):
+            raise Refused(f"{where}: reads the state of a layer, which has another axis: reshape it to rows")
+        if op.type == "split" and attrs["axis"] in (1, -1):
+            self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
+            return
+        if op.type == "recurrent":
+            self.values.update(zip(outputs[1:], self._cell(where, attrs, inputs), strict=False))
+            self.of_layers.update(outputs[1:])
+            return
+        if op.type == "matmul":
+            value = self._product(where, attrs["transposed"], *inputs)
+        elif op.type == "getitem":
+            value = self._columns(where, attrs["index"], inputs[0])
+        elif op.type == "concat" and attrs["axis"] in (1, -1):
+            value = [block for place in inputs for block in self._blocks(where, place)]
+        elif op.type == "single_rows":
+            value = self._blocks(where, inputs[0])
+        elif op.type == "reshape":
+            value = self._reshaped(where, attrs["shape"], inputs[0])
+            self.of_layers.update(outputs if len(attrs["shape"]) == 3 else ())
+        elif op.type == "fill_constant" and attrs["shape"] == ():
+            value = [float(attrs["value"])]
+        elif op.type == "assign":
+            value = self._scalars(where, inputs[0])
+        elif op.type in _OPERATIONS or op.type in _COMPOSED or op.type == "pow":
+            value = self._elementwise(where, op.type, attrs, [self._scalars(where, place) for place in inputs])
+        elif op.type == "detach":
+            raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
+        else:
+            raise Refused(f"{where}, may mix rows or units: use products with weights and elementwise operators")
+        self.values[outputs[0]] = value
+
+    def _reshaped(self, where, shape, place):
+        """Return the blocks of columns of rows, which a layer's operator takes as those of one direction."""
+        value = self._blocks(where, place)
+        width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
+        if shape not in ((-1, width), (1, -1, width)):
+            raise Refused(f"{where}: only rows can be reshaped, of all their columns")
+        return value
+
+    def _cell(self, where, attrs, inputs):
+        """Return the states of a cell after one step, each in a list."""
+        cell = find_cell(attrs["cell"])
+        states = inputs[1 : 1 + len(cell.states)]
+        weights = inputs[1 + len(states) :]
+        given = [self.values.get(place) or [] for place in states]
+        if cell.equations is None or cell.vectors or cell.rows or len(weights) != 4 or attrs["reverse"] not in _ONE_WAY:
+            raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
+        if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
+            raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")
+        w_ih, w_hh, b_ih, b_hh = weights
+        of_x = dict(zip(cell.x_gates, self._product(where, True, inputs[0], w_ih, b_ih), strict=True))
+        of_h = dict(zip(cell.h_gates, self._product(where, True, states[0], w_hh, b_hh), strict=True))
+        return [[value] for value in self._replayed(where, cell.equations, of_x, of_h, [value[0] for value in given])]
+
+    def _replayed(self, where, equations, of_x, of_h, states):
+        """Return the results of a cell's equations, where other scalars are its gates and states."""
+        nodes, found = equations.trace.nodes, dict[int, Any]()
+        leaves = {"x": of_x.get, "h": of_h.get, "prev": states.__getitem__, "number": float}
+        for k in equations.trace.reach(equations.results):
+            op, operands, what = nodes[k]
+            if op in leaves:
+                found[k] = leaves[op](what)
+            elif op in OPERATIONS:
+                found[k] = self.trace.apply(op, *(found[a] for a in operands))
+            else:
+                raise Refused(f"{where}: its cell has several phases")
+        return [found[k] for k in equations.results]
+
+    def _product(self, where, transposed, left, weight, bias):
+        """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""
+        values = self._blocks(where, left)
+        if weight not in self.numbers:
+            raise Refused(f"{where}: its weight is computed in the step; compute it outside")
+        spec = self.specs[weight]
+        columns, depth = spec.shape if transposed else spec.shape[::-1]
+        if spec.shape[0] < 0 or columns % self.hidden or not columns or spec.lod_level:
+            raise Refused(f"{where}: its weight gives {columns} columns, which are no multiple of {self.hidden} units")
+        of_bias = self.specs[bias] if bias in self.numbers else None
+        if of_bias is None and bias != self.block.missing:
+            raise Refused(f"{where}: its bias is computed in the step; compute it outside")
+        ends = list(itertools.accumulate(self.features if value is _INPUT else self.hidden for value in values))
+        if ends[-1] != depth or (of_bias is not None and of_bias.shape != (columns,)):
+            raise Refused(f"{where}: its weight takes {depth} columns")
+        results = []
+        for block in range(columns // self.hidden):
+            biases, total = of_bias and Part(self.numbers[bias], block), None
+            for begin, end, value in zip([0, *ends], ends, values, strict=False):
+                part = Part(self.numbers[weight], block, transposed, begin, end)
+                leaf = self._leaf(Product(self._kind(where, value), part, biases), value)
+                biases, total = None, leaf if total is None else self.trace.apply("add", total, leaf)
+            results.append(total)
+        return results
+
+    def _kind(self, where, value):
+        """Return whose product a block of columns is read by: the input's, the output's before, or another value's."""
+        if value is _INPUT:
+            return "x"
+        if not isinstance(value, Scalar):
+            raise Refused(f"{where}, is a product of a number")
+        return "h" if value.number == self.trace.node("prev", what=0).number else "of"
+
+    def _blocks(self, where, place):
+        """Return the blocks of columns of a variable, which may be the step's input."""
+        value = self.values.get(place)
+        return self._scalars(where, place) if value is None else value
+
+    def _leaf(self, key, value):
+        operand = [value.number] if key.kind == "of" else []
+        return self.trace.node(key.kind, *operand, what=self.names.get(key, key))
+
+    def _columns(self, where, index, place):
+        index = index if isinstance(index, tuple) else (index,)
+        rank = len(self.specs[place].shape) if place in self.numbers else 2
+        if len(index) != rank or any(not isinstance(part, slice) or part.step not in (None, 1) for part in index):
+            raise Refused(f"{where}: only blocks of columns can be taken, as x[:, a:b]")
+        scalars = self._scalars(where, place)
+        columns, last = len(scalars) * self.hidden, index[-1]
+        begin, end, _ = last.indices(columns)
+        if any(part != slice(None) for part in index[:-1]) or begin % self.hidden or end % self.hidden or begin >= end:
+            raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
+        return scalars[begin // self.hidden : end // self.hidden]
+
+    def _pieces(self, where, sizes, place):
+        scalars = iter(self._scalars(where, place))
+        if any(size % self.hidden or not size for size in sizes):
+            raise Refused(f"{where}: pieces of {sizes} columns are no blocks of {self.hidden} units")
+        return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
+
+    def _scalars(self, where, place):
+        """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
+        value = self.values.get(place)
+        if value is not None:
+            if any(block is _INPUT for block in value):
+                raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
+            return value
+        if place not in self.numbers:
+            raise Refused(f"{where}: of a layer of one step, only its states can be read")
+        spec = self.specs[place]
+        columns = spec.shape[-1] if spec.shape else 0
+        if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
+            expected = "one number per unit; what is computed of weights alone, compute outside of the step"
+            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}, not {expected}")
+        self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
+        return self.values[place]
+
+    def _vector(self, part):
+        if part not in self.vectors:
+            self.vectors.append(part)
+        return self.trace.node("vector", what=f"v{self.vectors.index(part)}")
+
+    def _elementwise(self, where, name, attrs, operands):
+        width = max(map(len, operands))
+        if any(
+            len(scalars) != width and not (len(scalars) == 1 and isinstance(scalars[0], float)) for scalars in operands
+        ):
+            raise Refused(f"{where}, is of {' and '.join(str(len(s) * self.hidden) for s in operands)} columns")
+        operands = [scalars if len(scalars) == width else scalars * width for scalars in operands]
+        return [self._applied(where, name, attrs, values) for values in zip(*operands, strict=True)]
+
+    def _applied(self, where, name, attrs, values):
+        if name in _OPERATIONS:
+            return self.trace.apply(_OPERATIONS[name], *values)
+        if name in _COMPOSED:
+            return _COMPOSED[name](*map(self.trace.scalar, map(self.trace.number_of, values)))
+        if attrs["exponent"] not in range(1, 9):
+            raise Refused(f"{where}: powers of a cell are whole numbers from 1 to 8")
+        return self.trace.scalar(self.trace.number_of(values[0])) ** int(attrs["exponent"])
