@@ -159,7 +159,7 @@ def test_all_that_compiles_is_in_the_digest():
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
         if any(node.module in ("varlen_rnn.runtime.jit", "numba.extending") for node in nodes):
             names = {str(folder) for folder in [path.relative_to(package), *path.relative_to(package).parents]}
-                assert names & set(SOURCES), path
+            assert names & set(SOURCES), path
             compiling += 1
     assert compiling > 15, "the files that compile are found"
 
