@@ -114,7 +114,7 @@ class Nested:
         self._tables = {} if tables is None else tables
         # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
         self._arguments = self._instructions = None
-        self.lowered = None  # what its operator made of it: a cell, or why it is none
+        self.lowered = {}  # what its operator made of it, by sizes that only a run tells: a cell, or why it is none
 
     def _table(self, index):
         if index not in self._tables:
