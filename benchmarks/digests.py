@@ -3,8 +3,8 @@
     python -m benchmarks.digests            # compare with results/digests.json, and name each difference
     python -m benchmarks.digests --write    # replace the file
 
-A change that only moves code leaves every digest as it is.  The file says on which processor it was written: NumPy's own
-functions, and BLAS, may give other bits on another one.
+A change that only moves code leaves every digest as it is.  The file names the processor that it was written on, since
+NumPy's own functions, and BLAS, may give other bits on another one.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def of_operators(dtype):
 
 
 def of_layers(dtype):
-    """Yield a name and the digest of outputs and gradients for each cell and each layer, with one thread and with two."""
+    """Yield a name and the digest of outputs and gradients for each cell and layer, with one thread and two."""
     cells = {cell.name: cell for cell in [*CELLS.values(), *CELL_OPTIONS]}
     made = {name: (lambda dtype, cell=cell: vr.nn.Recurrent(cell, 6, 10, dtype=dtype)) for name, cell in cells.items()}
     for name, make in (made | LAYERS).items():

@@ -1,7 +1,7 @@
 """Docstrings, comments and errors avoid four constructions that make a reader hold a sentence open.
 
-CONTRIBUTING ("How we write") says what to write instead.  `prose_counts.json` holds how many texts of each room have one of
-them; a count may only fall: `python -m tests.test_prose` writes the file anew after a room became clearer.
+CONTRIBUTING ("How we write") says what to write instead.  `prose_counts.json` holds how many texts of each room have
+one of them; a count may only fall: `python -m tests.test_prose` writes the file anew after a room became clearer.
 """
 
 import ast
@@ -19,7 +19,9 @@ COUNTS = Path(__file__).parent / "prose_counts.json"
 CONSTRUCTIONS = {
     "`what` for a noun": r"\bwhat\b|\bwhatever\b(?! (?:the|their|its)\b)",
     "`that of` for a noun": r"\b(?:that|those) of\b",
-    "a condition before its result": r"[;,:] (?:of|for) (?:an?|one|several|what|others?|those|all|no|which|two|each)\b[^,;.]*,",
+    "a condition before its result": (
+        r"[;,:] (?:of|for) (?:an?|one|several|what|others?|those|all|no|which|two|each)\b[^,;.]*,"
+    ),
     "`None of` for `None if`": r"\b(?:None|none|0|-1|True|False) of (?:an?|one|what|those|any|which)\b",
 }
 ODD = re.compile("|".join(CONSTRUCTIONS.values()))
