@@ -61,7 +61,7 @@ class Scalar(Symbol):
         return self.trace.apply(operation, *operands)
 
     def _refuse(self, *_: Any) -> Any:
-        hint = "a scalar has no value yet: use where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
+        hint = "it has no value yet: use where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
         raise EquationError("an equation", expected=", ".join(OPERATIONS), got="the value of a scalar", hint=hint)
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
