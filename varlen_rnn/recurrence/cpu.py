@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.products.gemm import code_of
+from varlen_rnn.products.row_sums import address_of_sum
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
+from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
