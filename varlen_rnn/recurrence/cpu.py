@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.products.gemm import code_of
+from varlen_rnn.products.row_sums import address_of_sum
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
+from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
@@ -51,7 +52,7 @@ def prepared(cell, dtype, shape, backward=False):
     carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
     may_meet = not shape.projects and not sizes.norms  # there a thread needs all units
     kernel = loops.backward if backward else loops.forward
-    loop = Loop(kernel, memory_of, width, carry_rows, panel_rows, may_meet)
+    loop = Loop(kernel, memory_of, width, carry_rows, panel_rows, may_meet, sizes.products > 0)
     row = unit_blocks * width
     norm = address_of_norm_grad if backward else address_of_norm
     more = [address_of_copy(dtype) if sizes.rows else 0, norm(dtype) if sizes.norms else 0]

@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
     gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
     `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected, `vectors`
-    the parameters of one number per unit.
+    the parameters of one number per unit; `products` are the recurrent ones of all phases.
     """
 
     x_gates: int
@@ -58,6 +58,7 @@ class Sizes(NamedTuple):
     norms: int
     rows: int
     vectors: int
+    products: int
 
 
 class ForwardPhase(NamedTuple):
@@ -176,7 +177,7 @@ def sizes_of(cell, projects):
     return Sizes(
         len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
         carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output, norms_of(cell), len(cell.rows),
-        len(cell.vectors),
+        len(cell.vectors), sum(phase.gates for phase in cell.phases) + projects,
     )  # fmt: skip
 
 
