@@ -10,6 +10,7 @@ import pytest
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
+from tests.waiting import HANGS
 from varlen_rnn.kernels import (
     crf,
     ctc,
@@ -141,7 +142,7 @@ def main():
 def test_a_wrong_index_is_an_error(tmp_path):
     environment = os.environ | {"VARLEN_RNN_CHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "VARLEN_RNN_QUIET": "1"}
     command = [sys.executable, "-c", "import tests.test_checked_kernels as t; t.main()"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.stderr == ""
     *told, environment = done.stdout.splitlines()
     assert told == [f"{name}: index is out of bounds" for name in WRONG]

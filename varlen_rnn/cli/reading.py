@@ -16,6 +16,7 @@ _OPTIONS = (
     "id",
     "time",
     "features",
+    "ignore",
     "wide",
     "tokens",
     "delimiter",
@@ -33,6 +34,7 @@ def add_options(parser):
     add("--id", metavar="COLUMN", help="of a row per step: what tells sequences apart")
     add("--time", metavar="COLUMN", help="of a row per step: the order within a sequence")
     add("--features", metavar="COLUMNS", help="the numbers, with commas between; default all other columns")
+    add("--ignore", metavar="COLUMNS", help="of numbers in columns: those that are none, with commas between")
     add("--wide", action="store_true", default=None, help="a row is a series whose steps are its columns")
     add("--tokens", choices=["characters", "words", "list"], help="what texts are cut into; default by their length")
     add("--delimiter", metavar="CHARACTER", help="between columns; default a comma")
@@ -56,8 +58,8 @@ def check_out(option, path, *inputs):
 def options_of(arguments):
     """Return the options that were given, by name."""
     given = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
-    if "features" in given:
-        given["features"] = [name.strip() for name in given["features"].split(",")]
+    for option in given.keys() & {"features", "ignore"}:
+        given[option] = [name.strip() for name in given[option].split(",")]
     return given
 
 

@@ -53,8 +53,10 @@ def read_columns(
 
 def _null_numbers(pa: Any, column: Any) -> bool:
     """Return whether any number in lists of them is null."""
+    from pyarrow import compute  # which `import pyarrow` does not import
+
     while pa.types.is_nested(column.type):
-        column = pa.compute.list_flatten(column)
+        column = compute.list_flatten(column)
     return column.null_count > 0
 
 

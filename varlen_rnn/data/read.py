@@ -13,7 +13,7 @@ from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
 from varlen_rnn.data.readers import Missing, file_text, from_texts, read_csv, read_jsonl
 from varlen_rnn.data.tables import Table, read_long, read_wide
-from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_path, shown
+from varlen_rnn.errors import DTypeError, InputError, check_choice, check_flag, check_list, check_path, shown
 
 FORMATS = {
     ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow",
@@ -22,10 +22,10 @@ FORMATS = {
 
 
 # Options that do not apply, by the kind of source.
-_OF_TABLES = ("id", "time", "features", "wide", "delimiter")
+_OF_TABLES = ("id", "time", "features", "ignore", "wide", "delimiter")
 NOT_OF = {
     "a .jsonl file": _OF_TABLES, "a .parquet file": _OF_TABLES, "an .arrow file": _OF_TABLES,
-    "an .npz file": (*_OF_TABLES, "tokens"), "texts": ("time", "features"),
+    "an .npz file": (*_OF_TABLES, "tokens"), "texts": ("time", "features", "ignore"),
     "a long form": ("sequence", "tokens"), "a wide form": ("sequence", "tokens", "time"),
 }  # fmt: skip
 
@@ -52,6 +52,7 @@ def read(
     id: str | None = None,
     time: str | None = None,
     features: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
     wide: bool = False,
     tokens: Literal["characters", "words", "list"] | None = None,
     delimiter: str | None = None,
@@ -81,8 +82,11 @@ def read(
         neighbours. A label that is the same in all rows of each id belongs to the sequence, otherwise to the row.
     features : list of str, optional
         The fields of numbers; by default all other fields.
+    ignore : list of str, optional
+        Fields of a CSV file, in long or wide form, that are no numbers to read; the file need not have them.
     wide : bool
-        Whether a row of a CSV file is a series: its fields except `id` are steps; blanks at the end are no steps.
+        Whether a row of a CSV file is a series: its fields except `id` and `label` are steps; blanks at the end are no
+        steps.
     tokens : {"characters", "words", "list"}, optional
         The tokens of a text; by default words if the median text has ten or more words, else characters.
     delimiter : str, optional
@@ -121,7 +125,9 @@ def read(
     wide = check_flag(wide, "wide")
     if label_kind is not None:
         check_choice(label_kind, "label_kind", *KINDS)
-    for name, field in (("sequence", sequence), ("label", label), ("id", id), ("time", time)):
+    left_out = [] if ignore is None else check_list(ignore, "ignore", "a list of fields")
+    fields = ("sequence", sequence), ("label", label), ("id", id), ("time", time)
+    for name, field in (*fields, *(("ignore", one) for one in left_out)):
         if field is not None and not isinstance(field, str):
             raise DTypeError(name, expected="the name of a field", got=shown(field))
     if hasattr(source, "read") and not isinstance(source, (str, pathlib.Path)):
@@ -155,8 +161,8 @@ def read(
         return read_csv(path, sequence or "text", label, tokens=tokens or "auto", delimiter=delimiter, **texts)
     table = _table(path, delimiter)
     if wide or id is None:
-        return read_wide(table, id, features, label, missing, classes, label_kind)
-    return read_long(table, id, time, features, label, missing, classes, label_kind)
+        return read_wide(table, id, features, left_out, label, missing, classes, label_kind)
+    return read_long(table, id, time, features, left_out, label, missing, classes, label_kind)
 
 
 def _of_stream(source: Any, format: str | None, options: dict[str, Any]) -> Dataset:

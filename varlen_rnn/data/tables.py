@@ -108,6 +108,7 @@ def read_long(
     id: str,
     time: str | None,
     features: Sequence[str] | None,
+    ignore: Sequence[str],
     label: str | None,
     missing: str,
     classes: Any,
@@ -117,7 +118,7 @@ def read_long(
 
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
-    others = [name for name in (id, time, label) if name is not None]
+    others = [name for name in (id, time, label, *ignore) if name is not None]
     ids = table.column(id, "id")
     group, times = _groups(table, id, ids), None if time is None else _times(table, time)
     features = _features(table, features, others)
@@ -138,13 +139,14 @@ def read_wide(
     table: Table,
     id: str | None,
     features: Sequence[str] | None,
+    ignore: Sequence[str],
     label: str | None,
     missing: str,
     classes: Any,
     label_kind: str | None,
 ) -> Dataset:
     """Return the data set of a table with a row for each series: fields are its steps, blanks at the end no steps."""
-    features = _features(table, features, [name for name in (id, label) if name is not None])
+    features = _features(table, features, [name for name in (id, label, *ignore) if name is not None])
     rows, sequences = np.stack([table.numbers(name) for name in features], axis=1), []
     for number, row in enumerate(rows):
         there = np.flatnonzero(~np.isnan(row))
