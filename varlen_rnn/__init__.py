@@ -57,6 +57,7 @@ from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.inspect import GradientReport, inspect_gradients
 from varlen_rnn.tape.modes import grad_enabled, no_grad
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, backward
@@ -66,6 +67,7 @@ __all__ = [
     "CheckpointError",
     "DTypeError",
     "Executor",
+    "GradientReport",
     "InputError",
     "LoD",
     "LoDError",
@@ -106,6 +108,7 @@ __all__ = [
     "grad_enabled",
     "im2sequence",
     "init_memories",
+    "inspect_gradients",
     "linear_chain_crf",
     "load",
     "load_inference_model",
