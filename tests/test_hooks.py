@@ -247,7 +247,7 @@ def test_what_a_hook_returns_is_checked(returned, message):
 
 def in_a_program(use):
     with vr.program_guard():
-        use(vr.data("x", [2], "float64", requires_grad=True))
+        use(vr.feed_data("x", [2], "float64", requires_grad=True))
 
 
 def beside_a_program(use):

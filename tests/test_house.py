@@ -22,6 +22,14 @@ NUMBA_PUBLIC = {"numba", "numba.types", "numba.cuda", "numba.extending", "numba.
 NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}
 
 
+# The modules whose names users complete; what of theirs is public stands in `__all__`.
+PUBLIC = [
+    "varlen_rnn",
+    *(f"varlen_rnn.{name}" for name in ("baselines", "cells", "data", "interop", "metrics", "nn", "nn.functional")),
+    *(f"varlen_rnn.{name}" for name in ("onnx", "optim", "optim.lr_scheduler", "sklearn", "torch", "training")),
+]
+
+
 def part_of(path):
     """Return the module or folder of the top level that a file belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -195,6 +203,15 @@ def test_names_of_the_contract():
         value = vr
         for part in name.split("."):
             value = getattr(value, part)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_dir_shows_public_names_only(name):
+    module = pytest.importorskip(name)
+    more = {part for part in ("kernels", "onnx", "sklearn", "torch") if module is vr and part in vars(vr)}
+    assert dir(module) == sorted({*module.__all__, *more})
+    for shown in dir(module):
+        getattr(module, shown)
 
 
 def test_errors_are_value_errors():

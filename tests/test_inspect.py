@@ -250,7 +250,7 @@ def test_a_leaf_has_no_operators():
 
 def in_a_program():
     with vr.program_guard():
-        vr.inspect_gradients(vr.data("x", [1], "float32", requires_grad=True) * 2.0)
+        vr.inspect_gradients(vr.feed_data("x", [1], "float32", requires_grad=True) * 2.0)
 
 
 def used_up():
