@@ -205,7 +205,7 @@ def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():
 def test_a_program_keeps_the_step_and_runs_it_fused(interpreted, monkeypatch):
     w = Weights(np.float64)
     with vr.program_guard() as program:
-        x, state = vr.data("x", [-1, FEATURES], "float64", lod_level=1), vr.data("h", [-1, HIDDEN], "float64")
+        x, state = vr.feed_data("x", [-1, FEATURES], "float64", lod_level=1), vr.feed_data("h", [-1, HIDDEN], "float64")
         y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(x, [state])
         ((y * y).sum() + last.sum()).backward()
         leaves = [own for _, own in program.recorder._stand_ins.values()]

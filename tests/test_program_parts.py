@@ -56,7 +56,7 @@ def test_damaged_values_are_errors():
 
 def program():
     with vr.program_guard() as recorded:
-        x = vr.data("x", [-1, 3], "float64", lod_level=1)
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
         h, (h_n, _) = vr.nn.LSTM(3, 2, dtype=np.float64)(x)
         y = vr.sequence_pool(h, "sum") + h_n[0]
         y.name = "y"

@@ -11,7 +11,7 @@ from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
 from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
 from varlen_rnn.ops.constants import assign
-from varlen_rnn.program.guard import data, program_guard
+from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.tape.variable import Variable
 
@@ -171,13 +171,13 @@ class _Reader:
             expected, got = "a data type of ONNX", kind.elem_type
             raise ProgramError(f"onnx.load, input {item.name!r}", expected=expected, got=got) from error
         if axes is None or max(axes) >= len(sizes):  # the latter has no sequences, though it meets some
-            return data(item.name, sizes, str(dtype))
+            return feed_data(item.name, sizes, str(dtype))
         own = [size for place, size in enumerate(sizes) if place not in axes]
         named: list[Any] = [None] * len(sizes)
         named[axes[0]], named[axes[1]] = STEPS, SEQUENCES
         numbers = iter(range(len(own)))
         named = [next(numbers) if name is None else name for name in named]
-        return Rows(data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
+        return Rows(feed_data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
 
     def _node(self, node: Any) -> None:
         inputs = [self.values[name] for name in node.input]

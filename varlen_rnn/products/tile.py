@@ -14,10 +14,9 @@ import itertools
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.products.vectors import (
     TILE_ROWS,

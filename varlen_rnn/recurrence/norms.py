@@ -7,8 +7,7 @@ step of every cell wait longer.
 import functools
 import math
 
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
 from varlen_rnn.recurrence.phases import PER_EPSILON
