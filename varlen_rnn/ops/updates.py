@@ -76,7 +76,7 @@ def declare(name):
     place, inputs = inspect.Parameter, ("parameter", "gradient", "lr", *update.states)
     parameters = [place(name, place.POSITIONAL_OR_KEYWORD) for name in inputs]
     parameters += [place(name, place.KEYWORD_ONLY, annotation=kind) for name, kind in kinds.items()]
-    forward.__signature__ = inspect.Signature(parameters)
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     forward.__module__, forward.__name__, forward.__qualname__ = update.kernel.__module__, name, name
     forward.__doc__ = update.kernel.__doc__.partition("\n")[0]
     made = operator(outputs=("parameter", *update.states), in_place=True)(forward)
