@@ -32,7 +32,7 @@ class Unprintable:
 
 
 READ = ["format", "sequence", "label", "id", "time", "features", "wide", "tokens", "delimiter", "missing"]
-READ += ["label_kind", "classes"]
+READ += ["label_kind", "classes", "ignore"]
 WRONG = {
     "None": lambda: None, "a text": lambda: "a", "texts": lambda: ["a", "b"], "a dict": lambda: {"a": 1},
     "objects": lambda: np.array([object()]), "a generator": lambda: (number for number in [1]), "-1": lambda: -1,
@@ -585,7 +585,7 @@ CALLS = {
         lambda path, *given: vr.data.read(path, **dict(zip(READ, given, strict=True))),
         lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
-        lambda: ["u"],
+        lambda: ["u"], lambda: ["z"],
     ),
     "batches, beside": (
         lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),
