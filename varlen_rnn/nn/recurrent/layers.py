@@ -150,6 +150,7 @@ class Recurrent(Module):
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
         self.recompute = _check_recompute(recompute, cell)
+        self._every = None if self.recompute is False else int(self.recompute) * (self.recompute is not True)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
             shapes = self._shapes(layer)
@@ -323,16 +324,8 @@ class Recurrent(Module):
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
             weights = self._weights(layer, x, given)
-            cell, keep, reverse = self.cell.name, grad_enabled(), self._reverse
-            if self.recompute and not of_all and keep:
-                every = 0 if self.recompute is True else self.recompute
-                x, *outputs = apply(
-                    "recomputed_recurrent", x, *of_layer, *weights, cell=cell, keep=True, reverse=reverse, every=every
-                )
-            else:
-                x, *outputs = apply(
-                    "recurrent", x, *of_layer, *weights, cell=cell, keep=keep, reverse=reverse, all_states=of_all
-                )
+            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse, "all_states": of_all}
+            x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs, every=None if of_all else self._every)
             if self.merge != "concat":
                 x = self.merged(x)
             if of_all:
