@@ -14,24 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "varlen_rnn"
 
 # A module may import from the floors below its own, and from its own folder.
-FLOORS = [
-    ["errors", "frozen", "typing", "whole_file"],
-    ["runtime", "random"],
-    ["kernels"],
-    ["rows"],
-    ["checkpoint", "tape"],
-    ["products", "cells", "program"],
-    ["recurrence", "attention"],
-    ["ops"],
-    ["steps"],
-    ["nn", "optim", "metrics", "interop"],
-    ["data", "baselines", "onnx", "torch"],
-    ["training"],
-    ["__init__"],
-    ["sklearn"],
-    ["cli"],
-    ["__main__"],
-]
+_PLAN = (ROOT / "docs" / "architecture.md").read_text().partition("## Floors")[2]
+FLOORS = [line.split() for line in _PLAN.split("```text\n")[1].split("```")[0].splitlines()]
 LLVM_ALLOWED = {"environment.py", "forks.py", "jit.py", "activations.py", "vectors.py", "tile.py", "sync.py"}
 NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}
 
@@ -81,6 +65,11 @@ def circle(graph):
         return found
 
     return next((found for node in graph if node not in ended and (found := search(node, []))), [])
+
+
+def test_every_room_has_its_floor():
+    rooms = {part_of(path) for path in FILES}
+    assert rooms == {room for floor in FLOORS for room in floor}
 
 
 def test_no_circle_between_files():

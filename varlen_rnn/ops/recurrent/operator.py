@@ -75,7 +75,7 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
     widths = [-1 if size == -1 else num_directions * size for size in units]
     of_rows = [spec_of_tensor((x.shape[0], width), x.dtype, x.lod_level) for width in widths]
     last = [spec_of_tensor((num_directions, -1, size), x.dtype) for size in units]
-    # How far rows are apart is the engine's business; and how many states chunks begin with, the plan's.
+    # The engine decides how far rows are apart, and the lengths decide how many chunks there are.
     kept = spec_of_tensor((x.shape[0], -1) if every is None else (-1, hidden), x.dtype)
     return [*(of_rows if all_states else of_rows[:1]), *last, PLAN, *([kept] * num_directions if keep else ())]
 
@@ -137,7 +137,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False, every=None):
     try:
         lod = operands[0].structure
         rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
-    except AttributeError:  # what has no rows
+    except AttributeError:  # an operand has no rows
         return None
     if not (lod.num_levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
@@ -182,7 +182,7 @@ def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, 
 
 
 def like_states_and_weights(cell, inputs, outputs):
-    """Return what gradients of states and weights are like: of what is missing, what would stand there."""
+    """Return the specs of the gradients of states and weights.  A missing input counts as if it were given."""
     layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
     states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
@@ -202,7 +202,7 @@ def _check_plan(x, plan):
 
 
 def _check_kept(x, kept, columns):
-    """Raise unless what was kept, which the gradient trusts, is of the rows."""
+    """Raise unless there are kept columns, which the gradient trusts, for every row."""
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
             wanted = f"({x.shape[0]}, {columns} or more)"
@@ -237,7 +237,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
             cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
         )
     d_x = x.like(d_x) if need_x else x
-    # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
+    # As with x, a gradient that nobody asked for is the weight itself, or zeros if the bias is missing.
     groups = d_weights if need_weights else weights
     d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
     return with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
@@ -267,7 +267,7 @@ def _d_others(layer, given):
 
 
 def _overwritten(num_inputs, cell, **attrs):
-    """Return the positions of what each direction kept, where the gradient writes; none if that are states alone."""
+    """Return the positions of the columns that each direction kept: the gradient writes there."""
     if attrs.get("every") is not None:
         return ()
     first, num_states = attrs["num_forward"] + 2, len(find_cell(cell).states)
@@ -277,7 +277,7 @@ def _overwritten(num_inputs, cell, **attrs):
 
 @functools.lru_cache
 def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False, every=None):
-    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, what is kept."""
+    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, the kept columns."""
     cell = find_cell(cell)
     inputs, ends = names_of_inputs(cell, num_inputs)
     others = (f"{state}_all" for state in cell.states[1:] if all_states)
@@ -311,7 +311,7 @@ def _sizes(inputs, cell):
 
 
 def _kept_bytes(cell, sizes, projects, dtype):
-    """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
+    """Return the bytes that a layer keeps beyond its first column: rows are as long as the engine likes."""
     return sizes.directions * sizes.rows * (kept_by(cell, projects) * sizes.hidden - 1) * dtype.itemsize
 
 
@@ -338,7 +338,7 @@ def cost_of_gradient(
     sizes, projects = _sizes(inputs[:num_forward], cell)
     of_x, of_step = _flops_of_products(cell, sizes, projects)
     flops, times = of_step + (of_x + of_step) * need_weights + of_x * need_x, 1
-    if every is not None:  # what the forward pass did not keep is computed, written and read
+    if every is not None:  # the forward pass runs again, and keeps its columns this time
         flops, times = flops + of_x + of_step, 2
     return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
@@ -407,7 +407,7 @@ def recurrent_grad(
     all_states: bool = False,
     every: int | None = None,
 ):
-    """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
+    """Return the gradients of a recurrent layer's inputs; they overwrite the columns that the layer kept."""
     constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights, "every": every}
     return _forward_grad(x, *rest, cell=cell, reverse=reverse, all_states=all_states, **constants)
 

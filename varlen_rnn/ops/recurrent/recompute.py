@@ -36,7 +36,7 @@ def _chunks(plan, every, backward):
 
 
 def forward(cell, x, directions, initial, plan, every, reverse):
-    """Do what `recurrence.forward` does, but keep of each direction only the states at which chunks begin.
+    """Run a layer as `recurrence.forward` does, but keep only the states at which chunks begin.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def forward(cell, x, directions, initial, plan, every, reverse):
         columns, order = y[:, number * outputs : (number + 1) * outputs], plan.sorted_indices
         states, begins = last[:, number][:, order], [np.empty((0, hidden), x.dtype)]  # by rank
         for chunk in _chunks(plan, every, backward):
-            begin = states[:, : chunk.alive].copy()  # what follows overwrites it
+            begin = states[:, : chunk.alive].copy()  # the next lines overwrite the states
             begins.append(begin.reshape(-1, hidden))
             columns[chunk.rows], end, _ = recurrence.forward(
                 cell, x[chunk.rows], [direction], begin[:, None], chunk.plan, False, (backward,)
@@ -71,7 +71,27 @@ def forward(cell, x, directions, initial, plan, every, reverse):
 
 
 def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, need_weights, reverse):
-    """Do what `recurrence.backward` does, from what `forward` kept, chunk after chunk from the last to the first."""
+    """Run the gradient as `recurrence.backward` does, chunk after chunk, from the last chunk to the first.
+
+    Parameters
+    ----------
+    cell, x, directions, plan, d_y, d_last, need_x, need_weights, reverse
+        As `recurrence.backward` takes them.
+    kept : list of (states of all chunks' sequences, hidden), one per direction
+        From `forward`.
+    every : int
+        As in `forward`.
+
+    Returns
+    -------
+    d_x, d_directions, d_initial
+        As `recurrence.backward` returns them.
+
+    Raises
+    ------
+    ShapeError
+        States that are not those of the chunks.
+    """
     outputs, d_directions = directions[0].weight_hh.shape[1], []
     d_x, d_initial = np.zeros_like(x) if need_x else None, d_last.copy()
     for number, (direction, way) in enumerate(zip(directions, reverse, strict=True)):
@@ -87,7 +107,7 @@ def _begins(num_states, plan, every, backward, kept):
     chunks, end, begins = list(_chunks(plan, every, backward)), 0, []
     wanted = num_states * sum(chunk.alive for chunk in chunks)
     if len(kept) != wanted:
-        got, hint = len(kept), "what the layer kept"
+        got, hint = len(kept), "give the states that the layer kept"
         raise ShapeError("recurrent_grad, kept", expected=f"{wanted} rows of states", got=got, hint=hint)
     for chunk in chunks:
         first, end = end, end + num_states * chunk.alive
@@ -96,7 +116,7 @@ def _begins(num_states, plan, every, backward, kept):
 
 
 def _backward_of_direction(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
-    """Return the gradients of the weights of a direction; add those of its rows, and overwrite those of its states."""
+    """Return the gradients of a direction's weights; add its part of `d_x`, and overwrite `d_states`."""
     x, direction, backward = operands
     order, total = plan.sorted_indices, None
     d_now = d_states[:, order]
@@ -118,7 +138,7 @@ def _backward_of_direction(cell, operands, begins, plan, d_y, d_states, d_x, nee
 
 
 def _of_arrays(function, *directions):
-    """Return the Direction of what a function makes of each array; None where there is none."""
+    """Return the Direction whose arrays a function computes from the arrays of others; None stays None."""
     return recurrence.Direction._make(
         None if arrays[0] is None else function(*arrays) for arrays in zip(*directions, strict=True)
     )
