@@ -39,24 +39,44 @@ _ALONE = contextlib.nullcontext(True)  # in place of a team
 
 
 class Loop(NamedTuple):
-    """A kernel, `kernel(shard, num_shards, work, batch, *arguments)`, called with plain tuples, and its memory.
+    """A loop for a cell and a shape, and the memory that it takes.
 
-    `memory_of(own_unit_blocks, sequences)`: how many rows of `width` numbers a thread needs that owns so many blocks of
-    units, and how many offsets where its groups have so many sequences.  A sequence carries `carry_rows`, the packed
-    weights take `panel_rows`.  `may_meet` says whether threads may share its units, `meets` whether they then wait for
-    each other at each step, which they do unless the cell has no recurrent product.
+    Attributes
+    ----------
+    kernel : callable
+        `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples.
+    cell : tuple
+        The kernel's view of the cell, plain tuples too: the addresses of its functions, its Sizes, the table of phases.
+    memory_of : callable
+        `memory_of(own_unit_blocks, sequences)` returns how many rows of `width` numbers a thread needs that owns so
+        many blocks of units, and how many offsets if its groups have so many sequences.
+    width : int
+        Units of a panel.
+    unit_blocks : int
+        Panels of hidden units, which the members of a team share.
+    carry_rows : int
+        Rows of `width` numbers that a sequence carries from step to step.
+    panel_rows : int
+        Rows of `width` numbers that the packed weights take.
+    may_meet : bool
+        Whether threads may share the units of a group.
+    meets : bool
+        Whether threads that share the units wait for each other at each step; they need not if the cell has no
+        recurrent product.
     """
 
     kernel: Callable
+    cell: tuple
     memory_of: Callable
     width: int
+    unit_blocks: int
     carry_rows: int
     panel_rows: int
     may_meet: bool
     meets: bool
 
 
-def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=None):
+def run(loop, plan, reverse, products, like, *arguments, panels=None):
     """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
     Parameters
@@ -67,16 +87,14 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=Non
         Whether each sequence runs from its last row to its first.
     products : int
         Multiply-adds in all.
-    unit_blocks : int
-        Panels of hidden units, which the members of a team share.
     like : (rows, ...)
         An array of as many rows, of the data type of the memory that the loop gets.
     *arguments
-        Of the kernel, after the batch.
+        Of the kernel, after the cell.
     panels : (rows, width), optional
         The weights, packed before.
     """
-    batch, bounds = ranks_of(plan), (0, plan.num_sequences)
+    batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
@@ -103,6 +121,7 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=Non
             loop.kernel,
             (num_groups, parts, turn, block_rows, loop.carry_rows, panels, numbers, integers),
             (*batch, reverse),
+            loop.cell,
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
