@@ -59,7 +59,7 @@ def test_a_program_that_was_saved_recomputes(tmp_path):
     layer = vr.nn.LSTM(3, 4, recompute=True)
     x = vr.create_lod_tensor(np.random.default_rng(0).random((9, 3), np.float32), [[5, 0, 4]])
     with vr.program_guard() as program:
-        y, _ = layer(vr.data("x", [-1, 3], "float32", lod_level=1, requires_grad=True))
+        y, _ = layer(vr.feed_data("x", [-1, 3], "float32", lod_level=1, requires_grad=True))
         (y * y).sum().backward()
         names = [y.name, "x@GRAD"]
     recurrent = [op for op in program.desc.blocks[0].ops if op.type.startswith("recurrent")]

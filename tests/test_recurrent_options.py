@@ -280,7 +280,7 @@ def test_a_program_that_was_saved_is_the_layer(options, tmp_path):
     x, _ = a_case(layer, LENGTHS["empty ones"])
     rows, lengths = x.value.data, x.value
     with vr.program_guard() as program:
-        fed = vr.data("x", [-1, FEATURES], "float64", lod_level=1, requires_grad=True)
+        fed = vr.feed_data("x", [-1, FEATURES], "float64", lod_level=1, requires_grad=True)
         y, (c,), (h_n, c_n) = layer.all_states(fed)
         loss = (y * y).sum() + (c * c).sum() + h_n.sum() + c_n.sum()
         loss.backward()

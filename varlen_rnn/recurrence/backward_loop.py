@@ -11,6 +11,7 @@ gives neighbours of a row sooner than other rows.
 from typing import Any, NamedTuple
 
 from varlen_rnn.products.packing import Weight, no_weight, pack
+from varlen_rnn.products.row_sums import add_up
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
@@ -31,7 +32,7 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.recurrence.bounds import through_bound
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
-from varlen_rnn.recurrence.norms import add_up, copy_planes, normalise_grad
+from varlen_rnn.recurrence.norms import copy_planes, normalise_grad
 from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,

@@ -8,10 +8,11 @@ import functools
 import numpy as np
 
 from varlen_rnn.products.gemm import code_of
+from varlen_rnn.products.row_sums import address_of_sum
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
+from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
@@ -40,7 +41,7 @@ def loop_of(cell, dtype, shape, backward=False):
     return Loop(
         kernel=loops.backward if backward else loops.forward, cell=((*code_of(dtype), *more), tuple(sizes), table),
         memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,
-        may_meet=may_meet,
+        may_meet=may_meet, meets=sizes.products > 0,
     )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ import math
 import numpy as np
 from numba import cuda
 
+from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.products.gemm import product
+from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import (
     NOTHING,
@@ -142,6 +144,27 @@ def permute_states(source, order, to_caller, out):
             out[s, order[r], unit] = source[s, r, unit]
         else:
             out[s, r, unit] = source[s, order[r], unit]
+
+
+@cuda_kernel
+def add_up(part, total, lost):
+    """Add a block's sums of the gradients of vectors to those of all blocks, and clear them; one thread per sum."""
+    i = cuda.grid(1)
+    if i < part.size:
+        plane = part.shape[1] * part.shape[2]
+        at = i // plane, i // part.shape[2] % part.shape[1], i % part.shape[2]
+        total[at], lost[at] = add_block(total[at], lost[at], part[at])
+        part[at] = 0
+
+
+@cuda_kernel
+def settle(total, lost, order, out):
+    """`out[k, order[r]]` = the sum of both; one thread per sum."""
+    i = cuda.grid(1)
+    if i < out.size:
+        plane = out.shape[1] * out.shape[2]
+        k, r, unit = i // plane, i // out.shape[2] % out.shape[1], i % out.shape[2]
+        out[k, order[r], unit] = settled(total[k, r, unit], lost[k, r, unit])
 
 
 @functools.cache
@@ -295,7 +318,7 @@ def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
     launch(permute_states, previous.size, d_last, order, False, previous)
     carried[:num_states].copy_to_device(previous)
     phases = _phases(cell, shape, backward_table, BackwardPhase)
-    sums = zeros(d_vectors.shape, y)
+    sums, total, lost = (zeros(d_vectors.shape, y) for _ in range(3))
     for t in reversed(range(plan.max_seq_len)):
         alive = plan.batch_sizes[t]
         rows = _rows_of_step(plan, t, reverse)
@@ -319,7 +342,9 @@ def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
             target = carried[phase.target]
             operands = kept, column, rows, weight, perm, phase.first_row, phase.depth
             launch(transposed_product, alive * weight.shape[1], *operands, target)
+        if t % SUMMED_STEPS == 0:
+            launch(add_up, sums.size, sums, total, lost)
     d_states = zeros(d_initial.shape, y)
     d_states.copy_to_device(carried[:num_states])
     launch(permute_states, d_initial.size, d_states, order, True, d_initial)
-    launch(permute_states, d_vectors.size, sums, order, True, d_vectors)
+    launch(settle, d_vectors.size, total, lost, order, d_vectors)

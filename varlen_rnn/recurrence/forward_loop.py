@@ -511,7 +511,8 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            if share.parts > 1 and (layer.begins or t > 0):  # a step needs all units of the one before
+            # The products of a step read all units of the step before, and its results replace what products have read.
+            if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:

@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
     gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
     `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected, `vectors`
-    the parameters of one number per unit.
+    the parameters of one number per unit; `products` are the recurrent ones of all phases.
     """
 
     x_gates: int
@@ -58,6 +58,7 @@ class Sizes(NamedTuple):
     norms: int
     rows: int
     vectors: int
+    products: int
 
 
 class ForwardPhase(NamedTuple):
@@ -177,7 +178,7 @@ def sizes_of(cell, projects):
         x_gates=len(cell.x_gates), gates=most_gates(cell), states=len(cell.states), slots=len(cell.slots),
         phase_slots=phase_slots, passes=passed_by(cell), carried=carried_by(cell), kept=cell.num_kept,
         phases=len(cell.phases) + projects, reads_output=cell.reads_output, norms=norms_of(cell), rows=len(cell.rows),
-        vectors=len(cell.vectors),
+        vectors=len(cell.vectors), products=sum(phase.gates for phase in cell.phases) + projects,
     )  # fmt: skip
 
 

@@ -60,6 +60,9 @@ class Loop(NamedTuple):
         Rows of `width` numbers that the packed weights take.
     may_meet : bool
         Whether threads may share the units of a group.
+    meets : bool
+        Whether threads that share the units wait for each other at each step; they need not if the cell has no
+        recurrent product.
     """
 
     kernel: Callable
@@ -69,7 +72,8 @@ class Loop(NamedTuple):
     unit_blocks: int
     carry_rows: int
     panel_rows: int
-    may_meet: bool = True
+    may_meet: bool
+    meets: bool
 
 
 def run(loop, plan, reverse, products, like, *arguments, panels=None):
@@ -91,7 +95,7 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
         The weights, packed before.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
-    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet)
+    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)
@@ -161,7 +165,7 @@ def _dealt(num_sequences, num_groups, group):
     return list(itertools.takewhile(num_sequences.__gt__, ranks))
 
 
-def split(seq_lens, products, unit_blocks, may_meet):
+def split(seq_lens, products, unit_blocks, may_meet, meets=True):
     """Return how many groups, and how many members of a team each, take the least time."""
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
@@ -171,7 +175,8 @@ def split(seq_lens, products, unit_blocks, may_meet):
     lost = _FAR_WEIGHT_PASS_COST if work_of_row > L2_ELEMENTS else _WEIGHT_PASS_COST
     best = _best_turns(lengths, num_threads, lost, work_of_row)
     if may_meet:
-        best = min([best, *_teams(lengths, num_threads, unit_blocks, lost, work_of_row)])
+        barrier = _BARRIER_COST if meets else 0
+        best = min([best, *_teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier)])
     return best[1:]
 
 
@@ -196,18 +201,18 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
     return best
 
 
-def _teams(lengths, num_threads, unit_blocks, lost, work_of_row):
+def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
     """Yield the time of teams, in multiply-adds, how many there are, and the members of each.
 
-    It is that of the first group, which has the longest sequences, divided by its members, a barrier at each step, and
-    what the slowest member lags.
+    It is that of the first group, which has the longest sequences, divided by its members, a `barrier` at each step,
+    and what the slowest member lags.
     """
     parts = 2
     while parts <= min(num_threads, unit_blocks):
         num_groups = max(1, min(num_threads // parts, len(lengths)))
         of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
         units = -(-unit_blocks // parts) / unit_blocks
-        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER_COST
+        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * barrier
         yield time * _MEMBER_LAG, num_groups, parts
         parts *= 2
 
