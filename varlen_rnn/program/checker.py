@@ -28,10 +28,9 @@ _STEP, _TOLERANCE = 1e-6, 1e-7  # of the central difference, in float64
 def check_operator(operator: Operator) -> None:
     """Raise unless an operator keeps its promises on each of its examples.
 
-    Checked are, in this order: that what `infer` says of the outputs holds; that no input is changed but those that the
-    operator updates; that gradients are those of a central difference, and like their inputs; that a program of it and
-    of its gradient, with sizes that are known and with unknown ones, computes the same bits, and so does the program
-    that is read from what it is saved as.
+    It checks, in this order: outputs are as `infer` promised; no input changes, except inputs that the operator
+    updates; gradients equal central differences and are like their inputs; a program of the operator and its gradient,
+    with known and with unknown sizes, computes the same bits, also after it was saved and loaded.
 
     Parameters
     ----------
@@ -41,9 +40,9 @@ def check_operator(operator: Operator) -> None:
     Raises
     ------
     ProgramError
-        A promise that is broken, with the operator, the number of the example, and what it is; no examples.
+        If a promise is broken; the error names the operator, the example and the promise.  If there are no examples.
     InputError
-        What the operator itself raised.
+        If the operator itself raises it.
 
     Examples
     --------
@@ -52,7 +51,7 @@ def check_operator(operator: Operator) -> None:
     """
     op = operator if isinstance(operator, Op) else getattr(operator, "op", None)
     if not isinstance(op, Op):
-        raise ProgramError("check_operator", expected="what vr.operator made", got=shown(operator))
+        raise ProgramError("check_operator", expected="an operator made by vr.operator", got=shown(operator))
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
@@ -61,7 +60,7 @@ def check_operator(operator: Operator) -> None:
 
 
 class Trial(NamedTuple):
-    """An operator on an example: values, and constants or what makes them of Variables."""
+    """An operator on an example: values, and constants or a function that makes them from Variables."""
 
     op: Op
     number: int
@@ -73,7 +72,7 @@ class Trial(NamedTuple):
         raise ProgramError(f"operator {self.op.type!r}, example {self.number}, {what}", expected=expected, got=got)
 
     def constants_for(self, variables):
-        """Return the constants: those of an operator with a nested block are made of its inputs."""
+        """Return the constants; for an operator with a nested block, they are made from its inputs."""
         return self.constants(*variables) if callable(self.constants) else self.constants
 
     def apply(self, variables):
@@ -203,7 +202,7 @@ def _difference(trial, position, direction, weights):
 
 def _check_program(trial, weights, unknown_rows, wanted):
     program, feed, fetches = describe_trial(trial, weights, unknown_rows)
-    content = program.to_bytes()  # with what it updates as it is before the run
+    content = program.to_bytes()  # before the run updates persistables
     what = f"in a program of {'unknown' if unknown_rows else 'known'} rows"
     names = [var.name for var in program.desc.blocks[0].vars if var.type.type != Type.FEED_MINIBATCH]
     for where, ran in ((what, program), (f"{what}, saved and loaded", Program.from_bytes(content))):
@@ -237,14 +236,14 @@ def describe_trial(trial, weights, unknown_rows):
 
 
 def _parts(value):
-    """Return what a value is made of, as arrays."""
+    """Return the arrays of a value."""
     if isinstance(value, LoDTensor):
         return [np.array(value.data), *value.structure.levels]
     if isinstance(value, SelectedRows):
         return [np.array(value.value), value.rows]
     if isinstance(value, np.ndarray):
         return [np.array(value)]
-    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; what steps keep is not looked at
+    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; saved steps are not compared
 
 
 def _are_same(parts, others):
