@@ -312,7 +312,6 @@ def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, r
     may_miss=("states_and_weights",),
     cost=cost_of_layer,
     inference={"keep": False},
-    shortcut=_shortcut,
     places=_places,
 )
 def recurrent(
@@ -329,6 +328,7 @@ def recurrent(
 
 recurrent.infer(_infer)
 recurrent.grad(_grad)
+recurrent.op.shortcut = _shortcut
 
 
 @recurrent.examples
