@@ -306,6 +306,13 @@ def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, r
     return Cost(flops, _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
+def by_sequence(specs, axes, cell, **constants):
+    """Return the trait of a layer over sequences: its states are missing, or have one row for each sequence."""
+    states = range(1, 1 + len(find_cell(cell).states))
+    is_right = axes[0] == 0 and all(specs[number] is None or axes[number] == 1 for number in states)
+    return "sequence" if is_right else None
+
+
 @operator(
     outputs=("*y",),
     intermediate=("kept", "kept_reverse"),
@@ -313,6 +320,7 @@ def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, r
     cost=cost_of_layer,
     inference={"keep": False},
     places=_places,
+    rows=by_sequence,
 )
 def recurrent(
     x,

@@ -25,7 +25,13 @@ from varlen_rnn.ops.recurrent.inputs import (
     ways_of,
     weight_shapes,
 )
-from varlen_rnn.ops.recurrent.operator import cost_of_gradient, cost_of_layer, like_states_and_weights, recurrent
+from varlen_rnn.ops.recurrent.operator import (
+    by_sequence,
+    cost_of_gradient,
+    cost_of_layer,
+    like_states_and_weights,
+    recurrent,
+)
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.runtime.device import as_operand
@@ -231,6 +237,7 @@ def _cost_of_grad(inputs, outputs, cell, num_forward, need_x, need_weights, reve
     cost=_cost,
     inference={"keep": False},
     places=_places,
+    rows=by_sequence,
 )
 def recomputed_recurrent(x, *states_and_weights, cell: str, keep: bool, reverse: tuple[int, ...], every: int):
     """Return what `recurrent` does, and keep the states of every so many steps: its gradient computes the others."""
