@@ -189,7 +189,7 @@ def test_an_operator_declared_again_is_fused_anew():
 def test_an_operator_of_the_users_own_is_a_node_of_onnx_in_both_directions(tmp_path):
     softplus, gru = declare_softplus(), vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 3], "float32", lod_level=1)
+        x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
         out = softplus(gru(x)[1])
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
@@ -209,7 +209,7 @@ def test_constants_are_attributes_of_a_node(tmp_path):
     leaky.infer(lambda x, alpha: x)
     gru = vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
-        out = leaky(gru(vr.data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
+        out = leaky(gru(vr.feed_data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
     model = onnx.load(tmp_path / "a.onnx")
@@ -231,7 +231,7 @@ def _constants(program, name):
 
 def test_a_node_that_mixes_rows_of_sequences_is_refused(tmp_path):
     with vr.program_guard() as program:
-        x = vr.data("x", [-1], "float32", lod_level=1)
+        x = vr.feed_data("x", [-1], "float32", lod_level=1)
         out = F.log_softmax(x)
     with pytest.raises(vr.ProgramError, match="log_softmax over the rows of sequences"):
         vo.export(program, tmp_path / "a.onnx", [out])

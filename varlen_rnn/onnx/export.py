@@ -61,7 +61,7 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
     >>> import tempfile, varlen_rnn as vr
     >>> lstm = vr.nn.LSTM(3, 4)
     >>> with vr.program_guard() as program:
-    ...     x = vr.data("x", [-1, 3], "float32", lod_level=1)
+    ...     x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
     ...     pooled = vr.sequence_pool(lstm(x)[0], "max")
     >>> export(program, tempfile.mkdtemp() + "/model.onnx", [pooled])
     """
@@ -151,11 +151,11 @@ class _Writer:
 
     def _takes_each_row(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], names: list[str]) -> bool:
         """Return whether an operator takes each row of sequences on its own."""
-        given = []
-        for value, name in zip(inputs, names, strict=False):
-            spec = None if value is None else of_var(self.vars[name])._replace(lod_level=0)
-            has_rows = spec is not None and value is not None and value.sequences is not None
-            given.append(with_rows(spec) if has_rows else without_rows(spec))
+        given = [without_rows(None)] * len(inputs)
+        for n, (value, name) in enumerate(zip(inputs, names, strict=False)):
+            if value is not None:
+                spec = of_var(self.vars[name])._replace(lod_level=0)
+                given[n] = without_rows(spec) if value.sequences is None else with_rows(spec)
         return follow(op, attrs, given)[0] == "each"
 
     def _described(self, name: str) -> Any:

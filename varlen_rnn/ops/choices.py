@@ -24,9 +24,10 @@ _BOOL = np.dtype(np.bool_)
 
 def _comparison(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands that returns bools."""
+    options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(rows="each", **options)(function)
+        made = operator(**options)(function)
 
         @made.infer
         def infer(x, y):
@@ -110,9 +111,10 @@ def _examples_of_not(rng):
 
 def _logical(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands that are bools."""
+    options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(rows="each", **options)(function)
+        made = operator(**options)(function)
 
         @made.infer
         def infer(x, y):

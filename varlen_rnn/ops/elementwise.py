@@ -28,9 +28,10 @@ P = ParamSpec("P")
 
 def binary(integers: bool = True, **options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands, perhaps of integers, too, which wrap as NumPy's do."""
+    options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(rows="each", **options)(function)
+        made = operator(**options)(function)
         made.infer(lambda x, y: broadcast(made.op.type, x, y, integers))
         return made
 
@@ -166,9 +167,10 @@ def _examples_of_sum_to(rng):
 
 def unary(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of one operand, whose result is like it."""
+    options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(rows="each", **options)(function)
+        made = operator(**options)(function)
 
         @made.infer
         def infer(x, **attrs):

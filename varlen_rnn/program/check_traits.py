@@ -143,8 +143,9 @@ class Application:
 
 
 def _known(value, axis):
-    spec = None if value is None else describe(value)
-    return without_rows(spec) if axis is None else with_rows(spec, axis, 1 if value.num_levels else 0)
+    if axis is None:
+        return without_rows(None if value is None else describe(value))
+    return with_rows(describe(value), axis, 1 if value.num_levels else 0)
 
 
 def _axes_of_states(value, count):

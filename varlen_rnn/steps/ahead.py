@@ -5,7 +5,7 @@ operators see the words of one sentence at a time: they run on all sentences of 
 of the step, and so do their gradients.  The step is what remains, often a cell.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.spec import describe
@@ -85,7 +85,7 @@ def _known_and_early(block, arguments, results):
 
     What these hand to the step must be rows of steps, or of the levels below with their LoD.
     """
-    followed = {}
+    followed: dict[Any, Any] = {}
     excluded = _last_products(block.ops, _known_of(block, arguments, set(), followed))
     results = {id(variable.value) for variable in results}
     while True:

@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
     Attributes
     ----------
-    specs : tuple of TensorSpec or None
+    specs : tuple of TensorSpec
         One for each of `COUNTS`; None for a missing input.
     axis : int or None
         The axis that runs over rows; None if the sizes do not depend on the number of rows.
@@ -38,7 +38,7 @@ class Known(NamedTuple):
         How many levels of sequences below the rows of a step the rows of `axis` are; 0: they are the step's own.
     """
 
-    specs: tuple[TensorSpec | None, ...]
+    specs: tuple[Any, ...]
     axis: int | None = None
     depth: int = 0
 
@@ -54,9 +54,7 @@ def without_rows(spec: TensorSpec | None) -> Known:
     return Known((spec,) * len(COUNTS))
 
 
-def follow(
-    op: Op, attrs: Mapping[str, Any], given: Sequence[Known | None]
-) -> tuple[str | None, list[Known | None] | None]:
+def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str | None, Any]:
     """Return the trait that holds for an operator if some operands have rows, and what is known of each output.
 
     The trait is "each" if every output has rows, and row i depends on row i of the operands alone; "sum" if no output
@@ -81,13 +79,13 @@ def follow(
         ]
         return ("sequence", outputs) if is_right else (None, None)
     is_open = any(-1 in spec.shape for spec in (known.specs[0] for known in given) if spec is not None)
-    outputs = [_of_rows(specs, max(depths, default=0), is_open) for specs in found]
+    outputs: list[Any] = [_of_rows(specs, max(depths, default=0), is_open) for specs in found]
     if None in outputs:
         return None, None
     if not depths:
         return trait and "same", outputs
     have_rows = {known.axis is not None for known in outputs}
-    is_right = len(depths) == 1 and have_rows == {"each": {True}, "sum": {False}}.get(trait)
+    is_right = len(depths) == 1 and have_rows == {"each": {True}, "sum": {False}}.get(trait or "")
     return (trait if is_right else None), outputs
 
 

@@ -11,13 +11,14 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import config
-from numba.core.registry import cpu_target
+from numba import config
+
+from varlen_rnn.runtime.numba_internals import target
 
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/inlining.py", "runtime/jit.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
 # The settings of Numba that change the code of a function, beside those of the host.
@@ -64,7 +65,7 @@ def this_environment():
     >>> len(this_environment().name), "Numba" in this_environment().description
     (32, True)
     """
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    triple, processor, features = target()
     settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
