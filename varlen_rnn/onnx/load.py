@@ -9,7 +9,7 @@ import numpy as np
 from varlen_rnn.errors import ProgramError, check_path, shown
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
-from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
+from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread, operator_of, read_operator
 from varlen_rnn.ops.constants import assign
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
@@ -36,8 +36,7 @@ _OF_SHAPES = (
     "Where",
 )
 # What the axes of steps and sequences pass on their way from an input to a recurrent layer, as they are.
-_ALONG = {"Identity", "Dropout", "Cast", "Relu", "Tanh", "Sigmoid", "Exp", "Log", "Sqrt", "Abs", "Neg", "Add", "Sub",
-          "Mul", "Div", "Max", "Min", "MatMul", "Softmax", "LogSoftmax", "LayerNormalization", "Concat"}  # fmt: skip
+_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and the nodes that operators are
 
 
 def load(path: Any) -> Program:
@@ -154,7 +153,7 @@ class _Reader:
                     waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
-            elif node.op_type in _ALONG:
+            elif node.op_type in _ALONG or operator_of(node.op_type) is not None:
                 waiting += [(other, axes) for other in node.input if other not in self.values]
         return found, lengths
 
@@ -222,11 +221,13 @@ class _Reader:
             if kind in _OF_SHAPES:
                 return Unknown(isinstance(inputs[0], Unknown) and inputs[0].is_zeros and kind in _OF_ZEROS)
             raise Unread("of a shape or of lengths that only a run tells")
-        read = READS.get(kind)
-        if read is None:
-            raise Unread("")
+        read, op = READS.get(kind), operator_of(kind)
         try:
-            return read(kind, *inputs, **attributes)
+            if read is not None:
+                return read(kind, *inputs, **attributes)
+            if op is not None:
+                return read_operator(op, *inputs, **attributes)
+            raise Unread("")
         except TypeError as error:  # an attribute that it does not know
             raise Unread(f"({error})") from error
 

@@ -343,6 +343,13 @@ def cost_of_gradient(
     return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
+def _by_sequence(specs, axes, cell, **constants):
+    """Return the trait of a layer over sequences: its states are missing, or have one row for each sequence."""
+    states = range(1, 1 + len(find_cell(cell).states))
+    is_right = axes[0] == 0 and all(specs[number] is None or axes[number] == 1 for number in states)
+    return "sequence" if is_right else None
+
+
 @operator(
     outputs=("*y",),
     intermediate=("kept", "kept_reverse"),
@@ -350,6 +357,7 @@ def cost_of_gradient(
     cost=cost_of_layer,
     inference={"keep": False, "every": None},
     places=_places,
+    rows=_by_sequence,
 )
 def recurrent(
     x,
