@@ -27,7 +27,7 @@ _LENGTHS = "_lengths"  # of the names of inputs
 
 
 def library() -> Any:
-    """Return the package onnx, or raise what to install."""
+    """Return the package onnx, or raise an error that says how to install it."""
     try:
         return importlib.import_module("onnx")
     except ImportError as error:
@@ -45,9 +45,9 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
     Parameters
     ----------
     program : Program
-        Recorded, or loaded; `Program.prune` takes out what only training needs.
+        A recorded or loaded program; `Program.prune` removes operators that only training needs.
     path : str or path
-        Of the file, which appears whole or not at all.
+        The file, which appears whole or not at all.
     fetches : list of Variables or str
         The outputs of the model, under their names.
 
@@ -117,7 +117,9 @@ class _Writer:
         attrs = decode(op, described.attrs, lambda index: None)
         inputs = [self.values[name] if name else None for name in described.input_names()]
         arrays = [None if value is None else value.data for value in inputs]
-        if all(value is None or value.data is not None for value in inputs):  # what no feed reaches is a constant
+        if all(
+            value is None or value.data is not None for value in inputs
+        ):  # a value that depends on no feed is a constant
             found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
             for name, value in zip(described.output_names(), found, strict=True):
                 if isinstance(value, LoDTensor):
@@ -184,9 +186,9 @@ class _Writer:
 
     def _fetch(self, name: str) -> None:
         if name not in self.values:
-            return  # of what is refused
+            return  # its operator was refused
         if any(name == item.name for item in self.inputs):
-            raise ProgramError("onnx.export, fetches", expected="what is computed", got=f"{name!r}, which is fed")
+            raise ProgramError("onnx.export, fetches", expected="a computed variable", got=f"{name!r}, which is fed")
         value, described = self.values[name], self._described(name)
         if value.sequences is not None:
             value = value._replace(name=self.graph.masked(value))

@@ -42,9 +42,9 @@ _ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"
 def load(path: Any) -> Program:
     """Return the program of a model of ONNX that has RNN, GRU or LSTM: the same numbers, over rows without padding.
 
-    What the model takes as padded sequences is fed as rows with a LoD, under the same name; so `sequence_lens` is no
-    feed.  Each sequence has the results that it has alone: of a model without lengths, those of a batch of its own.
-    What the model gives as padded sequences is rows with a LoD; all else is as in the model.
+    Inputs that the model takes as padded sequences are fed as rows with a LoD, under the same name, so `sequence_lens`
+    is no feed.  Each sequence gets the results that it would get in a batch of its own.  Outputs that the model returns
+    as padded sequences are rows with a LoD; everything else is as in the model.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def load(path: Any) -> Program:
     Returns
     -------
     Program
-        Of inference, whose `feed_names` and `fetch_names` are those of the model.
+        A program for inference with the `feed_names` and `fetch_names` of the model.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class _Reader:
             raise ProgramError(f"onnx.load, tensor {tensor.name!r}", expected=expected, got=shown(error)) from error
 
     def read(self) -> list[Variable]:
-        """Return what the model returns; raise what cannot be read."""
+        """Return the outputs of the model; raise if a node cannot be read."""
         if self.graph.sparse_initializer:
             raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
         axes, lengths = self._sequences()
@@ -232,7 +232,7 @@ class _Reader:
             raise Unread(f"({error})") from error
 
     def _constant(self, node: Any) -> list[np.ndarray]:
-        """Return what a node gives of constants, as ONNX itself computes it."""
+        """Return the results of a node on constants, computed by ONNX's reference evaluator."""
         from onnx.reference import ReferenceEvaluator
 
         helper = self.onnx.helper
@@ -251,5 +251,7 @@ class _Reader:
         if variable is _REFUSED:
             raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):
-            raise ProgramError(f"onnx.load, output {name!r}", expected="what depends on an input", got="a constant")
+            raise ProgramError(
+                f"onnx.load, output {name!r}", expected="a value that depends on an input", got="a constant"
+            )
         return variable

@@ -19,11 +19,11 @@ READS: dict[str, Callable[..., Any]] = {}
 
 
 class Unread(Exception):
-    """A node, with these attributes and inputs, that is none of our operators; the text says what of it."""
+    """A node with attributes or inputs for which there is no operator; the text names them."""
 
 
 class Rows(NamedTuple):
-    """Rows of sequences, and which axis of ONNX is what: steps, sequences, or an axis of a row, by its number."""
+    """Rows of sequences, and the meaning of each ONNX axis: steps, sequences, or the number of a row's axis."""
 
     variable: Variable
     axes: tuple[Any, ...]
@@ -87,7 +87,7 @@ def _cast(kind: str, x: Any, to: int) -> Any:
 
 
 def operator_of(kind: str) -> Op | None:
-    """Return the operator that is a node of ONNX, as it was declared; of several, the first."""
+    """Return the operator that declares an ONNX node, or the first of them if there are several."""
     return next((op for op in OPERATORS.values() if op.onnx == kind), None)
 
 
@@ -129,11 +129,11 @@ def _beside(rows: Rows, value: Any) -> Any:
             raise Unread("of rows whose axes are in another order")
         return value.variable
     if not isinstance(value, np.ndarray):
-        raise Unread("of rows of sequences and of what has none")
+        raise Unread("of rows of sequences and of rows without sequences")
     while value.ndim and value.shape[0] == 1:
         value = value[0]
     if any(isinstance(axis, str) for axis in rows.axes[len(rows.axes) - value.ndim :]):
-        raise Unread("of rows of sequences and of what has their steps")
+        raise Unread("of rows of sequences and of an array with their steps")
     return Variable(value)
 
 
@@ -144,7 +144,7 @@ def _matmul(kind: str, x: Any, y: Any) -> Any:
         or y.ndim != 2
         or (isinstance(x, Rows) and x.place(-1) != len(_variable(x).shape) - 1)
     ):
-        raise Unread("with what is no matrix of weights")
+        raise Unread("without a matrix of weights")
     return _like(x, _variable(x) @ nn.Parameter(y))
 
 
@@ -160,7 +160,7 @@ def _gemm(
     transB: int = 0,
 ) -> Any:
     if isinstance(x, Rows) or transA or alpha != 1 or beta != 1 or not isinstance(weight, np.ndarray):
-        raise Unread("with other factors, or of what is no matrix of weights")
+        raise Unread("with other factors, or without a matrix of weights")
     product = x @ nn.Parameter(weight.T if transB else weight)
     return product if bias is None else product + (nn.Parameter(bias) if isinstance(bias, np.ndarray) else bias)
 
@@ -190,7 +190,7 @@ def _layer_norm(
 def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
     if isinstance(x, np.ndarray):  # a table
         if axis or x.ndim != 2:
-            raise Unread("of what is no table")
+            raise Unread("of an array that is no table")
         found = F.embedding(_variable(indices), nn.Parameter(x))
         if isinstance(indices, Rows):
             return Rows(found, (*indices.axes, len(indices.axes) - 2))
@@ -207,7 +207,7 @@ def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
 
 
 def _without(axes: tuple[Any, ...], dropped: Sequence[int]) -> tuple[Any, ...]:
-    """Return axes without some, those of rows counted anew."""
+    """Return axes without some of them, with the row's axes numbered anew."""
     kept = [axis for place, axis in enumerate(axes) if place not in dropped]
     order = sorted(axis for axis in kept if not isinstance(axis, str))
     return tuple(axis if isinstance(axis, str) else order.index(axis) for axis in kept)
@@ -231,7 +231,7 @@ def _concat(kind: str, *x: Any, axis: int) -> Any:
     if not any(isinstance(value, Rows) for value in x):
         return F.concat([Variable(v) if isinstance(v, np.ndarray) else v for v in x], axis=axis % x[0].ndim)
     if not all(isinstance(value, Rows) and value.axes == x[0].axes for value in x):
-        raise Unread("of rows of sequences and of what has none")
+        raise Unread("of rows of sequences and of rows without sequences")
     return _like(x[0], F.concat([value.variable for value in x], axis=x[0].place(axis)))
 
 
@@ -295,7 +295,7 @@ def _reshape(kind: str, x: Any, shape: Any = None, allowzero: int = 0, axis: int
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return a shape of which 0 is the size that is given there, and -1 what is left of those that are known."""
+    """Return a shape: 0 copies the given size, -1 is the size that remains."""
     sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]
     left = [size for place, size in enumerate(given) if place >= len(shape) or shape[place] != 0 or size != -1]
     if sizes.count(-1) > 1 and -1 in shape and -1 not in left:

@@ -20,7 +20,7 @@ SAID: dict[str, Callable[..., Any]] = {}
 
 
 class Unsaid(Exception):
-    """An operator, with these constants and inputs, that ONNX cannot say; the text says what of it."""
+    """An operator with constants or inputs that ONNX cannot express; the text names them."""
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
@@ -55,7 +55,7 @@ def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
 
 
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
-    """Return the names of two operands whose last axes meet, and what the result is like."""
+    """Return the names of two operands, with the axes that broadcasting needs, and the layout of the result."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
         raise Unsaid("rows with a LoD of other ranks")
     if (x.sequences is None) == (y.sequences is None):
@@ -285,7 +285,7 @@ def _attention(
         raise Unsaid("attention in a window")
     across = lambda one, perm: graph.node("Transpose", one, perm=perm)
     q, k = across(query.name, [0, 2, 1, 3]), across(key.name, [0, 2, 3, 1])
-    v = across(graph.masked(value), [0, 2, 1, 3])  # nothing times what stands in the padding
+    v = across(graph.masked(value), [0, 2, 1, 3])  # zeros, since 0 times a NaN in the padding would be NaN
     scores = graph.node("MatMul", q, k)
     if scale is None:
         width = graph.node("Gather", graph.node("Shape", query.name), graph.constant(np.int64(3)), axis=0)
@@ -335,7 +335,7 @@ def _recurrent(
         raise Unsaid(f"the cell {cell!r} with its activations, all states, or a projection")
     arrays = [None if weight is None else weight.data for weight in weights]
     if any(array is None and weight is not None for array, weight in zip(arrays, weights, strict=True)):
-        raise Unsaid("weights that are computed from what is fed")
+        raise Unsaid("weights that depend on a feed")
     ways: list[list[Any]] = [arrays[first : first + own] for first in range(0, len(arrays), own)]
     names = _weights(graph, kind, bool(options.get("coupled")), ways)
     directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}
@@ -367,7 +367,7 @@ def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
-    """Return the names of W, R, B and, of an LSTM, P: of all directions, in the order of ONNX."""
+    """Return the names of W, R, B, and P for an LSTM, of all directions, in the order of ONNX."""
     parts: list[list[np.ndarray]] = [[], [], [], []]
     for weight_ih, weight_hh, bias_ih, bias_hh, *peepholes in ways:
         zeros = np.zeros(len(weight_hh), weight_hh.dtype)

@@ -66,12 +66,12 @@ def _silu_grad(x, y, d_y):
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # of a standard normal number at 0
 _STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-_FAR = 40.0  # the probability of what is further from 0 is 0 or 1, and its powers may have no end
+_FAR = 40.0  # gelu clips here: beyond 40 the normal CDF is exactly 0 or 1, and x**3 of the tanh form may overflow
 
 
 @operator(rows="each")
 def gelu(x, approximate: str = "none"):
-    """Return x times the probability that a standard normal number is less, or what tanh makes of that ("tanh").
+    """Return x times the probability that a standard normal number is less than x, or its tanh approximation.
 
     Source: Hendrycks and Gimpel (2016), with the names of `torch.nn.functional.gelu`.
     """

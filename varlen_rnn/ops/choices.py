@@ -1,4 +1,4 @@
-"""Comparisons, and what they choose: `where`, `maximum`, `minimum`; operands broadcast as those of arithmetic do."""
+"""Comparisons, and choices by them: `where`, `maximum`, `minimum`; operands broadcast as in arithmetic."""
 
 from __future__ import annotations
 
@@ -192,18 +192,18 @@ def _smaller(x, y):
 
 @binary(scalar=_larger, ufunc=np.maximum, onnx="Max")
 def maximum(x, y):
-    """Return the larger of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    """Return the larger of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
     return of_two("maximum", np.maximum(x.data, y.data), x, y)
 
 
 @binary(scalar=_smaller, ufunc=np.minimum, onnx="Min")
 def minimum(x, y):
-    """Return the smaller of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    """Return the smaller of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
     return of_two("minimum", np.minimum(x.data, y.data), x, y)
 
 
 def _grad_of_choice(x_loses, y_loses):
-    """Return a gradient: all of it goes to what was chosen.  Source: that of `torch.maximum`."""
+    """Return the gradient of a choice: all of it goes to the chosen number.  Source: as in `torch.maximum`."""
 
     def grad(inputs, outputs, d_outputs):
         (x, y), d = inputs, d_outputs[0]

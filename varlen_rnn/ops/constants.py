@@ -42,7 +42,7 @@ def _infer_assign(x):
 
 @operator(cost=nothing, rows="each", onnx="Identity")
 def detach(x):
-    """Return `x` itself, to which no gradient passes: what `Variable.detach` and `no_grad` are in a recorded step."""
+    """Return `x` itself, with no gradient: a recorded step has it in place of `Variable.detach` and `no_grad`."""
     return x
 
 

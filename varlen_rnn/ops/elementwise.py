@@ -47,7 +47,7 @@ def of_two(op, data, x, y):
 
 
 def with_lod(op, data, lod, operands):
-    """Return what operands became by broadcasting with the LoD that they share, or raise if it has other rows."""
+    """Return a broadcast result with the LoD that the operands share; raise if the numbers of rows differ."""
     if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
         got = f"shapes {' and '.join(str(operand.shape) for operand in operands)}"
         raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)

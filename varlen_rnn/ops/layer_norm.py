@@ -62,7 +62,7 @@ def _infer(x, weight, bias, eps):
 
 
 def _checked(op, x, eps, **vectors):
-    """Return `x`, or raise unless it can be normalised, and vectors are those of its features."""
+    """Return `x`; raise unless it can be normalised and the vectors have one number per feature."""
     check_float(op, x=x, **{name: spec for name, spec in vectors.items() if spec})
     if not x.shape or x.shape[-1] == 0:
         raise ShapeError(f"{op}, x", expected="at least one feature", got=f"shape {x.shape}")

@@ -1,4 +1,4 @@
-"""Losses: softmax cross entropy, what labels count, focal; binary cross entropy of elements, squares, Huber's."""
+"""Losses: softmax cross entropy, weights of labels, focal; binary cross entropy of elements, squares, Huber's."""
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def _examples_of_classes(rng):
 
 @operator(rows=beside("each", 1))
 def label_weights(labels, weight, ignore_index: int):
-    """Return what each row counts in a mean: the weight of its class; 0 where it is ignored."""
+    """Return the weight of each row in a mean: the weight of its class, or 0 if the row is ignored."""
     kept, ignored = _kept_labels(labels, ignore_index)
     found = weight.data[_checked_classes(kept, len(weight.data))]
     if ignored is not None:

@@ -56,7 +56,7 @@ def _infer_matmul(x, weight, bias, transposed):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
-    # Of one dimension, the features are the rows, and those of the result are others.
+    # A vector has features in place of rows, and the result has other features.
     return TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)
 
 

@@ -14,7 +14,7 @@ def _rows(specs, axes, axis):
 
 @operator(rows=_rows)
 def cumsum(x, axis: int):
-    """Return the sums of the elements up to each, along an axis that is not that of sequences' rows."""
+    """Return cumulative sums along an axis other than the rows of sequences."""
     return x.like(np.cumsum(x.data, axis))
 
 

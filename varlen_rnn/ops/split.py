@@ -48,7 +48,7 @@ def _examples(rng):
 
 @operator(may_miss=("d",), cost=nothing, rows="each")
 def split_grad(x, *d, sizes: tuple[int, ...], axis: int):
-    """Return the gradient of `split`: those of its pieces side by side, zeros where none arrived."""
+    """Return the gradient of `split`: the gradients of the pieces side by side, zeros for missing ones."""
     whole = np.zeros(x.shape, x.dtype)
     for part, given in zip(np.split(whole, np.cumsum(sizes)[:-1], axis=axis), d, strict=True):
         if given is not None:

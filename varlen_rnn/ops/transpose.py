@@ -18,7 +18,7 @@ def transpose(x, axis0: int, axis1: int):
 
 
 def _exchanged(data, axis0, axis1):
-    # A copy, for what is computed of strided arrays may be added up in another order.
+    # A copy, because NumPy may sum strided arrays in another order.
     return np.ascontiguousarray(np.swapaxes(data, axis0, axis1))
 
 

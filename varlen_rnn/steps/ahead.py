@@ -1,8 +1,8 @@
 """What of a step reads no state, where steps are sub-sequences: it runs ahead of the recurrence, on all steps at once.
 
-A step of a recurrence over the sentences of documents may read words with a layer and pool what it gives.  Those
-operators see the words of one sentence at a time: they run on all sentences of the batch, as ordinary operators outside
-of the step, and so do their gradients.  The step is what remains, often a cell.
+A step of a recurrence over the sentences of a document may run a layer over the words of its sentence and pool the
+results. These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
+at once, as ordinary operators outside of the step, and so can their gradients.  The rest is the step, often a cell.
 """
 
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 class Ahead(NamedTuple):
-    """The operators that run ahead of a step, and what the step is given of sequences, and reads from outside, now.
+    """The operators that run ahead of a step, and the remaining inputs of the step.
 
-    Pairs of what is taken outside of the step, for what is `given` before the operators have run its symbol inside, and
-    the Variable that stands for it in the step.
+    Inputs are pairs of an outer value and the Variable that stands for it in the step.  For a `given` input whose value
+    the operators have yet to compute, the outer value is its symbol inside the step.
     """
 
     operators: list
@@ -25,7 +25,7 @@ class Ahead(NamedTuple):
 
 
 def split(block, arguments, results):
-    """Take from the block of a step what may run ahead of it; return that, or None if there is nothing.
+    """Remove the operators that may run ahead from the block of a step; return them, or None if there are none.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def split(block, arguments, results):
 
 
 def run(ahead, xs, levels):
-    """Run what is ahead of a step; return the Variables that the step is given of sequences.
+    """Run the operators ahead of a step; return the Variables whose sequences the step reads.
 
     Parameters
     ----------
     xs : dict of int to Variable
-        By the identity of a symbol of the step, what stands for it outside; first a sequence.
+        The outer Variable for each symbol of the step, by the identity of the symbol; first a sequence.
     levels : int
-        How many the sequences of steps have, down to that whose entries are steps.
+        The number of levels of the sequences, down to the level whose entries are steps.
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:
@@ -72,7 +72,7 @@ def run(ahead, xs, levels):
 
 
 def _of_steps(value, x, levels):
-    """Return a value with the levels of `x` down to that of the steps, where it is one row for each without them."""
+    """If `value` has one row per step and no LoD, give it the levels of `x` down to the steps."""
     if describe(value.value).lod_level:
         return value
     while describe(x.value).lod_level > levels:
@@ -81,7 +81,7 @@ def _of_steps(value, x, levels):
 
 
 def _known_and_early(block, arguments, results):
-    """Return what is known of each symbol for any number of rows, and the operators that may run ahead, by number.
+    """Return the spec of each symbol for any number of rows, and the numbers of operators that may run ahead.
 
     What these hand to the step must be rows of steps, or of the levels below with their LoD.
     """
@@ -100,9 +100,9 @@ def _known_and_early(block, arguments, results):
 
 
 def _known_of(block, arguments, excluded, followed):
-    """Return what is known of symbols, by identity: of those whose rows the operators that are not excluded keep apart.
+    """Return the specs, by identity, of the symbols whose rows stay apart under all operators that are not excluded.
 
-    `followed` has what was found before, by the number of the operator and what was known of its inputs.
+    `followed` caches results, by the number of the operator and the specs of its inputs.
     """
     known = {id(v.value): with_rows(v.value.spec, depth=v.value.spec.lod_level) for v in arguments}
     known |= {id(own.value): without_rows(own.value.spec) for _, own in block.captures.values()}
@@ -147,7 +147,7 @@ def _may_cross(symbol, known):
 
 
 def _needed(numbers, operators, ids, known):
-    """Return those of some operators that others of them, or somebody who reads what has an identity, need.
+    """Return the operators whose results are read by another one of them, or are among the given identities.
 
     With `known`, those that are not the same at each step are needed anyway.
     """
@@ -181,7 +181,7 @@ def _cut(results, symbols):
 
 
 def _forget(block, operators, leaves, captured, arguments):
-    """Leave a block some operators, what it is given, and what they make."""
+    """Reduce a block to some operators, its arguments, and the results of these operators."""
     own = {id(own.value) for _, own in block.captures.values()} | {id(variable.value) for variable in arguments}
     own |= {id(symbol) for _, _, outputs, _ in block.ops for symbol in outputs}
     kept = {id(variable.value) for variable in leaves} | {id(variable.value) for _, variable in captured}

@@ -1,4 +1,4 @@
-"""A step that runs operator by operator: what depends on no memory once for all rows, the rest at every step.
+"""Run a step operator by operator: operators that depend on no memory run once for all rows, others at every step.
 
 Step t runs over the sequences that are still alive, longest first.
 """
@@ -21,9 +21,9 @@ from varlen_rnn.tape.spec import describe
 
 
 def _rows_at_steps(x, level, order, ends):
-    """Return the rows of `x` at each step, one step after another, where those of each end, and the LoD of each.
+    """Return the rows of `x` step after step, the end of each step's rows, and the LoD of each step.
 
-    `order` and `ends` are those of the entries of a level; at the last one they are rows, and a step has no LoD.
+    `order` and `ends` count entries of a level; at the last level entries are rows, and a step has no LoD.
     """
     if level == x.num_levels - 1:
         return order, ends, None
@@ -38,7 +38,7 @@ def _sub_sequences(structure, level, order, ends):
 
 
 def _steps_of(x, level, order, ends):
-    """Return what each step is given of `x`: rows, or sub-sequences."""
+    """Return the part of `x` for each step: rows, or sub-sequences."""
     index, ends, lods = _rows_at_steps(x, level, order, ends)
     rows = np.take(x.data, index, 0)
     if lods is None:
@@ -75,7 +75,7 @@ def run(nested, names, xs, states, others, plan, level, keep):
 
 
 def _known_of(state):
-    """Return what is known of a state at any step: of sequences, nothing."""
+    """Return the spec of a state at any step, or None if it has sequences."""
     return None if state.num_levels else with_rows(describe(state))
 
 
@@ -85,7 +85,7 @@ def _num_rows(state, count):
 
 
 def _first(state, count, rows):
-    """Return rows as those of the first sequences of a state."""
+    """Return rows with the LoD of the first sequences of a state."""
     return LoDTensor.wrap(rows, state.structure.slice(0, 0, count)[0]) if state.num_levels else LoDTensor.wrap(rows)
 
 
@@ -117,7 +117,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Fill the gradients of sequences; return those of the first states, by rank, and of the captured."""
+    """Write the gradients of sequences; return the gradients of initial states, by rank, and of captured values."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
@@ -178,7 +178,7 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
 
 
 def _collect(total, value):
-    """Add the gradient of a step to those of later steps: sparse ones are put together when all are there.
+    """Add the gradient of a step to the gradients of later steps; sparse gradients are joined once, at the end.
 
     Dense ones are added at once, for each has the memory of a whole parameter.
     """
@@ -189,7 +189,7 @@ def _collect(total, value):
 
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
-    """Return the stages of a block: those of its last run, if the same is known of what it is given."""
+    """Return the stages of a block: the stages of its last run, if its arguments have the same specs."""
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
@@ -219,7 +219,7 @@ def to_ranks(state, plan, levels):
 
 
 def to_callers_order(rows, plan, like, levels):
-    """Return rows by rank in the caller's order, as those of `like` are."""
+    """Bring rows from the order of ranks into the caller's order, with the LoD of `like`."""
     out = np.empty(rows.shape, rows.dtype)
     if levels:
         lod = _below(like, levels)

@@ -30,9 +30,9 @@ class Refused(Exception):
 
 
 class Part(NamedTuple):
-    """`hidden` units of what is captured, a weight or a vector, from unit `block * hidden` on."""
+    """`hidden` units of a captured weight or vector, from unit `block * hidden` on."""
 
-    number: int  # among what is captured
+    number: int  # among the captured values
     block: int
     transposed: bool = True
     begin: int = 0  # of a weight, the first column that it takes
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of `hidden` units: of which kind ("x", "h" or "of"), its weight, and its bias, if it has one."""
+    """A product of `hidden` units: its kind ("x", "h" or "of"), its weight, and its bias or None."""
 
     kind: str
     weight: Part
@@ -48,7 +48,7 @@ class Product(NamedTuple):
 
 
 class Lowered(NamedTuple):
-    """A step as a cell, and where its weights are among what the step captures.
+    """A step lowered to a cell, and the positions of its weights among the captured values.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Lowered(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A step: its operators, the places of its variables, and what is known of those that it is given."""
+    """A step: its operators, the positions of its variables, and the specs of its arguments."""
 
     instructions: list
     inputs: tuple[int, ...]
@@ -76,7 +76,7 @@ class Block(NamedTuple):
     captured: tuple[int, ...]
     output: int
     next_memories: tuple[int, ...]
-    missing: int  # the place of what is missing
+    missing: int  # the position that means a missing input
     specs: dict
 
 
@@ -102,14 +102,14 @@ def lower(block):
 _MOST = 256
 _known: dict[
     tuple[Any, ...], Any
-] = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
-_cells: dict[str, Cell] = {}  # by equations, whatever the sizes
+] = {}  # by the step's content, since tracing and differentiating it takes as long as many steps
+_cells: dict[str, Cell] = {}  # by equations, since sizes do not matter
 _MOST_NUMBERS = 8
 _numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
 
 
 def _cell_of(step):
-    """Return the cell of a step, of those that there are, if it is one of them.
+    """Return the known cell with the same equations, or make a new one.
 
     A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
     """
@@ -251,7 +251,7 @@ class _Lowering:
         raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
 
     def _reshaped(self, where, attrs, inputs):
-        """Return the blocks of columns of rows, which a layer's operator takes as those of one direction."""
+        """Return the blocks of columns of rows, which a layer's operator reads as one direction."""
         value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
@@ -292,7 +292,7 @@ class _Lowering:
         return [self._product(where, attrs["transposed"], *inputs)]
 
     def _product(self, where, transposed, left, weight, bias):
-        """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""
+        """Return the scalars of a product; with several blocks of columns, sum the products of the blocks."""
         values = self._blocks(where, left)
         if weight not in self.numbers:
             raise Refused(f"{where}: its weight is computed in the step; compute it outside")
@@ -354,19 +354,19 @@ class _Lowering:
         return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
 
     def _scalars(self, where, place):
-        """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
+        """Return the scalars of a variable; a captured vector becomes a parameter per unit."""
         value = self.values.get(place)
         if value is not None:
             if any(block is _INPUT for block in value):
                 raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
             return value
         if place not in self.numbers:
-            raise Refused(f"{where}: of a layer of one step, only its states can be read")
+            raise Refused(f"{where}: only the states of a single-step layer can be read")
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
             expected = "one number per unit; what is computed of weights alone, compute outside of the step"
-            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}, not {expected}")
+            raise Refused(f"{where}, reads a captured value of shape {spec.shape}, not {expected}")
         self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
         return self.values[place]
 

@@ -1,8 +1,10 @@
 """Which operators of a step run once for all rows, before or after the loop over steps, and which at every step.
 
-A step depends on the step before it through its memories only.  What does not read them is computed for the rows of all
-steps before the loop; what neither memories nor the loop read is computed after it.  So the product of a step's input
-with a weight is one product, and so is the gradient of a weight that every step reads: a sum over rows is linear.
+A step depends on the step before it only through its memories.  Operators that do not read memories run before the
+loop, on the rows of all steps.  Operators whose results neither memories nor the loop read run after it.  So the
+product of a step's input with a weight is one product, and so is the gradient of a weight that every step reads, since
+a sum over rows is linear. For a step `h = tanh(x @ w + h @ u)`, `x @ w` runs before the loop, `h @ u`, the sum and tanh
+run in it.
 """
 
 from typing import NamedTuple
@@ -32,13 +34,13 @@ def arrange(instructions, given, late, carried, summed):
     ----------
     instructions : list of Instruction
     given : dict of int to Known, or None
-        By place, what is known of the values that a step is given; None if nothing is known.
+        The spec of each argument of a step, by position; None if nothing is known.
     late : set of int
-        Places of those that are known only when their step runs.
+        Positions of arguments that are known only when their step runs.
     carried : iterable of int
-        Places of what a step hands to the next one.
+        Positions of values that a step hands to the next one.
     summed : iterable of int
-        Places of what is added up over steps.
+        Positions of values that are summed over steps.
     """
     return _Arrangement(instructions, given, late, set(carried), set(summed)).stages()
 
@@ -60,7 +62,7 @@ class _Arrangement:
         self.is_early = [self._runs_before(number) for number in range(len(instructions))]
 
     def _follow(self, instruction):
-        """Learn what is known of an operator's outputs; return its trait."""
+        """Record the specs of an operator's outputs; return its trait."""
         trait, found = follow(
             instruction.op, instruction.attrs, [self.known.get(place) for place in instruction.inputs]
         )
@@ -85,7 +87,7 @@ class _Arrangement:
         return True
 
     def stages(self):
-        """Return the stages: what may run after the loop does, unless it reads what only the loop knows."""
+        """Return the stages; an operator runs after the loop if it can and reads no value that only the loop has."""
         held = set(range(len(self.all))) if self.in_order else set()
         late, wrong = self._after(held)
         while wrong is not None:
@@ -125,7 +127,7 @@ class _Arrangement:
         return frozenset(late), None
 
     def _are_whole(self, number):
-        """Return whether what an operator takes is known for all rows, or the same at every step."""
+        """Return whether each input of an operator is known for all rows, or the same at every step."""
         return all(_is_rows(self.known[place]) or place in self.early for place in self.all[number].inputs)
 
     def _is_total(self, number):

@@ -44,18 +44,18 @@ class Known(NamedTuple):
 
 
 def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
-    """Return what is known of a value with one entry on an axis for each row."""
+    """Return the spec of a value that has one entry per row along an axis."""
     sizes = ((*spec.shape[:axis], count, *spec.shape[axis + 1 :]) for count in COUNTS)
     return Known(tuple(spec._replace(shape=shape) for shape in sizes), axis, depth)
 
 
 def without_rows(spec: TensorSpec | None) -> Known:
-    """Return what is known of a value whose sizes do not depend on the number of rows."""
+    """Return the spec of a value whose sizes do not depend on the number of rows."""
     return Known((spec,) * len(COUNTS))
 
 
 def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str | None, Any]:
-    """Return the trait that holds for an operator if some operands have rows, and what is known of each output.
+    """Return the trait of an operator if some operands have rows, and the spec and row axis of each output.
 
     The trait is "each" if every output has rows, and row i depends on row i of the operands alone; "sum" if no output
     has rows, and each is the sum of the results of the single rows; "sequence" if the outputs depend, for each sequence
@@ -126,7 +126,7 @@ def _may_have_sequences(known: Known, depth: int) -> bool:
 
 
 def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
-    """Return what is known of an output that has sequences of its own, or an entry for each sequence.
+    """Return the spec of an output that has its own sequences, or one entry per sequence.
 
     How many rows or sequences there are, `infer` leaves open.
     """
@@ -139,7 +139,7 @@ def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
 
 
 def _of_rows(specs: tuple[TensorSpec, ...], depth: int, is_open: bool) -> Known | None:
-    """Return what is known of an output, or None unless at most one of its sizes is the number of rows."""
+    """Return the spec and row axis of an output, or None if several of its sizes depend on the number of rows."""
     first = specs[0]
     if any(spec.kind is not LOD_TENSOR or (-1 in spec.shape and not is_open) for spec in specs):
         return None

@@ -1,4 +1,9 @@
-"""The operator of a gradient, `name_grad`: what its function takes and infers follows from the operator itself."""
+"""Declare the operator of a gradient, `name_grad`: its arguments and `infer` follow from the operator itself.
+
+For `swish` with `@swish.backward("x") def _back(x, d_out, beta)`, the operator `swish_grad` has the inputs `x` and
+`d_out`, the constant `beta`, and one output `d_x`.  Its `infer` runs the `infer` of `swish` on `x` and `beta`, raises
+unless `d_out` is like that result, and returns the spec of `x`.
+"""
 
 import inspect
 from typing import NamedTuple
@@ -71,7 +76,7 @@ def _takes_rest(op, position):
 
 
 def _source(op, name):
-    """Return what a parameter stands for."""
+    """Return the input, output or constant that a parameter means."""
     inputs, outputs = _names(op.inputs), _names(op.outputs)
     if name in inputs:
         return _Source(_INPUTS, inputs.index(name))
@@ -127,7 +132,7 @@ def _rule(op, made, sources, positions):
 
 
 def _inference(op, op_type, taken, positions, attrs):
-    """Return what the gradient infers, if it takes all inputs and constants of the operator."""
+    """Return the `infer` of the gradient if it takes all inputs and constants of the operator."""
     sources = list(taken.values())
     wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
     if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
@@ -183,7 +188,7 @@ def _rows_trait(op, sources, positions):
 
 
 def _renamed(message, op_type, other):
-    """Return the message of an error with the name of another operator, where it begins with that of one."""
+    """Return an error's message; if it begins with the operator's name, the name of the gradient replaces that."""
     return other + message.removeprefix(op_type) if message.startswith((f"{op_type},", f"{op_type}:")) else message
 
 

@@ -17,7 +17,7 @@ def sequence_cumsum(x, reverse: bool = False):
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, ...)`
-        float32 or float64, with at least one level; the last tells the sequences.
+        float32 or float64, with at least one level; the last level has the sequences.
     reverse : bool
         Whether it is the sum of each row and those behind it.
 

@@ -37,12 +37,12 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows with at least one level; of integers, for a sum, which wraps as NumPy's do, a maximum, the first or last.
+        Rows with at least one level.  Integers have sums, which wrap as in NumPy, maxima, first and last rows.
     pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
     pad_value : float
-        What becomes of a sequence without rows.
+        The result for a sequence without rows.
     level : int
-        Whose sequences are pooled, with all rows below them; -1 is the last.
+        The level whose sequences are pooled, with all rows below them; -1 is the last.
 
     Returns
     -------

@@ -26,7 +26,7 @@ def row_conv(x, weight):
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, features)`
-        float32 or float64, with at least one level; the last tells the sequences.
+        float32 or float64, with at least one level; the last level has the sequences.
     weight : Variable or array, shape `(future_context_size + 1, features)`
 
     Returns
