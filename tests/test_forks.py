@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 BEGIN = """
 import faulthandler, os, signal, threading
 import numpy as np
-from varlen_rnn.runtime import forks
+from varlen_rnn.runtime import forks, numba_internals
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.kernels.rows import gather_rows
 
@@ -97,7 +97,9 @@ def test_a_fork_waits_for_the_thread_that_compiles():
     run(LOOP)
 
 
-@pytest.mark.parametrize(("lock", "wanted"), [("forks.global_compiler_lock", 2), ("forks.ffi.lib._lock", 0)])
+@pytest.mark.parametrize(
+    ("lock", "wanted"), [("numba_internals.global_compiler_lock", 2), ("numba_internals.ffi.lib._lock", 0)]
+)
 def test_a_fork_that_has_waited_long_enough_goes_on(lock, wanted):
     """Without a compiler, and without the lock that the other thread has in LLVM."""
     run(STUCK.replace("with LOCK", f"with {lock}").replace("WANTED", str(wanted)))

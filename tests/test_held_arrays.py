@@ -129,7 +129,7 @@ def rows_before_steps_of_the_users_own():
 @case
 def rows_that_are_fed():
     with vr.program_guard() as program:
-        y = pool(vr.data("x", [-1, -1], "float32", 1), "sum")
+        y = pool(vr.feed_data("x", [-1, -1], "float32", 1), "sum")
     x = rows()
     x.data.shape = (1, 4 * ROWS)
     vr.Executor().run(program, {"x": x}, [y])
@@ -253,7 +253,7 @@ def momentum():
 
 def fetched():
     with vr.program_guard() as program:
-        y = vr.data("x", [-1, 4], "float32") * 2.0
+        y = vr.feed_data("x", [-1, 4], "float32") * 2.0
     return vr.Executor().run(program, {"x": np.ones((3, 4), F)}, [y])[0]
 
 

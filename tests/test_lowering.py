@@ -205,7 +205,7 @@ def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():
 def test_a_program_keeps_the_step_and_runs_it_fused(interpreted, monkeypatch):
     w = Weights(np.float64)
     with vr.program_guard() as program:
-        x, state = vr.data("x", [-1, FEATURES], "float64", lod_level=1), vr.data("h", [-1, HIDDEN], "float64")
+        x, state = vr.feed_data("x", [-1, FEATURES], "float64", lod_level=1), vr.feed_data("h", [-1, HIDDEN], "float64")
         y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(x, [state])
         ((y * y).sum() + last.sum()).backward()
         leaves = [own for _, own in program.recorder._stand_ins.values()]
@@ -282,7 +282,7 @@ REFUSED = {
     "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
     "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
-    "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
+    "a power: expected an integer from 1 to 8": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
 }
 

@@ -49,7 +49,7 @@ def test_a_plan_makes_its_arrays_once(monkeypatch, ask):
 
 def test_a_program_has_one_description(monkeypatch):
     with vr.program_guard() as program:
-        y = vr.data("x", [-1], "float32") * 2.0
+        y = vr.feed_data("x", [-1], "float32") * 2.0
     first, second = asked_at_once(monkeypatch, recorder.Block, "desc", lambda: program.desc)
     assert first is second is program.desc
     assert vr.Executor().run(program, {"x": np.ones(1, np.float32)}, [y])[0] == 2
@@ -62,11 +62,11 @@ def test_a_description_that_was_begun_before_a_change_is_not_kept(monkeypatch):
         result = describe(block, persistables)
         monkeypatch.setattr(recorder.Block, "desc", describe)
         with vr.program_guard(program):
-            vr.data("later", [-1], "float32")
+            vr.feed_data("later", [-1], "float32")
         return result
 
     with vr.program_guard() as program:
-        vr.data("x", [-1], "float32")
+        vr.feed_data("x", [-1], "float32")
     monkeypatch.setattr(recorder.Block, "desc", describe_then_record)
     assert program.desc.blocks[0].var("later") is None
     assert program.desc.blocks[0].var("later") is not None

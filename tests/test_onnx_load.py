@@ -72,7 +72,7 @@ def test_what_we_exported(tmp_path):
     table, lstm = vr.nn.Embedding(20, 4), vr.nn.LSTM(4, 5, num_layers=2, bidirectional=True)
     output, norm = vr.nn.Linear(10, 3), vr.nn.LayerNorm(10)
     with vr.program_guard() as program:
-        ids = vr.data("ids", [-1], "int64", lod_level=1)
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
         y, (h_n, _) = lstm(table(ids))
         scores = vr.nn.functional.softmax(output(norm(y)))
     vo.export(program, tmp_path / "a.onnx", [h_n])

@@ -46,7 +46,7 @@ def test_damaged_values_are_errors():
             vr.values_from_bytes(bytes(damaged))
         except vr.InputError:
             pass
-    with pytest.raises(vr.ProgramError, match="expected what values_to_bytes returned"):
+    with pytest.raises(vr.ProgramError, match="expected the bytes of values_to_bytes"):
         vr.values_from_bytes(b"")
     with pytest.raises(vr.DTypeError, match="value 'x': expected a LoDTensor"):
         vr.values_to_bytes({"x": [1, 2]})
@@ -56,7 +56,7 @@ def test_damaged_values_are_errors():
 
 def program():
     with vr.program_guard() as recorded:
-        x = vr.data("x", [-1, 3], "float64", lod_level=1)
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
         h, (h_n, _) = vr.nn.LSTM(3, 2, dtype=np.float64)(x)
         y = vr.sequence_pool(h, "sum") + h_n[0]
         y.name = "y"

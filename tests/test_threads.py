@@ -228,9 +228,9 @@ def forward():
 def refuse(*arguments):
     raise RuntimeError("can't start new thread")
 
-def split(*arguments, may_meet):
+def split(*arguments, may_meet, **options):
     asked.append(may_meet)
-    return chosen(*arguments, may_meet)
+    return chosen(*arguments, may_meet, **options)
 
 faulthandler.dump_traceback_later(800, exit=True)
 threads.SMALL_WORK, schedule._BARRIER_COST = 0, 0
@@ -370,6 +370,13 @@ def test_many_sequences_are_taken_in_turns_and_few_are_the_work_of_teams(lengths
         assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
 
 
+def test_a_team_pays_for_barriers_only_if_it_meets():
+    vr.set_num_threads(2)
+    work = np.array([4000]), 4000 * 30_000, 16
+    assert schedule.split(*work, may_meet=True) == (1, 1)
+    assert schedule.split(*work, may_meet=True, meets=False) == (1, 2)
+
+
 def test_groups_are_not_small_for_the_sake_of_one_sequence():
     vr.set_num_threads(2)
     seq_lens = np.array([10_000, *[10] * 1000])
@@ -408,7 +415,7 @@ def test_concurrent_calls_and_fork(monkeypatch, members):
     """Also as a team of more members than cores, whatever the work, for whoever comes first."""
     met = []
 
-    def split(*_, may_meet):
+    def split(*_, may_meet, **__):
         met.append(may_meet)
         return (1, members) if may_meet else (2, 1)
 

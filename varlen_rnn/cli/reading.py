@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 from varlen_rnn import data
+from varlen_rnn.data.formats import FORMATS, SUFFIXES, form_of
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
-from varlen_rnn.data.read import FORMATS, NOT_OF, form_of
+from varlen_rnn.data.options import Options
 from varlen_rnn.errors import InputError
 
 _OPTIONS = (
@@ -28,7 +29,7 @@ _OPTIONS = (
 def add_options(parser):
     """Add the options to a parser."""
     add = parser.add_argument_group("how the file is read").add_argument
-    add("--format", choices=sorted(set(FORMATS.values())), help="by default what the suffix says")
+    add("--format", choices=sorted(FORMATS), help="by default what the suffix says")
     add("--sequence", metavar="COLUMN", help="the sequences: texts, or lists; default text")
     add("--label", metavar="COLUMN", help="the labels: classes or numbers, of sequences or of their steps")
     add("--id", metavar="COLUMN", help="of a row per step: what tells sequences apart")
@@ -64,10 +65,10 @@ def options_of(arguments):
 
 
 def fitting(options, path):
-    """Return the options that a file has: it may be of another form than that of the training."""
-    format = options.get("format") or FORMATS.get(Path(path).suffix.lower(), "csv")
-    others = NOT_OF[form_of(format, options.get("id"), options.get("wide", False))]
-    return {name: value for name, value in options.items() if name not in others}
+    """Return the options that fit a file, whose form may differ from the training file's."""
+    format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
+    form = form_of(format, Options(id=options.get("id"), wide=options.get("wide", False)))
+    return {name: value for name, value in options.items() if name not in form.unused}
 
 
 def read(path, options):

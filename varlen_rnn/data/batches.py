@@ -184,11 +184,11 @@ def batches(
     Parameters
     ----------
     sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
+        Arrays of shape `(rows, ...)` with one row shape and data type, or a LoDTensor that is cut at level 0 and
         keeps the levels below.  Empty sequences are legal.
     labels : array or list, optional
-        An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
-        of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
+        One entry per sequence: an array or list of shape `(num_sequences, ...)`.  Or one entry per row: a list of
+        arrays or a LoDTensor; a batch then has a LoDTensor that shares its LoD object.
     batch_size : int, optional
         Sequences per batch; the last may have fewer.  Give this or `max_tokens`.
     max_tokens : int, optional
@@ -196,19 +196,20 @@ def batches(
     shuffle : bool
         Put the sequences in an order that follows from `seed` and `epoch` alone.
     bucket : bool
-        Put sequences of like length together: with `shuffle` within pools of 50 batches, and the batches are
-        shuffled again; without, all sequences are sorted by length, shortest first, ties in the caller's order.
+        Put sequences of similar length together.  With `shuffle`, this happens within pools of 50 batches, and the
+        batches are shuffled again.  Without, all sequences are sorted by length, shortest first, ties in given order.
     drop_last : bool
         Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
     seed, epoch : int
         At least 0.
     static : array, shape `(num_sequences, ...)`, optional
-        What each sequence has beside its rows; a batch has that of its sequences, before the labels.
-    others : list of such sequences
-        Further inputs, such as answers beside queries: a batch has those of its sequences, of lengths of their own,
-        after the first; `max_tokens` and `bucket` go by the first.
+        An entry per sequence beside its rows; a batch has the entries of its sequences, before the labels.
+    others : list of sequences
+        Further inputs, such as answers beside queries.  A batch has the matching sequences after the first input; they
+        may have other lengths.  `max_tokens` and `bucket` look at the first input.
     weights : array, shape `(num_sequences,)`, optional
-        How likely each sequence is drawn: as many as there are, with replacement, by `seed` and `epoch` alone.
+        How likely each sequence is drawn.  An epoch draws as many as there are, with replacement, determined by `seed`
+        and `epoch` alone.
 
     Returns
     -------
