@@ -10,6 +10,9 @@ import pytest
 # Doctests import their modules, and these need PyTorch.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["varlen_rnn/torch/*"]
 
+# A thread of PyTorch that waits for work spins, at the cost of the other workers: ten times the time of small models.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 SLOWEST = Path(__file__).parent / "tests" / "slowest.txt"
 MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
 

@@ -13,12 +13,17 @@ from varlen_rnn.tape import operator
 ROOT = Path(__file__).parent.parent
 
 
-def names_after(page):
-    """Return the names after running the Python blocks of a page one after another."""
+def blocks_of(page):
+    """Return the Python blocks of a page."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
+    return blocks
+
+
+def names_after(page):
+    """Return the names after running the Python blocks of a page one after another."""
     names = {}
-    for block in blocks:
+    for block in blocks_of(page):
         exec(compile(block, str(page), "exec"), names)
     return names
 

@@ -15,7 +15,8 @@ from tests.waiting import HANGS
 @pytest.mark.skipif(bool(numba.config.ENABLE_CUDASIM), reason="inside the simulator already")
 def test_cuda_twins_pass_in_the_simulator():
     tests = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-m", "twins", "-v", "-p", "no:cacheprovider", str(tests)]
+    files = [str(path) for path in sorted(tests.glob("test_*.py")) if "pytest.mark.twins" in path.read_text()]
+    command = [sys.executable, "-m", "pytest", "-m", "twins", "-v", "-p", "no:cacheprovider", *files]
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
     run = subprocess.run(command, env=environment, cwd=tests.parent, capture_output=True, text=True, timeout=HANGS)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

@@ -35,7 +35,7 @@ SMALL = {"hidden_size": 8, "random_state": 0}
 
 def checks():
     for kind in (SequenceClassifier, SequenceRegressor):
-        for estimator, check in estimator_checks_generator(kind(**SMALL, max_epochs=40)):
+        for estimator, check in estimator_checks_generator(kind(**SMALL, max_epochs=4)):
             name = check.func.__name__ if hasattr(check, "func") else check.__name__
             if name not in DO_NOT_FIT:
                 yield pytest.param(estimator, check, id=f"{kind.__name__}-{name}")
