@@ -77,14 +77,6 @@ def test_annotations_can_be_read_at_run_time():
             typing.get_type_hints(function)
 
 
-def test_type_checkers_know_the_attributes_of_data():
-    tree = ast.parse(Path(vr.__file__).read_text())
-    (listed,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "_Data")
-    attributes = (node for node in ast.walk(listed) if isinstance(node, ast.Attribute))
-    names = {node.attr for node in attributes if ast.unparse(node.value) == "self"}
-    assert names == set(sys.modules["varlen_rnn.data"].__all__)
-
-
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_packages_list_what_they_export(package):
     """Type checkers take only what is listed for exported."""
