@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HANGS
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 BEGIN = """
@@ -18,7 +20,7 @@ from varlen_rnn.runtime import forks, numba_internals
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.kernels.rows import gather_rows
 
-faulthandler.dump_traceback_later(300, exit=True)  # it hangs
+faulthandler.dump_traceback_later(800, exit=True)  # it hangs
 
 def make(constant):
     return lambda x: x * constant
@@ -34,7 +36,7 @@ def compile_another():
 def in_a_child(function):
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # for `faulthandler` waits here for its own thread
+        signal.alarm(800)  # for `faulthandler` waits here for its own thread
         try:
             os._exit(0 if function() else 1)
         except RuntimeError as error:
@@ -87,7 +89,7 @@ assert compile_another()
 def run(program):
     environment = os.environ | {"NUMBA_CACHE_DIR": os.devnull, "VARLEN_RNN_QUIET": "1"}
     command = [sys.executable, "-c", BEGIN + program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

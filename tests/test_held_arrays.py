@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 
 F = np.float32
 ROWS, MANY = 1000, 10**6
@@ -200,7 +201,7 @@ def told():
 
 def _run(names):
     code = "import sys, tests.test_held_arrays as t\nfor n in sys.argv[1:]: print(n, end=': ', flush=True); t.main(n)"
-    found = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=600)
+    found = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=HANGS)
     return {name: line for name, line in (text.split(": ", 1) for text in found.stdout.splitlines()) if line}
 
 

@@ -193,6 +193,8 @@ def test_oracles_import_nothing_of_ours():
     assert len(paths) > 4, "the oracles are found"
     for path in paths:
         assert not [name for name in imports(path) if name.startswith("varlen_rnn")], path
+        operators = [node.op for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.BinOp)]
+        assert not [op for op in operators if isinstance(op, ast.MatMult)], f"{path}: products.matmul"
 
 
 def test_names_of_the_contract():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.program import recorder
 from varlen_rnn.rows import plan as plans
 
@@ -16,7 +17,7 @@ def asked_at_once(monkeypatch, owner, name, ask):
 
     def make(*arguments):
         result = made(*arguments)
-        meet.wait(20)
+        meet.wait(HANGS)
         return result
 
     monkeypatch.setattr(owner, name, make)
@@ -24,7 +25,7 @@ def asked_at_once(monkeypatch, owner, name, ask):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS)
     monkeypatch.undo()
     return got
 

@@ -117,6 +117,7 @@ LAYERS = {
     "RNN": lambda: vr.nn.RNN(4, 5, bidirectional=True),
     "RNN of relu": lambda: vr.nn.RNN(4, 5, nonlinearity="relu", bias=False),
     "peepholes": lambda: vr.nn.LSTM(4, 5, peepholes=True, clip=1.0, bidirectional=True),
+    "recomputed": lambda: vr.nn.GRU(4, 5, recompute=2),
     "coupled": lambda: vr.nn.LSTM(4, 5, coupled=True),
     "activations": lambda: vr.nn.LSTM(4, 5, activations=("hard_sigmoid", "softsign", ("leaky_relu", 0.2))),
     "merged": lambda: vr.nn.GRU(4, 5, num_layers=2, direction="both", merge="mean"),

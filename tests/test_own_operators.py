@@ -204,26 +204,6 @@ def test_an_operator_may_have_any_name(name):
     assert np.asarray(made(np.ones(2), np.ones(2))).tolist() == [1, 1]
 
 
-def test_what_fits_is_not_inferred_and_must_be_finished():
-    asked = []
-
-    @vr.operator(fits=lambda x, finished: x.dtype == np.float64)
-    def copied(x, finished: bool = True):
-        return x.like(x.data.copy()) if finished else x.data.copy()
-
-    @copied.infer
-    def infer(x, finished):
-        asked.append(x.dtype)
-        return x
-
-    assert np.asarray(copied(np.ones(2))).tolist() == [1, 1]
-    assert asked == []
-    assert np.asarray(copied(np.ones(2, np.float32))).tolist() == [1, 1]
-    assert asked == [np.float32]
-    with pytest.raises(vr.ProgramError, match="expected LoDTensors, for `fits` kept it from `infer`, got ndarray"):
-        copied(np.ones(2), finished=False)
-
-
 def test_an_operator_that_counts_passes_no_gradient_on():
     @vr.operator(name="test_count_positive")
     def count_positive(x):

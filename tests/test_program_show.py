@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from tests import recorded
 from tests.recorded import OPTIMIZERS
+from tests.waiting import HANGS
 from varlen_rnn.cli import main
 from varlen_rnn.ops.cost import costs
 from varlen_rnn.program.layout import WIDTH
@@ -177,7 +178,7 @@ def test_nobody_reads_on(tmp_path):
         for _ in range(lines):
             assert writer.stdout.readline()
         writer.stdout.close()
-        assert (writer.stderr.read(), writer.wait(timeout=120)) == ("", 0)
+        assert (writer.stderr.read(), writer.wait(timeout=HANGS)) == ("", 0)
         writer.stderr.close()
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn import LoDTensorDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.nn import functional as F
 from varlen_rnn.program.recorder import Recorder
@@ -185,7 +186,7 @@ def test_two_threads_record_two_programs():
     def record(name):
         with vr.program_guard() as program:
             x = rows(name)
-            together.wait(10)
+            together.wait(HANGS)
             for _ in range(50):
                 x = x + 1.0
             programs[name] = program

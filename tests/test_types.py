@@ -1,6 +1,5 @@
 """Public names have annotations, which say what they take and return, and which mypy finds to hold."""
 
-import ast
 import inspect
 import re
 import subprocess

@@ -33,7 +33,7 @@ class Unprintable:
 
 
 READ = ["format", "sequence", "label", "id", "time", "features", "wide", "tokens", "delimiter", "missing"]
-READ += ["label_kind", "classes"]
+READ += ["label_kind", "classes", "ignore"]
 WRONG = {
     "None": lambda: None, "a text": lambda: "a", "texts": lambda: ["a", "b"], "a dict": lambda: {"a": 1},
     "objects": lambda: np.array([object()]), "a generator": lambda: (number for number in [1]), "-1": lambda: -1,
@@ -352,7 +352,7 @@ CALLS = {
     "infer, result": (lambda result: doubled(infer=lambda x, times: result)(X), lambda: vr.TensorSpec((5, 3), X.dtype)),
     "grad": (lambda function: doubled().grad(function), lambda: print),
     "backward, of": (lambda of: doubled().backward(of)(double_grad), lambda: "x"),
-    "backward, fits": (lambda given: doubled().backward("x", fits=given)(double_grad), lambda: print),
+    "backward, cost": (lambda given: doubled().backward("x", cost=given)(double_grad), lambda: print),
     "backward, function": (lambda function: doubled().backward("x")(function), lambda: double_grad),
     "backward, result": (with_backward, lambda: X),
     "examples": (lambda function: doubled().examples(function), lambda: print),
@@ -597,7 +597,7 @@ CALLS = {
         lambda path, *given: vr.data.read(path, **dict(zip(READ, given, strict=True))),
         lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
-        lambda: ["u"],
+        lambda: ["u"], lambda: ["z"],
     ),
     "batches, beside": (
         lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),
@@ -627,7 +627,7 @@ OPTIONS = {
                 "seed": int, "epoch": int},
     "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
                  "in_place": bool, "cost": lambda: None, "inference": dict, "overwrites": lambda: None,
-                 "fits": lambda: None, "shortcut": lambda: None, "places": lambda: None},
+                 "places": lambda: None},
     "cell": {"name": lambda: "of_a_test"},
     "lstm_cell": {"peepholes": bool, "coupled": bool, "forget_gate": lambda: True, "cell_clip": lambda: None,
                   "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh")},

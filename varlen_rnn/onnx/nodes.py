@@ -1,4 +1,4 @@
-"""What each node of ONNX is among our operators."""
+"""What nodes of ONNX are among our operators, unless an operator says by `onnx=` that it is the node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from varlen_rnn import nn
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.nn import functional as F
 from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, ORDERS
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.tape.operator import OPERATORS, Op
+from varlen_rnn.tape.variable import Variable, apply
 
 STEPS, SEQUENCES = "steps", "sequences"
 READS: dict[str, Callable[..., Any]] = {}
@@ -59,16 +60,6 @@ def _variable(x: Any) -> Variable:
     return x.variable if isinstance(x, Rows) else x
 
 
-_SAME: dict[str, Callable[..., Variable]] = {
-    "Relu": F.relu, "Tanh": F.tanh, "Sigmoid": F.sigmoid, "Exp": F.exp, "Log": F.log, "Sqrt": F.sqrt, "Abs": F.abs,
-    "Neg": lambda x: -x,
-}  # fmt: skip
-_PAIRS: dict[str, Callable[..., Variable]] = {
-    "Add": lambda x, y: x + y, "Sub": lambda x, y: x - y, "Mul": lambda x, y: x * y, "Div": lambda x, y: x / y,
-    "Max": F.maximum, "Min": F.minimum,
-}  # fmt: skip
-
-
 @reads("Identity")
 def _identity(kind: str, x: Any) -> Any:
     return x
@@ -85,30 +76,54 @@ def _dropout(kind: str, x: Any, ratio: Any = None, training: Any = None, seed: i
 def _cast(kind: str, x: Any, to: int) -> Any:
     from onnx.helper import tensor_dtype_to_np_dtype
 
-    dtype = tensor_dtype_to_np_dtype(to)
+    try:
+        dtype = tensor_dtype_to_np_dtype(to)
+    except KeyError as error:
+        raise Unread(f"to the data type {to}") from error
     try:
         return _like(x, _variable(x).astype(dtype))
     except DTypeError as error:
         raise Unread(f"to {dtype}") from error
 
 
-@reads(*_SAME)
-def _same(kind: str, x: Any) -> Any:
-    return _like(x, _SAME[kind](_variable(x)))
+def operator_of(kind: str) -> Op | None:
+    """Return the operator that is a node of ONNX, as it was declared; of several, the first."""
+    return next((op for op in OPERATORS.values() if op.onnx == kind), None)
 
 
-@reads(*_PAIRS)
-def _pair(kind: str, x: Any, y: Any, *more: Any) -> Any:
-    if more:
-        raise Unread("of more than two")
-    rows = next((value for value in (x, y) if isinstance(value, Rows)), None)
+def read_operator(op: Op, *x: Any, **attributes: Any) -> Any:
+    """Apply the operator that a node of ONNX is: the attributes are its constants."""
+    if len(x) > len(op.inputs) and not op.inputs[-1].startswith("*"):
+        raise Unread(f"of more than {len(op.inputs)}")
+    if attributes.keys() - op.attrs.keys():
+        raise Unread(f"with {', '.join(sorted(attributes.keys() - op.attrs.keys()))}")
+    for name in op.attrs.keys() - attributes.keys():
+        attributes[name] = _default(str(op.onnx), name)
+    rows = next((value for value in x if isinstance(value, Rows)), None)
     if rows is None:
-        return _PAIRS[kind](*(Variable(value) if isinstance(value, np.ndarray) else value for value in (x, y)))
-    return rows._replace(variable=_PAIRS[kind](*(_beside(rows, value) for value in (x, y))))
+        return apply(
+            op.type, *(Variable(value) if isinstance(value, np.ndarray) else value for value in x), **attributes
+        )
+    found = apply(op.type, *(_beside(rows, value) for value in x), **attributes)
+    if op.rows != "each" or found.ndim != rows.variable.ndim:
+        raise Unread("of rows of sequences")
+    return rows._replace(variable=found)
+
+
+def _default(kind: str, name: str) -> Any:
+    """Return the value of an attribute that a node does not name."""
+    from onnx import defs, helper
+
+    schema = defs.get_schema(kind)
+    if name not in schema.attributes or schema.attributes[name].required:
+        raise Unread(f"without {name}")
+    return helper.get_attribute_value(schema.attributes[name].default_value)
 
 
 def _beside(rows: Rows, value: Any) -> Any:
     """Return an operand of rows."""
+    if value is None:
+        return None
     if isinstance(value, Rows):
         if value.axes != rows.axes:
             raise Unread("of rows whose axes are in another order")

@@ -1,7 +1,11 @@
-"""What each operator of a program is in ONNX."""
+"""What the operators of a program are in ONNX that are several nodes, or one with attributes of other names.
+
+An operator that is one node says so itself, by `onnx=` where it is declared.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,43 +37,21 @@ def _like(value: Value, name: str, **changes: Any) -> Value:
     return value._replace(name=name, data=None, **changes)
 
 
-_SAME = {
-    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "absolute": "Abs",
-    "neg": "Neg", "logical_not": "Not", "detach": "Identity", "assign": "Identity",
-}  # fmt: skip
-_PAIRS = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "equal": "Equal",
-    "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
-    "logical_and": "And", "logical_or": "Or",
-}  # fmt: skip
+def one_node(graph: Graph, kind: str, *x: Value | None, dtype: Any, rank: int, **attributes: Any) -> Value:
+    """Write an operator that is one node of ONNX: its operands broadcast, its constants are the attributes."""
+    like = functools.reduce(lambda one, other: _broadcast(graph, one, other)[2], filter(None, x))
+    names = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
+    return _like(like, graph.node(kind, *names, **attributes), dtype=np.dtype(dtype), rank=rank)
 
 
-@says(*_SAME)
-def _same(graph: Graph, op: str, x: Value) -> Value:
-    return _like(x, graph.node(_SAME[op], x.name))
-
-
-@says(*_PAIRS)
-def _pair(graph: Graph, op: str, x: Value, y: Value) -> Value:
-    first, second, like = _broadcast(graph, x, y)
-    dtype = np.dtype(bool) if _PAIRS[op][0] in "EGL" or op == "logical_and" or op == "logical_or" else x.dtype
-    return _like(like, graph.node(_PAIRS[op], first, second), dtype=dtype)
+def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
+    return one_node(graph, kind, x, y, dtype=dtype, rank=max(x.rank, y.rank))
 
 
 @says("not_equal")
 def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
-    found = _pair(graph, "equal", x, y)
+    found = _pair(graph, "Equal", x, y, bool)
     return found._replace(name=graph.node("Not", found.name))
-
-
-@says("where")
-def _where(graph: Graph, op: str, condition: Value, x: Value, y: Value) -> Value:
-    names, like = [], condition
-    for value in (x, y):
-        _, _, like = _broadcast(graph, like, value)
-    for value in (condition, x, y):
-        names.append(_broadcast(graph, value, like)[0])
-    return _like(like, graph.node("Where", *names), dtype=x.dtype)
 
 
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
@@ -100,7 +82,7 @@ def _cast(graph: Graph, op: str, x: Value, dtype: str) -> Value:
 def _sum(graph: Graph, op: str, *x: Value) -> Value:
     total = x[0]
     for value in x[1:]:
-        total = _pair(graph, "add", total, value)
+        total = _pair(graph, "Add", total, value, total.dtype)
     return total
 
 
@@ -125,11 +107,6 @@ def _gelu(graph: Graph, op: str, x: Value, approximate: str) -> Value:
 @says("pow")
 def _pow(graph: Graph, op: str, x: Value, exponent: float) -> Value:
     return _like(x, graph.node("Pow", x.name, graph.constant(exponent, x.dtype)))
-
-
-@says("log_softmax")
-def _log_softmax(graph: Graph, op: str, x: Value) -> Value:
-    return _like(x, graph.node("LogSoftmax", x.name, axis=-1))
 
 
 @says("dropout")
@@ -336,7 +313,15 @@ def _attention(
 
 @says("recurrent")
 def _recurrent(
-    graph: Graph, op: str, x: Value, *others: Value | None, cell: str, keep: bool, reverse: Any, all_states: bool
+    graph: Graph,
+    op: str,
+    x: Value,
+    *others: Value | None,
+    cell: str,
+    keep: bool,
+    reverse: Any,
+    all_states: bool,
+    every: int | None,
 ) -> list[Value | None]:
     found = options_of(cell)
     if found is None:

@@ -9,6 +9,7 @@ from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
@@ -30,7 +31,7 @@ def _cost_of_grad(inputs, outputs, **attrs):
     return 5 * _cost(inputs[:3], outputs) // 2
 
 
-@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost)
+@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost, rows="sequence")
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
@@ -127,7 +128,10 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
     return 3 * _cost_of_additive(inputs, outputs)
 
 
-@operator(name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive)
+@operator(
+    name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive,
+    rows=beside("sequence", 3),
+)  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)

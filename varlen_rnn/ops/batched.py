@@ -27,7 +27,7 @@ def _of_products(inputs, outputs):
     return 2 * known(inputs[0].shape[-1]) * size(outputs[0])
 
 
-@operator(cost=_of_products)
+@operator(cost=_of_products, rows="each")
 def batched_matmul(x, y):
     """Return the products of the matrices in the last two axes; the LoD is kept where rows are of the batch."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])

@@ -18,7 +18,19 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
 
 
-@operator(cost=nothing)
+def _rows(specs, axes, index):
+    """Return "each" if a basic index takes all rows, in their order."""
+    items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
+    if not BASIC_INDEX.issuperset(map(type, items)):
+        return None if axes[0] is not None else "each"
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (len(specs[0].shape) - len(items) + 1)
+    taken = items[axes[0]] if axes[0] is not None and axes[0] < len(items) else slice(None)
+    return "each" if taken == slice(None) else None
+
+
+@operator(cost=nothing, rows=_rows)
 def getitem(x, index: Index):
     """Return `x[index]`, as NumPy has it; in a program, numbers, slices, `...` and None only."""
     data = np.asarray(x.data[index])

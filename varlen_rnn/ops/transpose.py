@@ -11,7 +11,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each")
 def transpose(x, axis0: int, axis1: int):
     """Return `x` with two axes exchanged."""
     return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), x.structure if _keeps_rows(x, axis0, axis1) else NO_LOD)

@@ -5,9 +5,9 @@ operators see the words of one sentence at a time: they run on all sentences of 
 of the step, and so do their gradients.  The step is what remains, often a cell.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from varlen_rnn.steps.counted import SAME, Counted, counts_of
+from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, apply_list
 
@@ -38,14 +38,14 @@ def split(block, arguments, results):
     """
     if any(op.in_place for op, *_ in block.ops):  # an update is seen by the next step
         return None
-    counts, early = _counts_and_early(block, arguments, results)
+    known, early = _known_and_early(block, arguments, results)
     if not early:
         return None
     ids = {id(variable.value) for variable in results}
-    rest = _needed([n for n in range(len(block.ops)) if n not in early], block.ops, ids, counts)
+    rest = _needed([n for n in range(len(block.ops)) if n not in early], block.ops, ids, known)
     read = ids | {id(symbol) for n in rest for symbol in block.ops[n][1]}
     made = [symbol for n in sorted(early) for symbol in block.ops[n][2]]
-    crossing = [s for s in (*(a.value for a in arguments), *made) if id(s) in read and counts[id(s)] != SAME]
+    crossing = [s for s in (*(a.value for a in arguments), *made) if id(s) in read and _has_rows(known[id(s)])]
     ahead = _needed(range(len(block.ops)), block.ops, {id(symbol) for symbol in crossing}, None)
     leaves = _cut(results, crossing or [arguments[0].value])
     captured = [pair for pair in block.captures.values() if id(pair[1].value) in read]
@@ -80,33 +80,59 @@ def _of_steps(value, x, levels):
     return apply("lod_reset", value, x, target_lod=None)
 
 
-def _counts_and_early(block, arguments, results):
-    """Return by symbol what its axes count, and the numbers of the operators that may run ahead of the step.
+def _known_and_early(block, arguments, results):
+    """Return what is known of each symbol for any number of rows, and the operators that may run ahead, by number.
 
     What these hand to the step must be rows of steps, or of the levels below with their LoD.
     """
-    counts = counts_of(block, arguments, set())
-    barred = _last_products(block.ops, counts)
+    followed: dict[Any, Any] = {}
+    excluded = _last_products(block.ops, _known_of(block, arguments, set(), followed))
     results = {id(variable.value) for variable in results}
     while True:
-        counts = counts_of(block, arguments, barred)
-        early = {n for n, (_, _, outputs, _) in enumerate(block.ops) if counts.get(id(outputs[0]), SAME) != SAME}
+        known = _known_of(block, arguments, excluded, followed)
+        early = {n for n, (_, _, outputs, _) in enumerate(block.ops) if _has_rows(known.get(id(outputs[0])))}
         late = [inputs for n, (_, inputs, *_) in enumerate(block.ops) if n not in early]
         read = results | {id(symbol) for inputs in late for symbol in inputs}
-        wrong = {
-            n for n in early for symbol in block.ops[n][2] if id(symbol) in read and not _may_cross(symbol, counts)
-        }
+        wrong = {n for n in early for symbol in block.ops[n][2] if id(symbol) in read and not _may_cross(symbol, known)}
         if not wrong:
-            return counts, early
-        barred |= wrong
+            return known, early
+        excluded |= wrong
 
 
-def _last_products(operators, counts):
+def _known_of(block, arguments, excluded, followed):
+    """Return what is known of symbols, by identity: of those whose rows the operators that are not excluded keep apart.
+
+    `followed` has what was found before, by the number of the operator and what was known of its inputs.
+    """
+    known = {id(v.value): with_rows(v.value.spec, depth=v.value.spec.lod_level) for v in arguments}
+    known |= {id(own.value): without_rows(own.value.spec) for _, own in block.captures.values()}
+    for number, (op, inputs, outputs, attrs) in enumerate(block.ops):
+        given = [without_rows(None) if symbol is None else known.get(id(symbol)) for symbol in inputs]
+        if number not in excluded and None not in given:
+            key = number, tuple(given)
+            if key not in followed:
+                followed[key] = follow(op, attrs, given)
+            trait, found = followed[key]
+            if trait in ("same", "each", "sequence"):
+                known |= {id(symbol): one for symbol, one in zip(outputs, found, strict=True) if one is not None}
+    return known
+
+
+def _has_rows(known):
+    return known is not None and known.axis is not None
+
+
+def _is_same(known):
+    return known is not None and known.axis is None
+
+
+def _last_products(operators, known):
     """Return the numbers of products of one row per step that none such follows: a cell has them in its step."""
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
         op, inputs, outputs, _ = operators[number]
-        is_product = op.type == "matmul" and counts.get(id(outputs[0])) == Counted(0, 0)
+        found = known.get(id(outputs[0]))
+        is_product = op.type == "matmul" and _has_rows(found) and (found.axis, found.depth) == (0, 0)
         is_before = any(id(symbol) in before for symbol in outputs)
         if is_product and not is_before:
             last.add(number)
@@ -115,20 +141,20 @@ def _last_products(operators, counts):
     return last
 
 
-def _may_cross(symbol, counts):
-    count = counts.get(id(symbol))
-    return count is not None and count.axis == 0 and symbol.spec.lod_level == count.depth
+def _may_cross(symbol, known):
+    found = known.get(id(symbol))
+    return found is not None and found.axis == 0 and symbol.spec.lod_level == found.depth
 
 
-def _needed(numbers, operators, ids, counts):
+def _needed(numbers, operators, ids, known):
     """Return those of some operators that others of them, or somebody who reads what has an identity, need.
 
-    With `counts`, those that are not the same at each step are needed anyway.
+    With `known`, those that are not the same at each step are needed anyway.
     """
     needed, found = set(ids), []
     for number in sorted(numbers, reverse=True):
         _, inputs, outputs, _ = operators[number]
-        is_late = counts is not None and counts.get(id(outputs[0])) != SAME
+        is_late = known is not None and not _is_same(known.get(id(outputs[0])))
         if is_late or any(id(symbol) in needed for symbol in outputs):
             needed.update(map(id, inputs))
             found.append(number)

@@ -15,7 +15,8 @@ from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, take_sequen
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.steps.describe import places_of
 from varlen_rnn.steps.loop import Loop, OverSteps, rows_by_step, run_once
-from varlen_rnn.steps.stages import arrange, of_rows, of_value
+from varlen_rnn.steps.stages import arrange
+from varlen_rnn.tape.axes import with_rows, without_rows
 from varlen_rnn.tape.spec import describe
 
 
@@ -41,7 +42,7 @@ def _steps_of(x, level, order, ends):
     index, ends, lods = _rows_at_steps(x, level, order, ends)
     rows = np.take(x.data, index, 0)
     if lods is None:
-        return OverSteps(of_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
+        return OverSteps(with_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
     parts = zip(itertools.pairwise([0, *ends]), lods, strict=True)
     return OverSteps(steps=[LoDTensor.wrap(rows[begin:end], lod) for (begin, end), lod in parts])
 
@@ -58,7 +59,7 @@ def run(nested, names, xs, states, others, plan, level, keep):
     for name, x in zip(names.step_inputs, xs, strict=True):
         variables[place[name]] = _steps_of(x, level, order, ends)
     for name, other in zip(names.captured, others, strict=True):
-        variables[place[name]] = OverSteps(of_value(describe(other)), same=other)
+        variables[place[name]] = OverSteps(without_rows(describe(other)), same=other)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
     given |= {p: _known_of(state) for p, state in zip(memories, states, strict=True)}
     stages = _stages_of(nested, given, set(memories), set(after))
@@ -75,7 +76,7 @@ def run(nested, names, xs, states, others, plan, level, keep):
 
 def _known_of(state):
     """Return what is known of a state at any step: of sequences, nothing."""
-    return None if state.num_levels else of_rows(describe(state))
+    return None if state.num_levels else with_rows(describe(state))
 
 
 def _num_rows(state, count):
@@ -124,7 +125,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     for name in place.keys() & scopes.keys():
         variables[place[name]] = scopes[name]
     rows = LoDTensor.wrap(np.take(d_y, order, 0))
-    variables[of_y] = OverSteps(of_rows(describe(rows)), whole=rows)
+    variables[of_y] = OverSteps(with_rows(describe(rows)), whole=rows)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
     given |= {p: _known_of(d) for p, d in zip(of_states, d_states, strict=True)}
     carried, summed = ({p for p in group if p is not None} for group in (to_states, to_others))
@@ -192,7 +193,7 @@ def _stages_of(nested, given, late, carried, summed=frozenset()):
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
-        missing = {instructions.size - 1: of_value(None)}
+        missing = {instructions.size - 1: without_rows(None)}
         instructions.stages = ready = key, arrange(instructions.all, given | missing, late, carried, summed)
     return ready[1]
 

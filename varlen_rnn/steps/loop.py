@@ -12,8 +12,8 @@ class OverSteps:
 
     Attributes
     ----------
-    known : tuple of TensorSpec, or None
-        As `stages.of_rows` and `stages.of_value` have it; None of what may be anything at the next step.
+    known : Known, or None
+        None if the value may be anything at the next step.
     same : value, or None
     steps : list of values, or None
         One for each step.

@@ -22,12 +22,14 @@ import inspect
 import keyword
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
 from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
-from varlen_rnn.tape.operator import Op, find, register
+from varlen_rnn.tape.operator import TRAITS, Op, find, register
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.variable import Variable, apply_op
 
@@ -36,46 +38,37 @@ R = TypeVar("R", covariant=True)
 F = TypeVar("F", bound=Callable)
 
 
+class Options(TypedDict, total=False):
+    """The options of every operator; `operator` documents them."""
+
+    name: str | None
+    may_miss: Iterable[str]
+    cost: Callable | None
+    inference: Mapping[str, object]
+    overwrites: Callable | None
+    rows: str | Callable | None
+    linear: Iterable[str]
+    scalar: Callable | None
+    ufunc: np.ufunc | Iterable[np.ufunc]
+    onnx: str | None
+
+
 @overload
 def operator(function: Callable[P, object], /) -> Operator[P, Variable]: ...
 @overload
-def operator(
-    *,
-    name: str | None = None,
-    may_miss: Iterable[str] = (),
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
-) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
+def operator(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload  # of two outputs, one of them intermediate, a call returns the other
 def operator(
-    *,
-    name: str | None = None,
-    outputs: tuple[str, str],
-    intermediate: tuple[str],
-    may_miss: Iterable[str] = (),
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
+    *, outputs: tuple[str, str], intermediate: tuple[str], **options: Unpack[Options]
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload
 def operator(
     *,
-    name: str | None = None,
     outputs: Iterable[str] = ("out",),
     intermediate: Iterable[str] = (),
-    may_miss: Iterable[str] = (),
     in_place: bool = False,
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
     places: Callable | None = None,
+    **options: Unpack[Options],
 ) -> Callable[[Callable[P, object]], Operator[P, Any]]: ...
 def operator(
     function: Callable | None = None,
@@ -88,9 +81,12 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
     places: Callable | None = None,
+    rows: str | Callable | None = None,
+    linear: Iterable[str] = (),
+    scalar: Callable | None = None,
+    ufunc: np.ufunc | Iterable[np.ufunc] = (),
+    onnx: str | None = None,
 ) -> Any:
     """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
 
@@ -132,17 +128,25 @@ def operator(
     overwrites : callable, optional
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
-    fits : callable, optional
-        `fits(*values, **constants)` returns whether `infer` would accept the values, which is then not asked: where
-        descriptions take longer than the operator.  The function then returns LoDTensors, not arrays.  What it refuses,
-        by False, goes the long way, which says what is wrong, if anything.
-    shortcut : callable, optional
-        `shortcut(values, **constants)` returns a list of values, or None: inference and forward in one for values as
-        they mostly are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or the
-        function would; the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
         constants decide what stands where.
+    rows : str or callable, optional
+        How the results depend on the rows of the operands; by default, nobody assumes anything.  "each": entry i of the
+        results, along whichever axis has rows, depends on entry i of the operands alone, and on operands without rows.
+        "sum": the results, which have no rows, are sums of the results of the single rows.  "sequence": the results
+        depend, for each sequence of the last level, on that sequence alone.  A function
+        `rows(specs, axes, **constants)` returns one of these or None; for each operand it is given the TensorSpec, and
+        the axis that has rows or None.  By this trait an operator leaves the loop over the steps of a `DynamicRNN`.
+    linear : tuple of str
+        Inputs in which it is linear: for the sum of some operands there, it returns the sum of their results.
+    scalar : callable, optional
+        `scalar(*numbers, **constants)` returns an element of the result from those of the operands, with the functions
+        of `varlen_rnn.cells`.  With it, a step of a `DynamicRNN` may be fused.
+    ufunc : function of NumPy, or several, optional
+        `numpy.ufunc` that return the same: of a Variable they apply the operator.
+    onnx : str, optional
+        The node of ONNX that is the operator: of the same operands, with the constants as attributes of their names.
 
     Returns
     -------
@@ -175,19 +179,22 @@ def operator(
     >>> np.asarray(y), x.grad
     (array([2., 1.]), array([0.25, 0.25]))
     """
-    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss}
+    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss, "linear": linear}
     in_place = check_flag(in_place, "operator, in_place")
-    outputs, intermediate, may_miss = (_names(f"operator, {what}", names) for what, names in given.items())
+    outputs, intermediate, may_miss, linear = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
         "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
-        "overwrites": overwrites, "fits": fits, "shortcut": shortcut, "places": places,
+        "overwrites": overwrites, "places": places, "scalar": scalar, "linear": linear, "onnx": onnx,
+        "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
 
-    for what in ("cost", "overwrites", "fits", "shortcut", "places"):
+    for what in ("cost", "overwrites", "places", "scalar"):
         if options[what] is not None:
             check_callable(options[what], f"operator, {what}")
     if not isinstance(inference, Mapping):
         raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
+    if not isinstance(onnx, str | None):
+        raise DTypeError("operator, onnx", expected="the name of a node", got=shown(onnx))
 
     def declare(function: Callable) -> Operator:
         op_type = getattr(check_callable(function, "operator"), "__name__", None) if name is None else name
@@ -201,6 +208,21 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
     found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
     if any(not isinstance(name, str) for name in found):
         raise ProgramError(what, expected="a tuple of names", got=shown(names))
+    return tuple(found)
+
+
+def _rows_trait(rows: Any) -> str | Callable | None:
+    """Return a trait of rows, or raise."""
+    if rows is None or callable(rows) or (isinstance(rows, str) and rows in TRAITS):
+        return rows
+    raise ProgramError("operator, rows", expected=f"one of {TRAITS}, or a function of specs and axes", got=shown(rows))
+
+
+def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
+    """Return functions of NumPy as a tuple, or raise."""
+    found = [given] if isinstance(given, np.ufunc) else check_list(given, "operator, ufunc", "functions of NumPy")
+    if not all(isinstance(ufunc, np.ufunc) for ufunc in found):
+        raise DTypeError("operator, ufunc", expected="functions of NumPy", got=shown(given))
     return tuple(found)
 
 
@@ -267,7 +289,7 @@ class Declaration:
         *of: str,
         aliases: Mapping[str, str] = MappingProxyType({}),
         cost: Callable | None = None,
-        fits: Callable | None = None,
+        rows: str | Callable | None = None,
     ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
@@ -284,8 +306,8 @@ class Declaration:
             Inputs.
         aliases : mapping of str to str
             Of parameters that have another name than what they stand for.
-        cost, fits : callable, optional
-            As those of `operator`.
+        cost, rows
+            As of `operator`.  Unless given, `rows` follows from the operator's own if the gradient takes its inputs.
 
         Returns
         -------
@@ -293,14 +315,13 @@ class Declaration:
             The operator of the gradient.
         """
         self._check_no_gradient()
-        for what, given in (("cost", cost), ("fits", fits)):
-            if given is not None:
-                check_callable(given, f"gradient of {self._op.type!r}, {what}")
+        if cost is not None:
+            check_callable(cost, f"gradient of {self._op.type!r}, cost")
 
         def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost, fits)
+            op, rule = gradient_of(self._op, function, of, aliases, cost=cost, rows=_rows_trait(rows))
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
             return made

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
+TRAITS = ("each", "sum", "sequence")  # of rows
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # Errors of an operator's functions that already say what is wrong: with an input, or with the machine.
 PASSED_ON = (InputError, MemoryError, Warning)
@@ -43,7 +46,17 @@ class Op:
         Of an operator that updates: the position of the input that each output is.
     inference : mapping
         Constants that `prune` sets.
-    overwrites, fits, shortcut, places, cost : callable, optional
+    overwrites, places, cost, scalar : callable, optional
+    rows : str or callable, optional
+        One of `TRAITS`, or a function of specs and axes.
+    linear : tuple of str
+        Names of places.
+    ufunc : tuple of numpy.ufunc
+    onnx : str, optional
+    shortcut : callable, optional
+        `shortcut(values, **attrs)` returns a list of values, or None: inference and forward in one for values as they
+        mostly are.  It returns None for whatever `infer` or `forward` would refuse, and the error is then theirs.  No
+        option of `vr.operator`: an operator for which it pays sets it.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -61,12 +74,20 @@ class Op:
     in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
-    fits: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None
     cost: Callable | None = None
+    rows: str | Callable | None = None
+    linear: tuple[str, ...] = ()
+    scalar: Callable | None = None
+    ufunc: tuple[np.ufunc, ...] = ()
+    onnx: str | None = None
     examples: Callable | None = None
     doc: str = ""
+
+    def is_linear_in(self, position: int) -> bool:
+        """Return whether it is declared to be linear in an input."""
+        return self.inputs[min(position, len(self.inputs) - 1)].strip("*?") in self.linear
 
     def input_name(self, position: int) -> str:
         """Return the name of an input for error messages."""
@@ -139,6 +160,7 @@ def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tupl
 
 
 OPERATORS: dict[str, Op] = {}
+UFUNCS: dict[np.ufunc, str] = {}  # the names of the operators that functions of NumPy are
 
 
 def register(op: Op) -> None:
@@ -149,14 +171,17 @@ def register(op: Op) -> None:
     ProgramError
         A name that is taken.
     """
-    former = OPERATORS.setdefault(op.type, op)
-    if former is op:
-        return
-    if _origin(former) != _origin(op) or op.forward.__name__ == "<lambda>":
+    former = OPERATORS.get(op.type)
+    if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
         got = f"that of a function of {former.forward.__module__}"
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got=got)
+    for ufunc in op.ufunc:
+        if UFUNCS.get(ufunc, op.type) != op.type:
+            got = f"np.{ufunc.__name__}, which is {UFUNCS[ufunc]!r}"
+            raise ProgramError(f"operator {op.type!r}, ufunc", expected="a function that is no operator", got=got)
     OPERATORS[op.type] = op
-    if former.grad_operator:
+    UFUNCS.update(dict.fromkeys(op.ufunc, op.type))
+    if former is not None and former.grad_operator:
         OPERATORS.pop(former.grad_operator, None)
 
 

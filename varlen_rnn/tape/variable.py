@@ -29,7 +29,7 @@ from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, Op, find
 from varlen_rnn.tape.run import check_in_place, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
-from varlen_rnn.tape.ufuncs import DETACHED, operator_of
+from varlen_rnn.tape.ufuncs import operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
@@ -488,13 +488,13 @@ class Variable:
 
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
     """Apply the operator that a function of NumPy is; arithmetic with an array on the left comes here, too."""
-    op = operator_of(ufunc, method, options)
-    if op == "pow":
+    is_plain = method == "__call__" and not options
+    if is_plain and ufunc is np.power:  # written `x ** n`: its operator has a constant, as the one of `x @ y` has
         return as_variable(inputs[0]) ** inputs[1]
+    op = None if is_plain and ufunc is np.matmul else operator_of(ufunc, method, options)
     values = [operand(value, self) for value in inputs]
-    if op == "matmul":
-        return _product(*values)
-    return (apply_detached if op in DETACHED else apply)(op, *values)
+    found = _product(*values) if op is None else apply(op, *values)
+    return found.detach() if found.dtype.kind == "b" else found  # so that what a comparison read can be freed
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:

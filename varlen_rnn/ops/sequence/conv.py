@@ -13,6 +13,7 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.rows.lod import LoDTensor, levels_of
@@ -32,7 +33,7 @@ def _of_conv(inputs, outputs, filter_size, padding_start):
     return known(x.shape[0]) * (2 * size(weight) + (0 if bias is None else size(bias)))
 
 
-@operator(cost=_of_conv)
+@operator(cost=_of_conv, rows=beside("sequence", 1, 2, 3))
 def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, padding_start: int | None = None):
     """Return the product of each row's window with a weight: `filter_size` rows of its sequence, one after another.
 

@@ -10,7 +10,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator
+@operator(rows="sequence")
 def sequence_cumsum(x, reverse: bool = False):
     """Return the sum of each row and those before it in its sequence, element by element.
 
