@@ -310,13 +310,14 @@ def test_products_do_not_depend_on_who_takes_which_piece(monkeypatch, num_thread
     rng = np.random.default_rng(0)
     sizes = (1000, 410), (1000, 33), (410, 150), (150,)
     a, b, weight, bias = (rng.normal(size=size).astype(np.float32) for size in sizes)
+    long = rng.normal(size=(9000, 90)).astype(np.float32)  # rows of more than one group of blocks
 
     def results():
         c = np.empty((1000, 150), np.float32)
         gemm.product(a, weight, c, bias=bias)
         once = c.copy()
         gemm.product(a, weight, c, accumulate=True)
-        return once, c, row_sums.row_product(a, b)
+        return once, c, row_sums.row_product(a, b), row_sums.row_product(long, long[:, :37].copy())
 
     monkeypatch.setattr(threads, "get_num_threads", lambda: 1)
     alone = results()

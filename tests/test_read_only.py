@@ -4,13 +4,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
 from varlen_rnn.kernels import updates
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.pool import POOL_TYPES
+from varlen_rnn.runtime.numba_internals import CPUDispatcher
 from varlen_rnn.tape.operator import find
 
 LENGTHS = [2, 0, 3, 1]
@@ -146,7 +146,7 @@ def compile_nothing(monkeypatch):
     def compile_again(self, signature):
         raise AssertionError(f"{self.py_func.__name__} is compiled again for {signature}")
 
-    monkeypatch.setattr(Dispatcher, "compile", compile_again)
+    monkeypatch.setattr(CPUDispatcher, "compile", compile_again)
 
 
 @pytest.mark.parametrize("change", [read_only, strided])
