@@ -21,7 +21,7 @@ from varlen_rnn.attention.blocks import (
     sees_nothing,
     task_of,
 )
-from varlen_rnn.attention.softmax import differentiate
+from varlen_rnn.attention.softmax import Sums, differentiate
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import lanes_of, least, offset, pointer, transpose_block, vectorise_widely
@@ -48,7 +48,7 @@ class Backward(NamedTuple):
     k: Any
     v: Any
     d_out: Any
-    logsumexp: Any
+    sums: Any
     dots: Any
     d_q: Any
     d_k: Any
@@ -179,9 +179,10 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
     else:
         product_of_block(code, count, q, memory.keys, of.depth, block.num_keys, weights, none)
     product_of_block(code, count, d_out, memory.values, of.depth_v, block.num_keys, d_scores, none)
-    at = task.head * it.logsumexp.shape[1] + row
-    sums = pointer(it.logsumexp, at), pointer(it.dots, at)
-    differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums[0], sums[1], it.scale))
+    heads, queries = it.dots.shape[0], it.dots.shape[1]
+    at = task.head * queries + row
+    sums = Sums(pointer(it.sums, at), pointer(it.sums, heads * queries + at), pointer(it.dots, at))
+    differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums, it.scale))
     _clear(memory.d_q, count * padded, it.scale)
     if code.score:
         to = Gradients(memory.d_q, memory.d_k, d_weight, padded)
@@ -230,7 +231,7 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
     """Run the tasks that a thread takes: write the gradients of queries, keys and values, all of each task's."""
     vectorise_widely()
     code, it = Code(*code), Backward(*it)
-    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    counter, heads = pointer(counters, 0), it.dots.shape[0]
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:

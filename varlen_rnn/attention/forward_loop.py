@@ -24,7 +24,6 @@ from varlen_rnn.attention.blocks import (
     task_of,
 )
 from varlen_rnn.attention.softmax import Running, weigh
-from varlen_rnn.kernels.activations import log
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely
@@ -50,7 +49,7 @@ class Forward(NamedTuple):
     k: Any
     v: Any
     out: Any
-    logsumexp: Any
+    sums: Any
     weight: Any
     scale: Any
     left: int
@@ -111,7 +110,7 @@ def _begin(memory, rows, padded, like):
 
 @cpu_inlined
 def _finish(memory, it, task, of, padded):
-    """Write the outputs of a task, 0 of queries that see no key, and the logarithms of the sums of weights."""
+    """Write the outputs of a task, 0 for a query that sees no key, the largest scores, and 1 over sums of weights."""
     kind = type(it.scale)
     for r in range(task.end - task.first):
         row, total = task.first + r, memory.totals[r]
@@ -119,8 +118,9 @@ def _finish(memory, it, task, of, padded):
         part = kind(0) if total == kind(0) else kind(1) / total
         for j in range(of.depth_v):
             out[j] = sums[j] * part
-        at = pointer(it.logsumexp, task.head * it.logsumexp.shape[1] + row)
-        at[0] = kind(np.inf) if total == kind(0) else memory.maxima[r] + log(total)
+        heads, queries = it.sums.shape[0] // 2, it.sums.shape[1]
+        at = pointer(it.sums, task.head * queries + row)
+        at[0], at[heads * queries] = kind(0) if total == kind(0) else memory.maxima[r], part
 
 
 @cpu_inlined
@@ -161,7 +161,7 @@ def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
     """Run the tasks that a thread takes: write outputs, and the logarithms of sums of weights, all of each task's."""
     vectorise_widely()
     code, it = Code(*code), Forward(*it)
-    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    counter, heads = pointer(counters, 0), it.sums.shape[0] // 2
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:
