@@ -1,6 +1,5 @@
 """Public names have annotations, which say what they take and return, and which mypy finds to hold."""
 
-import ast
 import inspect
 import re
 import subprocess
@@ -77,14 +76,6 @@ def test_annotations_can_be_read_at_run_time():
             typing.get_type_hints(function)
 
 
-def test_type_checkers_know_the_attributes_of_data():
-    tree = ast.parse(Path(vr.__file__).read_text())
-    (listed,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "_Data")
-    attributes = (node for node in ast.walk(listed) if isinstance(node, ast.Attribute))
-    names = {node.attr for node in attributes if ast.unparse(node.value) == "self"}
-    assert names == set(sys.modules["varlen_rnn.data"].__all__)
-
-
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_packages_list_what_they_export(package):
     """Type checkers take only what is listed for exported."""
@@ -151,7 +142,7 @@ for batch, labels in vr.data.batches([[1, 2], [3]], [0, 1], batch_size=2):
     batch.lod()
     batch.data = labels  # misc
 with vr.program_guard() as program:
-    fed = vr.data("x", shape=[-1, 4], dtype="float32")
+    fed = vr.feed_data("x", shape=[-1, 4], dtype="float32")
 vr.Executor().run(program, {"x": x}, fetch_list=[fed])
 vr.Executor().run(program.desc)  # arg-type
 

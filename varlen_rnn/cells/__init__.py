@@ -1,4 +1,4 @@
-"""Cells: equations only, one file each; `cell` makes one of yours (docs/cells.md)."""
+"""Cells: equations only, one file each; `cell` makes a cell from your equations (docs/cells.md)."""
 
 from varlen_rnn.cells.contract import Cell, Phase
 from varlen_rnn.cells.define import cell
@@ -64,6 +64,11 @@ __all__ = [
     "tanh",
     "where",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 CELLS = {built_in.name: built_in for built_in in (RNN_TANH, RNN_RELU, LSTM, GRU)}
 """The cells that have layers of their own, by the names that programs have for them."""

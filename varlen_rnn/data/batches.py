@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -116,53 +116,45 @@ class Batches(Generic[Batch]):
         return f"Batches: {len(self)} batches of {len(self._stores[0].lengths)} sequences, epoch {self.epoch}"
 
 
+class BatchOptions(TypedDict, total=False):
+    """The options of `batches` that change no type; `batches` documents them."""
+
+    batch_size: int | None
+    max_tokens: int | None
+    shuffle: bool
+    bucket: bool
+    drop_last: bool
+    seed: int
+    epoch: int
+    weights: ArrayLike | None
+
+
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: None = None,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: None = None,
     others: tuple[()] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[LoDTensor]: ...
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: Labels,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: None = None,
     others: tuple[()] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[tuple[LoDTensor, Any]]: ...
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: Labels | None = None,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: ArrayLike | None = None,
     others: Sequence[Iterable[Rows]] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[tuple[Any, ...]]: ...
 def batches(
     sequences: Iterable[Rows],
@@ -184,11 +176,11 @@ def batches(
     Parameters
     ----------
     sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
+        Arrays of shape `(rows, ...)` with one row shape and data type, or a LoDTensor that is cut at level 0 and
         keeps the levels below.  Empty sequences are legal.
     labels : array or list, optional
-        An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
-        of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
+        One entry per sequence: an array or list of shape `(num_sequences, ...)`.  Or one entry per row: a list of
+        arrays or a LoDTensor; a batch then has a LoDTensor that shares its LoD object.
     batch_size : int, optional
         Sequences per batch; the last may have fewer.  Give this or `max_tokens`.
     max_tokens : int, optional
@@ -196,19 +188,20 @@ def batches(
     shuffle : bool
         Put the sequences in an order that follows from `seed` and `epoch` alone.
     bucket : bool
-        Put sequences of like length together: with `shuffle` within pools of 50 batches, and the batches are
-        shuffled again; without, all sequences are sorted by length, shortest first, ties in the caller's order.
+        Put sequences of similar length together.  With `shuffle`, this happens within pools of 50 batches, and the
+        batches are shuffled again.  Without, all sequences are sorted by length, shortest first, ties in given order.
     drop_last : bool
         Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
     seed, epoch : int
         At least 0.
     static : array, shape `(num_sequences, ...)`, optional
-        What each sequence has beside its rows; a batch has that of its sequences, before the labels.
-    others : list of such sequences
-        Further inputs, such as answers beside queries: a batch has those of its sequences, of lengths of their own,
-        after the first; `max_tokens` and `bucket` go by the first.
+        An entry per sequence beside its rows; a batch has the entries of its sequences, before the labels.
+    others : list of sequences
+        Further inputs, such as answers beside queries.  A batch has the matching sequences after the first input; they
+        may have other lengths.  `max_tokens` and `bucket` look at the first input.
     weights : array, shape `(num_sequences,)`, optional
-        How likely each sequence is drawn: as many as there are, with replacement, by `seed` and `epoch` alone.
+        How likely each sequence is drawn.  An epoch draws as many as there are, with replacement, determined by `seed`
+        and `epoch` alone.
 
     Returns
     -------

@@ -17,15 +17,15 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import typed
+from varlen_rnn.data.missing import Missing
+from varlen_rnn.data.options import Options
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import other_delimiter
-from varlen_rnn.data.vocabulary import TOKENS
-from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
+from varlen_rnn.errors import DTypeError, InputError, check_list, check_path, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 
 Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]
-Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
 
 
 def from_texts(
@@ -48,28 +48,29 @@ def from_texts(
     texts : sequence of str, or of lists of str
         Lists of strings are tokens already.
     labels : sequence, optional
-        One per text: a str, int or bool is a class, a float a number; a list as long as the tokens has one for each of
-        them, another list of str is several classes, another list of numbers several numbers.
+        One per text.  A str, int or bool is a class, a float is a number.  A list with one entry per token labels the
+        tokens; any other list of str means several classes, any other list of numbers several numbers.
     vocabulary, classes : list of str, optional
-        Those of another data set, such as the training set; by default they are made from these texts and labels:
-        tokens by frequency, classes sorted, by value if all of them are integers.
+        The vocabulary and classes of another data set, such as the training set.  By default they are made from these
+        texts and labels: tokens by frequency; classes sorted, by value if all are integers.
     tokens : "characters", "words" or "auto"
-        What a text is cut into; words are in lower case, without punctuation.  "auto" is words, if the median text has
-        ten or more.
+        The tokens of a text; words are in lower case, without punctuation.  "auto" means words if the median text has
+        ten or more words, else characters.
     min_count, max_vocabulary : int, optional
-        Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
+        A new vocabulary has tokens that occur at least `min_count` times, and at most `max_vocabulary` entries, "<unk>"
+        included.
     label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default guessed.
     missing : "error", "drop", "zero" or "forward"
-        What becomes of labels that are missing (None, NaN, blank): an error, or their sequences are left out; those of
-        rows become -100.  Of numbers in rows, as `read` has it.
+        How to treat missing labels (None, NaN, blank): "error" raises; otherwise their sequences are left out, and
+        labels of rows become -100.  Missing numbers in rows are treated as in `read`.
     name : str
         The name of the data set.
 
     Raises
     ------
     InputError
-        Which entry is wrong, what was expected, what it is.
+        If an entry is wrong; the error names the entry, the expected value and the found one.
 
     Examples
     --------
@@ -77,7 +78,10 @@ def from_texts(
     >>> data.vocabulary, data.classes, data.labels
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
@@ -87,7 +91,7 @@ def from_texts(
             raise InputError("labels", expected=f"{len(texts)}, one per text", got=len(values))
     pairs = enumerate(zip(texts, values, strict=True))
     records = [Record(text, label, f"texts, entry {n}", f"labels, entry {n}") for n, (text, label) in pairs]
-    return dataset_of(records, name, labelled=labels is not None, **options)
+    return dataset_of(records, name, labels is not None, options)
 
 
 def read_jsonl(
@@ -119,7 +123,7 @@ def read_jsonl(
     Raises
     ------
     InputError
-        File, line and field, what was expected there, what it is.
+        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
 
     Examples
     --------
@@ -129,7 +133,10 @@ def read_jsonl(
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     records = []
     # Not splitlines, which cuts at separators that JSON strings may contain.
     for number, line in enumerate(file_text(path).split("\n"), 1):
@@ -146,7 +153,7 @@ def read_jsonl(
             value.setdefault(label)
         records.append(_record(value, sequence, label, where))
     _check_any(records, path)
-    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
+    return dataset_of(records, pathlib.Path(path).name, label is not None, options)
 
 
 def read_csv(
@@ -182,7 +189,7 @@ def read_csv(
     Raises
     ------
     InputError
-        File, line and field, what was expected there, what it is.
+        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
 
     Examples
     --------
@@ -192,7 +199,10 @@ def read_csv(
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     text, records = file_text(path), []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -223,28 +233,7 @@ def read_csv(
         as_text = label_kind is not None or classes is not None
         pairs = zip(records, values, strict=True)
         records = [one if as_text and value is not None else one._replace(label=value) for one, value in pairs]
-    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
-
-
-def _options(
-    tokens: Tokens,
-    vocabulary: Sequence[str] | None,
-    classes: Iterable[str] | None,
-    min_count: int,
-    max_vocabulary: int | None,
-    label_kind: str | None,
-    missing: str,
-) -> dict[str, Any]:
-    check_choice(tokens, "tokens", *TOKENS, "auto")
-    return {
-        "tokens": tokens,
-        "vocabulary": vocabulary,
-        "classes": classes,
-        "min_count": min_count,
-        "max_vocabulary": max_vocabulary,
-        "label_kind": label_kind,
-        "missing": missing,
-    }
+    return dataset_of(records, pathlib.Path(path).name, label is not None, options)
 
 
 def file_text(path: StrPath) -> str:

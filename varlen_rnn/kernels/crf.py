@@ -101,7 +101,7 @@ def share_row(alpha, beta, shares):
 
 @body
 def add_to(sums, lost, row, column, part):
-    """Add a part to one of the sums, and what this rounds off to `lost`."""
+    """Add a part to one of the sums, and the rounding error of this addition to `lost`."""
     sums[row, column], lost[row, column] = add_block(sums[row, column], lost[row, column], part)
 
 
@@ -110,8 +110,8 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
     """Write the gradients of a sequence's emissions and of its transitions, times `scale`.
 
     The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
-    rows of `memory` hold what the sums in `d_transition` have rounded off; the last two hold backward variables, of a
-    row, and of the row behind it with its emissions added.
+    rows of `memory` hold the rounding errors of the sums in `d_transition`; the last two hold backward variables, of a row,
+    and of the row behind it with its emissions added.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     beta, behind = memory[tags + 2], memory[tags + 3]
@@ -187,7 +187,7 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
     transition : (tags + 2, tags) C-contiguous
     alpha : (rows, tags); written
     memory : (sequences, tags + 4, tags), or no sequences where there are no gradients; written
-    costs, scales : (sequences,); costs are written, 0 of an empty sequence, gradients are times the scales
+    costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
     d_transitions : (sequences, tags + 2, tags), or no sequences; written
 

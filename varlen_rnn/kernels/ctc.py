@@ -88,7 +88,7 @@ def sum_of(x):
 
 @body
 def fill_skips(targets, first, states, blank, memory, skips):
-    """Write what a step over a state costs: nothing, or infinitely much; loops over states have no choices then."""
+    """Write the cost of skipping each state, 0 or infinity, so that loops over states have no branches."""
     kind = type(memory[skips])
     for s in range(states):
         memory[skips + s] = kind(0) if may_skip(targets, first, s, blank) else -kind(np.inf)

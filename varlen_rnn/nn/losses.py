@@ -1,10 +1,10 @@
-"""Losses: what a model should make small, reduced over rows or over sequences, with weights where there are any."""
+"""Losses, reduced over rows or over sequences, with optional weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,16 +31,22 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Per: TypeAlias = Literal["row", "sequence"]
 
 
+class Reduced(TypedDict, total=False):
+    """The options of every loss besides `reduction`, as `cross_entropy` documents them."""
+
+    per: Per
+    sample_weight: Rows | None
+
+
 def cross_entropy(
     logits: Rows,
     labels: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     weight: Rows | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return minus the log-probability of the labels' classes.
 
@@ -49,16 +55,16 @@ def cross_entropy(
     logits : Variable, shape `(rows, classes)`
         Unnormalised; softmax is inside.
     labels : integers, shape `(rows,)`, or floats, shape `(rows, classes)`
-        Classes, or the probability of each class.  A LoD, if they have one, must be that of `logits`.
+        Classes, or the probability of each class.  If they have a LoD, it must equal the LoD of `logits`.
     reduction : {"mean", "sum", "none"}
         "none" returns the loss of each row, with the LoD of `logits`.
     per : {"row", "sequence"}
-        What weighs the same: every row, or every sequence, whose loss is then the mean over its rows that count;
-        sequences that have none, as empty ones, do not count.
+        Whether every row has the same weight, or every sequence.  The loss of a sequence is the mean over its rows that
+        count; a sequence without such rows does not count.
     weight : array, shape `(classes,)`, optional
-        The weight of each class: a mean is that by the weights of the labels' classes.
+        The weight of each class; a mean is weighted by the classes of the labels.
     ignore_index : int
-        Rows with this label do not count; any other label that is no class is an error.
+        Rows with this label do not count; any other label outside the classes is an error.
     label_smoothing : float
         The share of a label's probability that goes to all classes alike, 0 to 1.
     sample_weight : array, optional
@@ -84,8 +90,9 @@ def cross_entropy(
     weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
-        return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
-    return _of_classes(logits, labels, reduction, per, weight, ignore_index, label_smoothing, sample_weight)
+        return reduce_loss(loss, reduction, None, **reduced)
+    loss, counts = _of_classes(logits, labels, weight, ignore_index, label_smoothing)
+    return reduce_loss(loss, reduction, counts, **reduced)
 
 
 def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
@@ -101,15 +108,12 @@ def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | No
 def _of_classes(
     logits: Variable,
     labels: Variable,
-    reduction: Reduction,
-    per: Per,
     weight: Variable | None,
     ignore_index: int,
     label_smoothing: float,
-    sample_weight: Rows | None,
     gamma: float = 0.0,
-) -> Variable:
-    """Return the cross entropy against classes, or the focal loss, and leave out what is ignored."""
+) -> tuple[Variable, Variable | None]:
+    """Return the cross entropy of each row against its class, or the focal loss, and the weight of each row or None."""
     ignore_index = check_int(ignore_index, "ignore_index")
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
@@ -125,11 +129,11 @@ def _of_classes(
     if label_smoothing:
         spread = apply("log_softmax", logits)
         spread = (spread if weight is None else spread * weight).mean(axis=1)
-        if counts is not None:  # what is ignored has no share
+        if counts is not None:  # ignored rows have no share
             counted = apply("not_equal", labels, operand(ignore_index, labels))
             spread = apply("where", counted, spread, operand(0.0, spread))
         loss = loss * (1 - label_smoothing) - spread * label_smoothing
-    return reduce_loss(loss, reduction, per, counts, sample_weight)
+    return loss, counts
 
 
 def focal_loss(
@@ -137,16 +141,15 @@ def focal_loss(
     labels: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     gamma: float = 2.0,
     weight: Rows | None = None,
     ignore_index: int = -100,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the label's class.
 
-    What is classified well already counts little.  Other parameters are those of `cross_entropy`; `weight` is the
-    paper's alpha, and a mean is that by the weights.
+    Rows that are already classified well count little.  Other parameters are as in `cross_entropy`; `weight` is the
+    paper's alpha, and a mean is weighted by it.
 
     Examples
     --------
@@ -158,7 +161,8 @@ def focal_loss(
     gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
     weight = None if weight is None else _like(weight, logits, "weight")
-    return _of_classes(logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
+    loss, counts = _of_classes(logits, labels, weight, ignore_index, 0.0, gamma)
+    return reduce_loss(loss, reduction, counts, **reduced)
 
 
 def binary_cross_entropy_with_logits(
@@ -166,10 +170,9 @@ def binary_cross_entropy_with_logits(
     targets: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     weight: Rows | None = None,
     pos_weight: Rows | None = None,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
 
@@ -177,7 +180,7 @@ def binary_cross_entropy_with_logits(
     ----------
     logits, targets : Variable
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
     weight : array, optional
         The factor of each element's loss, of a shape that fits.
     pos_weight : array, shape `(columns,)`, optional
@@ -199,7 +202,7 @@ def binary_cross_entropy_with_logits(
         loss = loss + (_factor(pos_weight, logits, f"{what}, pos_weight") - 1.0) * targets * of_ones
     if weight is not None:
         loss = loss * _factor(weight, logits, f"{what}, weight")
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def ctc_loss(
@@ -236,15 +239,13 @@ def ctc_loss(
     losses = apply("ctc_loss", log_probs, targets, blank=blank, per_label=reduction == "mean")
     if check_flag(zero_infinity, "ctc_loss, zero_infinity"):
         losses = apply("where", losses < math.inf, losses, operand(0.0, losses))
-    return reduce_loss(losses, reduction, "row")
+    return reduce_loss(losses, reduction)
 
 
-def mse_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
-) -> Variable:
+def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the squared difference of two Variables of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -252,15 +253,13 @@ def mse_loss(
     2.0
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
-    return reduce_loss(apply("squared_error", x, target), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("squared_error", x, target), reduction, None, **reduced)
 
 
-def l1_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
-) -> Variable:
+def l1_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the absolute difference of two Variables of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -268,21 +267,15 @@ def l1_loss(
     1.0
     """
     x, target = required(x, "l1_loss, x"), required(target, "l1_loss, target")
-    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, None, **reduced)
 
 
 def huber_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    delta: float = 1.0,
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Parameters
     ----------
@@ -299,21 +292,15 @@ def huber_loss(
     """
     x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
     delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
-    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("huber", x, target, delta=delta), reduction, None, **reduced)
 
 
 def smooth_l1_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    beta: float = 1.0,
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
 
-    Its parameters are those of `huber_loss`.
+    Its parameters are as in `huber_loss`.
 
     Examples
     --------
@@ -323,21 +310,15 @@ def smooth_l1_loss(
     Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
     """
     beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
-    return huber_loss(x, target, reduction, beta, per=per, sample_weight=sample_weight) / beta
+    return huber_loss(x, target, reduction, beta, **reduced) / beta
 
 
 def hinge_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    *,
-    per: Per = "row",
-    margin: float = 1.0,
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", *, margin: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return `max(0, margin - target x)` of scores against targets that are -1 or 1, of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -349,7 +330,7 @@ def hinge_loss(
     x, target = required(x, "hinge_loss, x"), required(target, "hinge_loss, target")
     margin = check_number(margin, "margin", "finite", math.isfinite)
     below = margin - _same_shape("hinge_loss", x, target) * x
-    return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, None, **reduced)
 
 
 def poisson_nll_loss(
@@ -357,10 +338,9 @@ def poisson_nll_loss(
     target: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     log_input: bool = True,
     eps: float = 1e-8,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return minus the log-likelihood of counts under Poisson distributions, but for a term of the counts alone.
 
@@ -371,7 +351,7 @@ def poisson_nll_loss(
     log_input : bool
         Whether the loss is `exp(x) - target x`, or `x - target log(x + eps)`.
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -384,7 +364,7 @@ def poisson_nll_loss(
     target = _same_shape("poisson_nll_loss", x, target)
     eps = check_number(eps, "eps", "finite and at least 0", lambda eps: 0 <= eps < math.inf)
     loss = x.exp() - target * x if check_flag(log_input, "log_input") else x - target * (x + eps).log()
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def quantile_loss(
@@ -392,21 +372,19 @@ def quantile_loss(
     target: Rows,
     quantiles: float | Sequence[float] = 0.5,
     reduction: Reduction = "mean",
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return `max(q d, (q - 1) d)` of the difference `d = target - x`: its mean is least at the quantile q.
 
     Parameters
     ----------
     x : Variable
-        Of one quantile, of the shape of the targets; of several, one column for each.
+        Predictions: in the shape of the targets for one quantile, one column per quantile for several.
     target : Variable
     quantiles : float, or list of float
         Between 0 and 1.
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -435,7 +413,7 @@ def quantile_loss(
         array = np.array(levels, x.dtype)
         parts = as_variable(array), as_variable(array - 1)
     loss = apply("maximum", difference * parts[0], difference * parts[1])
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def _like(value: Rows, x: Variable, what: str) -> Variable:
@@ -482,9 +460,10 @@ def _difference(op: str, x: Variable, target: Variable, reverse: bool = False) -
 def reduce_loss(
     loss: Variable,
     reduction: Reduction,
-    per: Per,
     weights: Variable | None = None,
-    sample_weight: Any = None,
+    *,
+    per: Per = "row",
+    sample_weight: Rows | None = None,
 ) -> Variable:
     """Return the loss of elements reduced over rows or over sequences; 0 when there are none.
 
@@ -544,7 +523,7 @@ def _over_sequences(
 
 
 def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:
-    """Return what the rows of each sequence count, and 1 for each sequence in which any counts."""
+    """Return the total weight of each sequence's rows, and 1 where it is positive, else 0."""
     if weights is None and not isinstance(loss.value, Symbol):  # known without reading a row
         lengths = np.diff(levels_of(loss.value.structure)[-1])
         return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)

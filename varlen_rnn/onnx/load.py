@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.errors import ProgramError, check_path, shown
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
-from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
+from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread, operator_of, read_operator
 from varlen_rnn.ops.constants import assign
-from varlen_rnn.program.guard import data, program_guard
+from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.tape.variable import Variable
 
@@ -36,16 +36,15 @@ _OF_SHAPES = (
     "Where",
 )
 # What the axes of steps and sequences pass on their way from an input to a recurrent layer, as they are.
-_ALONG = {"Identity", "Dropout", "Cast", "Relu", "Tanh", "Sigmoid", "Exp", "Log", "Sqrt", "Abs", "Neg", "Add", "Sub",
-          "Mul", "Div", "Max", "Min", "MatMul", "Softmax", "LogSoftmax", "LayerNormalization", "Concat"}  # fmt: skip
+_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and the nodes that operators are
 
 
 def load(path: Any) -> Program:
     """Return the program of a model of ONNX that has RNN, GRU or LSTM: the same numbers, over rows without padding.
 
-    What the model takes as padded sequences is fed as rows with a LoD, under the same name; so `sequence_lens` is no
-    feed.  Each sequence has the results that it has alone: of a model without lengths, those of a batch of its own.
-    What the model gives as padded sequences is rows with a LoD; all else is as in the model.
+    Inputs that the model takes as padded sequences are fed as rows with a LoD, under the same name, so `sequence_lens`
+    is no feed.  Each sequence gets the results that it would get in a batch of its own.  Outputs that the model returns
+    as padded sequences are rows with a LoD; everything else is as in the model.
 
     Parameters
     ----------
@@ -54,12 +53,12 @@ def load(path: Any) -> Program:
     Returns
     -------
     Program
-        Of inference, whose `feed_names` and `fetch_names` are those of the model.
+        A program for inference with the `feed_names` and `fetch_names` of the model.
 
     Raises
     ------
     ProgramError
-        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model.
+        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model, or is damaged.
     """
     onnx = library()
     path = check_path(path, "onnx.load, path")
@@ -86,11 +85,21 @@ class _Reader:
         self.onnx, self.graph, self.opsets = onnx, model.graph, model.opset_import
         self.values: dict[str, Any] = {"": None}
         for tensor in self.graph.initializer:
-            self.values[tensor.name] = np.array(onnx.numpy_helper.to_array(tensor))
+            self.values[tensor.name] = self._array(tensor)
         self.refused: list[str] = []
 
+    def _array(self, tensor: Any) -> np.ndarray:
+        """Return the numbers of a tensor, or raise if its content contradicts its shape or its data type."""
+        try:
+            return np.array(self.onnx.numpy_helper.to_array(tensor))
+        except (KeyError, TypeError, ValueError) as error:
+            kinds = {number: name for name, number in self.onnx.TensorProto.DataType.items()}
+            kind = kinds.get(tensor.data_type, tensor.data_type)
+            expected = f"numbers of shape {list(tensor.dims)} and type {kind}"
+            raise ProgramError(f"onnx.load, tensor {tensor.name!r}", expected=expected, got=shown(error)) from error
+
     def read(self) -> list[Variable]:
-        """Return what the model returns; raise what cannot be read."""
+        """Return the outputs of the model; raise if a node cannot be read."""
         if self.graph.sparse_initializer:
             raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
         axes, lengths = self._sequences()
@@ -144,7 +153,7 @@ class _Reader:
                     waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
-            elif node.op_type in _ALONG:
+            elif node.op_type in _ALONG or operator_of(node.op_type) is not None:
                 waiting += [(other, axes) for other in node.input if other not in self.values]
         return found, lengths
 
@@ -155,15 +164,19 @@ class _Reader:
                 f"onnx.load, input {item.name!r}", expected="a tensor", got=item.type.WhichOneof("value")
             )
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
-        dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        try:
+            dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        except KeyError as error:
+            expected, got = "a data type of ONNX", kind.elem_type
+            raise ProgramError(f"onnx.load, input {item.name!r}", expected=expected, got=got) from error
         if axes is None or max(axes) >= len(sizes):  # the latter has no sequences, though it meets some
-            return data(item.name, sizes, str(dtype))
+            return feed_data(item.name, sizes, str(dtype))
         own = [size for place, size in enumerate(sizes) if place not in axes]
         named: list[Any] = [None] * len(sizes)
         named[axes[0]], named[axes[1]] = STEPS, SEQUENCES
         numbers = iter(range(len(own)))
         named = [next(numbers) if name is None else name for name in named]
-        return Rows(data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
+        return Rows(feed_data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
 
     def _node(self, node: Any) -> None:
         inputs = [self.values[name] for name in node.input]
@@ -202,22 +215,24 @@ class _Reader:
         if any(isinstance(value, Unknown) for value in inputs) and kind not in _LAYERS:
             if kind == "ConstantOfShape":
                 value = attributes.get("value")
-                return Unknown(value is None or not np.any(self.onnx.numpy_helper.to_array(value)))
+                return Unknown(value is None or not np.any(self._array(value)))
             if kind == "Expand":
                 return Unknown(isinstance(inputs[0], np.ndarray) and not inputs[0].any())
             if kind in _OF_SHAPES:
                 return Unknown(isinstance(inputs[0], Unknown) and inputs[0].is_zeros and kind in _OF_ZEROS)
             raise Unread("of a shape or of lengths that only a run tells")
-        read = READS.get(kind)
-        if read is None:
-            raise Unread("")
+        read, op = READS.get(kind), operator_of(kind)
         try:
-            return read(kind, *inputs, **attributes)
+            if read is not None:
+                return read(kind, *inputs, **attributes)
+            if op is not None:
+                return read_operator(op, *inputs, **attributes)
+            raise Unread("")
         except TypeError as error:  # an attribute that it does not know
             raise Unread(f"({error})") from error
 
     def _constant(self, node: Any) -> list[np.ndarray]:
-        """Return what a node gives of constants, as ONNX itself computes it."""
+        """Return the results of a node on constants, computed by ONNX's reference evaluator."""
         from onnx.reference import ReferenceEvaluator
 
         helper = self.onnx.helper
@@ -236,5 +251,7 @@ class _Reader:
         if variable is _REFUSED:
             raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):
-            raise ProgramError(f"onnx.load, output {name!r}", expected="what depends on an input", got="a constant")
+            raise ProgramError(
+                f"onnx.load, output {name!r}", expected="a value that depends on an input", got="a constant"
+            )
         return variable

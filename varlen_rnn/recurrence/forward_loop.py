@@ -1,10 +1,10 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `block_rows` sequences at one step, or, where no more are alive, rows of several steps.  Its rows are
-projected at once, so that the weights of the inputs pass once per block.  Then, for each step, phase of the cell and
-panel of units, the recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).
-Projected inputs are planes, too, one per panel of units and gate, where the rows of a step are neighbours; so is what a
-phase passes on.
+A block is up to `block_rows` sequences at one step, or, if fewer are alive, rows of several steps.  Its inputs are
+projected at once, so the weights of the inputs pass once per block.  Then, for each step, phase and panel of units, the
+recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).  Projected inputs are
+planes, one per panel of units and gate, in which the rows of a step are neighbours.  Values that a phase passes on have
+such planes, too.
 """
 
 from typing import Any, NamedTuple
@@ -77,9 +77,20 @@ class _Units(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: products, previous states, results; inputs, what phases pass on; offsets of rows.
+    """Working memory of one thread.
 
-    `rows` are those whose inputs are projected, `x_rows` where they begin in `x`.
+    Attributes
+    ----------
+    planes : pointer
+        Planes [row][unit] of products, then, from `previous` on, previous states, then, from `results` on, results.
+    plane : int
+        Elements of a plane.
+    projected, given, passed : pointer
+        Planes of projected inputs, of inputs that are not projected, and of values passed between phases.
+    rows, x_rows : pointer
+        The rows whose inputs are projected, and their offsets in `x`.
+    sums, no_offsets, h_rows : pointer
+        Sums of norms; a list of zero offsets; the offsets of the recurrent products' operands.
     """
 
     planes: Any
@@ -97,11 +108,19 @@ class _Scratch(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """What a group carries from step to step.
+    """Values that a group carries from step to step.
 
-    The outputs of the step before and of this one, in turns: [steps behind them % 2][rank][unit].  Rows of `y` are
-    apart by what the caller's lengths make it, at worst all in one set of a cache.  Then, likewise, what each phase but
-    the last gives to the next one's product; then the states but the first: [state][unit block][rank][unit].
+    Attributes
+    ----------
+    outputs : pointer
+        The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`, because
+        the caller's lengths decide how far apart rows are there, at worst so that all fall into one set of a cache.
+    output_step, output_plane : int
+        Elements from an output to the next, and from an even step's outputs to the odd ones.
+    operands : pointer
+        For each phase except the last, its result, which the next product reads, in the same layout.
+    states : pointer
+        The states after the first: [state][unit block][rank][unit]; `state_plane` elements for each.
     """
 
     outputs: Any
@@ -113,17 +132,58 @@ class _Carry(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Sequences at one step: how many, their rows, where their outputs begin, before and after it, and operands."""
+    """Some sequences of a group at one step.
 
+    Attributes
+    ----------
+    t : int
+        The step.
+    first, count : int
+        The first rank in the group, and how many sequences there are.
+    at_x : int
+        Where their projected inputs begin among the rows that were projected together.
+    rows : pointer
+        The row of each sequence.
+    before, now, operands : pointers into the carry
+        Their outputs of the step before and of this step, and the operands of later phases' products.
+    """
+
+    t: int
+    first: int
     count: int
+    at_x: int
     rows: Any
     before: Any
     now: Any
     operands: Any
 
 
+class _Thread(NamedTuple):
+    """Everything that a thread knows before it takes a group.
+
+    Attributes
+    ----------
+    code : ForwardCode
+    sizes : Sizes
+    phases : table of ForwardPhases
+    share : Share
+        The thread's part of the work.
+    layer : _Layer
+    units : _Units
+    scratch : _Scratch
+    """
+
+    code: Any
+    sizes: Any
+    phases: Any
+    share: Any
+    layer: Any
+    units: Any
+    scratch: Any
+
+
 class _Panel(NamedTuple):
-    """A block of units: its number, the first unit, how many exist, and where its states begin in the carry."""
+    """A block of units: its number, its first unit, how many of its units exist, and its states in the carry."""
 
     number: int
     unit: int
@@ -132,7 +192,9 @@ class _Panel(NamedTuple):
 
 
 def output_blocks(unit_blocks):
-    """Return the unit blocks from an output to the next: odd, for then those of a tile are in many sets of a cache."""
+    """Return the unit blocks from an output to the next: an odd number spreads a tile's rows over the sets of a
+    cache.
+    """
     return unit_blocks | 1
 
 
@@ -152,10 +214,11 @@ def carry_rows(sizes, unit_blocks):
 def _layer_of(task, last, keep, non_temporal):
     hidden = task.initial.shape[2]
     return _Layer(
-        hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
-        task.initial.shape[1] * hidden, task.begins, pointer(task.y, task.column), task.y.shape[1],
-        pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal, pointer(task.given, 0),
-        task.y.dtype.type(task.bound),
+        hidden=hidden, outputs=task.outputs, x=pointer(task.x, 0), x_depth=task.x.shape[1],
+        initial=pointer(task.initial, 0), last=pointer(last, 0), state_size=task.initial.shape[1] * hidden,
+        begins=task.begins, y=pointer(task.y, task.column), y_stride=task.y.shape[1], kept=pointer(task.kept, 0),
+        kept_stride=task.kept.shape[1], keep=keep, non_temporal=non_temporal, rows=pointer(task.given, 0),
+        bound=task.y.dtype.type(task.bound),
     )  # fmt: skip
 
 
@@ -166,7 +229,10 @@ def _units_of(share, layer, vectors):
     count = (layer.hidden + width - 1) // width
     first, end = units_of(share, count)
     output_step = (count | 1) * width  # as many blocks as `output_blocks` says
-    return _Units(first, end, count, width, output_step, share.panels, pointer(vectors, 0), vectors.shape[1])
+    return _Units(
+        first=first, end=end, count=count, width=width, output_step=output_step, panels=share.panels,
+        vectors=pointer(vectors, 0), vector_step=vectors.shape[1],
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -184,19 +250,9 @@ def _scratch_of(share, sizes, units):
     own = (units.end - units.first) * PROJECTED_ROWS * units.width
     given, passed = offset(projected, own * sizes.x_gates), offset(projected, own * (sizes.x_gates + sizes.rows))
     return _Scratch(
-        share.numbers,
-        sizes.gates * plane,
-        results,
-        plane,
-        projected,
-        given,
-        passed,
-        rows,
-        x_rows,
-        sums,
-        no_offsets,
-        h_rows,
-    )
+        planes=share.numbers, previous=sizes.gates * plane, results=results, plane=plane, projected=projected,
+        given=given, passed=passed, rows=rows, x_rows=x_rows, sums=sums, no_offsets=no_offsets, h_rows=h_rows,
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -204,7 +260,10 @@ def _carry_of(group, sizes, units):
     plane = group.count * units.output_step
     operands = offset(group.carry, 2 * plane)
     states = offset(operands, (sizes.phases - 1) * plane)
-    return _Carry(group.carry, units.output_step, plane, operands, states, units.count * group.count * units.width)
+    return _Carry(
+        outputs=group.carry, output_step=units.output_step, output_plane=plane, operands=operands, states=states,
+        state_plane=units.count * group.count * units.width,
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -223,7 +282,7 @@ def _bring_initial_states(share, sizes, layer, units, group, carry):
 
 @cpu_inlined
 def _leave_last_states(share, sizes, layer, units, group, carry):
-    """Write the last states of a group: of an empty sequence, its initial ones."""
+    """Write the last states of a group; an empty sequence has its initial states."""
     for rank in range(group.count):
         output = share.seq_lens[group.first + rank] % 2 * carry.output_plane + rank * carry.output_step
         for unit_block in range(units.first, units.end):
@@ -294,7 +353,7 @@ def _panel_of(units, carry, group, phase, number, first):
 
 @cpu_inlined
 def _load_states(sizes, units, scratch, carry, block, panel):
-    """Copy to the scratch what the equations read of the step before."""
+    """Copy the previous states that the equations read to the scratch."""
     for r in range(block.count):
         target = offset(scratch.planes, scratch.previous + r * units.width)
         output = offset(block.before, r * carry.output_step + panel.unit)
@@ -317,9 +376,9 @@ def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, w
 
 
 @cpu_inlined
-def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
-    """Run a phase's equations on a block of units, whose projected inputs begin at a row."""
-    number = panel.number - units.first
+def _run_equations(sizes, units, scratch, block, panel, phase):
+    """Run a phase's equations on a block of units."""
+    number, at_x = panel.number - units.first, block.at_x
     projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
     given = offset(scratch.given, (number * sizes.rows * PROJECTED_ROWS + at_x) * units.width)
     passed = offset(scratch.passed, number * sizes.passes * scratch.plane)
@@ -329,7 +388,8 @@ def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
 
 @cpu_inlined
 def _store_results(layer, units, scratch, carry, block, panel, phase, given):
-    """Copy the results of a block of units: outputs to `y`, states for the next step, both to what is `given` on.
+    """Copy the results of a block of units: outputs to `y`, states to the carry, both to the operands of the next
+    phase.
 
     What a phase gives to the next one's product is kept, too; where there is none, nothing is.
     """
@@ -352,7 +412,7 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
 
 @cpu_inlined
 def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
-    """Copy what the gradient needs of a block of units, past the caches where they could not hold it until then."""
+    """Copy the saved columns of a block of units, past the caches if these could not hold them until the gradient."""
     first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
@@ -369,7 +429,7 @@ def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _clear_pads(sizes, layer, block):
-    """Clear what makes rows longer than what is kept, for a user may fetch them; of a projection, its gradient too."""
+    """Clear the padding of saved rows, which a user may fetch, and the column of a projection's gradient."""
     projects = layer.outputs < layer.hidden
     written, end = (sizes.kept + projects) * layer.hidden, (sizes.kept + 2 * projects) * layer.hidden
     for r in range(block.count):
@@ -403,7 +463,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
 
 @cpu_inlined
 def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
-    """Normalise over all units what a phase passes on, and keep it, with the inverse of what it was divided by."""
+    """Normalise the values that a phase passes on over all units; save them with the inverse divisors."""
     column = (sizes.kept - sizes.norms + phase.first_norm) * layer.hidden
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(block.count):
@@ -416,13 +476,14 @@ def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
 
 
 @cpu_inlined
-def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings):
+def _run_block(thread, group, carry, block, meetings):
     """Run all phases of a step for a block of sequences; return how often the thread has met its team."""
-    way = 1 if t % 2 else -1
+    code, sizes, phases, share, layer, units, scratch = thread
+    way = 1 if block.t % 2 else -1
     operand, given = block.before, block.before
     for number in range(sizes.phases):
         phase = forward_phase(phases, number)
-        depth = phase.depth if number > 0 or layer.begins or t > 0 else 0
+        depth = phase.depth if number > 0 or layer.begins or block.t > 0 else 0
         given = block.now if phase.keeps == OUTPUT else offset(block.operands, number * carry.output_plane)
         if number > 0 and share.parts > 1:  # a product needs all units of its operand
             meetings += 1
@@ -431,12 +492,12 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
         end = least(units.end, (phase.units + units.width - 1) // units.width)
         for i in range(end - units.first):
             panel_number = units.first + i if way > 0 else end - 1 - i
-            panel = _panel_of(units, carry, group, phase, panel_number, first)
+            panel = _panel_of(units, carry, group, phase, panel_number, block.first)
             _load_states(sizes, units, scratch, carry, block, panel)
             if phase.gates:
                 _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way)
             if phase.equations:
-                _run_equations(sizes, units, scratch, block, panel, phase, at_x)
+                _run_equations(sizes, units, scratch, block, panel, phase)
             _store_results(layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
                 _keep_rows(sizes, layer, units, scratch, block, panel, phase)
@@ -447,18 +508,19 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
 
 
 @engine_kernel
-def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, keep, non_temporal):
-    """Run the steps of the groups that a thread takes: write the outputs of a task, and what its rows keep.
+def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal):
+    """Run the steps of the groups that a thread takes: write the outputs of a task, and the columns that rows keep.
 
-    `last` gets the last states; `keep` says whether to keep what the gradient needs, `non_temporal` whether past the
-    caches.
+    `cell` is that field of the Loop.  `last` gets the last states.  `keep` says whether to keep columns for the
+    gradient, `non_temporal` whether to write them past the caches.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
-    code, sizes, task = ForwardCode(*code), Sizes(*sizes), Task(*task)
+    code, sizes, phases, task = ForwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
     layer = _layer_of(task, last, keep, non_temporal)
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
+    thread = _Thread(code=code, sizes=sizes, phases=phases, share=share, layer=layer, units=units, scratch=scratch)
     _pack_weights(code, share, sizes, phases, task, layer, units)
     number, rows, t, steps, meetings = -1, 0, 0, 0, 0
     while True:
@@ -471,7 +533,8 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            if share.parts > 1 and (layer.begins or t > 0):  # a step needs all units of the one before
+            # The products of a step read all units of the step before, and its results replace their operands.
+            if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:
@@ -488,11 +551,10 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
                 at, operands = first * carry.output_step, offset(carry.operands, first * carry.output_step)
                 outputs = offset(carry.outputs, at)
                 block = _Block(
-                    count, offset(scratch.rows, at_x), offset(outputs, before), offset(outputs, now), operands
-                )
-                meetings = _run_block(
-                    code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings
-                )
+                    t=t, first=first, count=count, at_x=at_x, rows=offset(scratch.rows, at_x),
+                    before=offset(outputs, before), now=offset(outputs, now), operands=operands,
+                )  # fmt: skip
+                meetings = _run_block(thread, group, carry, block, meetings)
                 if layer.keep and units.end == units.count:
                     _clear_pads(sizes, layer, block)
                 at_x += count

@@ -4,41 +4,27 @@ An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`
 (`cuda_kernel`) that stand side by side.  Without a GPU, `NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1` runs the
 CUDA loops in Numba's simulator.
 
-Compiling must not take long.  Numba makes the code of a function part of each function that calls it, and LLVM works on
-every copy, once more at each level.  So what many kernels call is compiled once and called by its address
-(`address_of`, `caller`): kernels get addresses as arguments, for those differ from process to process, while kernels
-stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of it before anything is compiled.
+Compiling must not take long.  Numba copies the code of a function into each function that calls it, and LLVM works on
+every copy, again at each level.  So functions that many kernels call are compiled once and called by address
+(`address_of`, `caller`).  Kernels get the addresses as arguments, because addresses differ from process to process
+while kernels stay in the disk cache.  The parts of a loop (`cpu_inlined`) are inlined into it before anything is
+compiled.
 """
 
 import numba
-from llvmlite import ir
 from numba import cuda, types
-from numba.core import compiler, dispatcher, untyped_passes
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from varlen_rnn.runtime.cache import CHECKED, DiskCache
 from varlen_rnn.runtime.forks import let_forks_wait
-from varlen_rnn.runtime.inlining import InlineParts
-
-
-class _Compiler(compiler.CompilerBase):
-    """Numba's compiler with our inlining, and without static single assignment, which LLVM does anyway."""
-
-    def define_pipelines(self):
-        self.state.flags.enable_ssa = False
-        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [step for step in passes.passes if step[0] is not untyped_passes.InlineInlinables]
-        passes.add_pass_after(InlineParts, untyped_passes.InlineClosureLikes)
-        passes.finalize()
-        return [passes]
-
+from varlen_rnn.runtime.numba_internals import ENGINE_OPTIONS, NO_WRAPPERS, address_of_code, use_cache, write_call
 
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-_ENGINE = _OPTIONS | {"pipeline_class": _Compiler, "_nrt": False}
-# Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
-_INNER = _ENGINE | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_ENGINE = _OPTIONS | ENGINE_OPTIONS
+# For functions that only compiled code calls: wrappers for Python would take a tenth of the compile time.
+_INNER = _ENGINE | NO_WRAPPERS
 let_forks_wait()
 
 
@@ -50,16 +36,17 @@ def body(function):
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
 
-    With `VARLEN_RNN_CHECK=1`, those that other code may call check their indices.  Those of the engine do not: they
-    take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
+    With `VARLEN_RNN_CHECK=1`, kernels that other code may call check their indices.  Kernels of the engine do not:
+    their plans and arrays are our own, and a loop with checks vectorises differently, so bits would depend on the
+    batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
-    return _cached(numba.njit(boundscheck=checked or None, **_OPTIONS)(function))
+    return use_cache(numba.njit(boundscheck=checked or None, **_OPTIONS)(function), DiskCache)
 
 
 def engine_kernel(function):
     """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
-    return _cached(numba.njit(**_ENGINE)(function))
+    return use_cache(numba.njit(**_ENGINE)(function), DiskCache)
 
 
 def cpu_inlined(function):
@@ -86,11 +73,10 @@ def address_of(function, arguments):
     -------
     int
     """
-    kernel = _cached(numba.njit(**_INNER)(function))
+    kernel = use_cache(numba.njit(**_INNER)(function), DiskCache)
     kernel.compile(arguments)
     _KEPT.append(kernel)
-    compiled = kernel.overloads[arguments]
-    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return address_of_code(kernel, arguments)
 
 
 _KEPT = []  # for the code of a kernel goes with it
@@ -116,18 +102,10 @@ def caller(arguments_for):
     return call
 
 
-def _cached(kernel):
-    if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
-        kernel._cache = DiskCache(kernel.py_func)
-    return kernel
-
-
 def _call_address(context, builder, signature, arguments):
     """Write the call of a compiled function at an address; Numba passes the items of tuples one by one."""
-    kinds = _flat(signature.args[1])
-    function = ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
-    function, values = builder.inttoptr(arguments[0], function), _flat_values(builder, signature.args[1], arguments[1])
-    context.call_conv.call_function(builder, function, types.none, kinds, values)
+    kinds, values = _flat(signature.args[1]), _flat_values(builder, signature.args[1], arguments[1])
+    write_call(context, builder, arguments[0], kinds, values)
     return context.get_dummy_value()
 
 

@@ -11,7 +11,8 @@ from torch.nn import Parameter
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError
+from varlen_rnn.ops.recurrent.inputs import Form
 from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
@@ -31,19 +32,19 @@ class _Unpadded(_Base):
         Parameters
         ----------
         input : PackedSequence or Tensor
-            As torch's layers take it: a PackedSequence, sequences of equal lengths, or one alone.  Besides: a jagged
-            nested tensor, a padded batch with `lengths`, and rows of all sequences with `offsets`.
-        hx : Tensor, or two of an LSTM, optional
-            Initial states, as torch's layers take them; zeros by default.
+            A PackedSequence, sequences of equal lengths, or one sequence, as in torch's layers.  Also a jagged nested
+            tensor, a padded batch with `lengths`, or the rows of all sequences with `offsets`.
+        hx : Tensor, or two for an LSTM, optional
+            Initial states, as in torch's layers; zeros by default.
         lengths : integers, shape (sequences,), optional
-            Of a padded batch: what stands beyond is not read, and the outputs there are zeros.
+            The lengths in a padded batch.  Entries beyond them are not read, and outputs there are zeros.
         offsets : integers, shape (sequences + 1,), optional
-            Where each sequence begins and ends in `input`, then of shape `(rows, input_size)`.
+            Where each sequence begins and ends in `input`, which then has shape `(rows, input_size)`.
 
         Returns
         -------
-        output : as `input`
-        last : as `hx`; of a sequence without rows, its initial states
+        output : in the layout of `input`
+        last : in the layout of `hx`; a sequence without rows has its initial states
         """
         self._update_flat_weights()
         if isinstance(input, torch.fx.Proxy):
@@ -63,16 +64,16 @@ class _Unpadded(_Base):
         batch = self._batch(input, lengths, offsets)
         try:
             self._check(batch, states)
-        except ShapeError:
+        except InputError:
             if is_torchs:
-                super().forward(input, hx)  # it says what is wrong in the words that its users know
+                super().forward(input, hx)  # it raises the error that users of torch know
             raise
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _traced(self, proxy: Any, **named: Any) -> Any:
-        """Return what `torch.fx` has for a call of the whole layer, as it has of torch's own."""
+        """Return the node of `torch.fx` for a call of the whole layer, as for torch's own layers."""
         given = {name: value for name, value in named.items() if value is not None}
         return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
 
@@ -81,7 +82,7 @@ class _Unpadded(_Base):
         raise ProgramError("torch.jit.script", expected="layers of torch", got=f"our {type(self).__name__}", hint=hint)
 
     def _of_enough_bits(self, value: Any) -> Any:
-        """Return what autocast made bfloat16 or float16 in the data type of the parameters."""
+        """Return a tensor that autocast made bfloat16 or float16 in the data type of the parameters."""
         tensor = value.data if isinstance(value, PackedSequence) else value
         is_short = isinstance(tensor, Tensor) and tensor.dtype in (torch.bfloat16, torch.float16)
         return value.to(self._flat_weights[0].dtype) if is_short else value
@@ -128,20 +129,17 @@ class _Unpadded(_Base):
 
     def _check(self, batch: Batch, states: Sequence[Any]) -> None:
         """Raise unless rows and initial states fit the layer; a state that is None is zeros."""
-        rows, weight = batch.rows, self._flat_weights[0]
-        if rows.dtype != weight.dtype or rows.shape[1:] != (self.input_size,):
-            expected, got = f"(rows, {self.input_size}) {weight.dtype}", f"{tuple(rows.shape)} {rows.dtype}"
-            raise ShapeError(self._name("input"), expected=expected, got=got)
-        if states and len(states) != self._num_states:
-            raise ShapeError(self._name("hx"), expected="(h_0, c_0)", got=f"{len(states)} states")
-        for number, state in enumerate(states):
-            units = self.hidden_size if number or not self.proj_size else self.proj_size
-            expected = (self.num_layers * self._num_directions, *batch.state_axes, units)
-            if not isinstance(state, Tensor):
-                raise ShapeError(self._name(f"hx[{number}]"), expected="a Tensor", got=type(state).__name__)
-            if tuple(state.shape) != expected or state.dtype != weight.dtype or state.device != weight.device:
-                got = f"{tuple(state.shape)} {state.dtype} of {state.device.type!r}"
-                raise ShapeError(self._name(f"hx[{number}]"), expected=f"{expected} {weight.dtype}", got=got)
+        name, weight = type(self).__name__, self._flat_weights[0]
+        units = (self.proj_size or self.hidden_size, self.hidden_size)[: self._num_states]
+        form = Form(weight.dtype, self.input_size, tuple(zip(("h_0", "c_0"), units, strict=False)), rows="input")
+        form.check_rows(name, batch.rows)
+        given = form.each(self._name("hx"), tuple(states) or None)
+        for (state_name, _), state in zip(form.states, states, strict=False):  # no states are zeros
+            if not isinstance(state, Tensor) or state.device != weight.device:
+                device = weight.device.type
+                got = f"one of {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
+                raise ShapeError(self._name(state_name), expected=f"a Tensor of {device!r}", got=got)
+        form.check_states(name, given, (self.num_layers * self._num_directions, *batch.state_axes))
 
     @property
     def _num_states(self) -> int:

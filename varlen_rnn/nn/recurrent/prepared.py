@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
 from varlen_rnn.recurrence.packed import FEW
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import plan_of_rows
@@ -18,7 +18,7 @@ from varlen_rnn.typing import Offsets, Rows
 class Prepared:
     """A recurrent layer for inference: its weights as they are now, packed once, and no tape.
 
-    Any number of threads may call it at the same time.  Results are those of the layer to the bit.
+    Any number of threads may call it at the same time.  Results equal the layer's to the bit.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Prepared:
         self._layers = packed_directions(layer, "prepare")
         self._rooms: list[Room] = []
         self._merge, self._num_directions = layer.merge, layer.num_directions
-        self._form = Form(layer)
+        self._arrays = Arrays(layer)
 
     def __call__(self, x: Rows, states: Any = None, *, offsets: Offsets | None = None) -> tuple[Any, Any]:
         """Return the outputs, and the last states, as a call of the layer does.
@@ -47,7 +47,7 @@ class Prepared:
         ----------
         x : LoDTensor, Variable, or array with `offsets`, shape `(rows, input_size)`
         states : array, or a tuple of them, optional
-            Initial states, as those of a call of the layer; zeros by default.
+            Initial states, as in a call of the layer; zeros by default.
         offsets : sequence of int, optional
             Where each sequence of an array begins and ends.
 
@@ -65,28 +65,26 @@ class Prepared:
         if isinstance(x, (LoDTensor, Variable)):
             tensor = x.value if isinstance(x, Variable) else x
             lod, rows = tensor.structure, tensor.data
-        rows = self._form.rows(rows, "prepared, x")
+        rows = self._arrays.rows(rows, "prepared")
         if lod is not None:
             offsets = lod.levels[-1] if lod.num_levels else None
         if offsets is None:
-            raise ShapeError("prepared, offsets", expected="those of the sequences of x", got="None")
+            raise ShapeError("prepared, offsets", expected="the offsets of the sequences of x", got="None")
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
             plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for
-        y, last = self._run(rows, plain, self._form.initial(states, len(plain) - 1, "prepared"))
-        return y if lod is None else LoDTensor.wrap(y, lod), self._form.given_back(last)
+        y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
+        return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
-        """Return what the layer returns of Variables, as a model calls it."""
-        if isinstance(states, (tuple, list)) and all(state is None for state in states):
-            states = None
+        """Return the results of the layer as Variables, for use inside a model."""
         y, last = self(required(x, "prepared, x").value, states)
         return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
 
     def _run(self, rows: np.ndarray, offsets: np.ndarray, initial: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return outputs, and last states of every layer and direction, as `Form.initial` returns them."""
+        """Return outputs, and last states of every layer and direction, as `Arrays.initial` returns them."""
         count = len(offsets) - 1
-        sizes = self._form.num_rows_of_states, self._form.num_states, max(count, 0), self._form.hidden_size
+        sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
         if count > FEW or not self._is_little(len(rows), count):
             return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
         try:
@@ -101,7 +99,7 @@ class Prepared:
             self._rooms.append(room)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
-        """Return the LoD of offsets, or raise what is wrong with them."""
+        """Return the LoD of offsets, or raise if they are no offsets of the rows."""
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
             raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)

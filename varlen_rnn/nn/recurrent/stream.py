@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
-from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
@@ -19,8 +19,8 @@ from varlen_rnn.rows.plan import plan_of_rows
 class Stream:
     """A recurrent layer for sequences that arrive row by row: its weights packed once, and states that stay in place.
 
-    A stream has a slot for each sequence.  Rows go to all slots, or to some; a slot begins anew when it is `reset`.
-    Results are those of the layer over the whole sequence, to the bit.  Calls of several threads take turns.
+    A stream has a slot for each sequence.  Rows go to all slots, or to some; `reset` starts a slot anew.  Results equal
+    the layer's results for the whole sequence, to the bit.  Calls from several threads take turns.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Stream:
             raise ShapeError("stream, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
         self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
         self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
-        self._form, self._turn = Form(layer), threading.Lock()
+        self._arrays, self._turn = Arrays(layer, rows="rows"), threading.Lock()
         self._states = np.zeros(
-            (layer.num_layers, self._form.num_states, num_sequences, layer.hidden_size), layer.dtype
+            (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
         self._all = np.arange(num_sequences)
         self._room = Room([[packed] for packed in self._layers], num_sequences)
@@ -74,8 +74,8 @@ class Stream:
             Rows that do not fit, slots that are not there, or twice the same.
         """
         if at is None and type(rows) is np.ndarray and rows.ndim == 1 and self.num_sequences == 1:
-            return self._step(self._form.rows(rows[None], "stream, rows"), self._all)[0]
-        rows = self._form.rows(rows, "stream, rows")
+            return self._step(self._arrays.rows(rows[None], "stream"), self._all)[0]
+        rows = self._arrays.rows(rows, "stream")
         slots = self._all if at is None else self._slots(at)
         if len(rows) != len(slots):
             raise ShapeError("stream, rows", expected=f"{len(slots)} rows, one for each slot", got=len(rows))
@@ -100,7 +100,7 @@ class Stream:
             return self._scheduled(rows, slots)
 
     def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Return what `_step` does, on several threads."""
+        """Do the work of `_step` on several threads."""
         count = len(slots)
         plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
         for number, packed in enumerate(self._layers):
@@ -118,10 +118,10 @@ class Stream:
         slots : sequence of int, optional
             Each once.
         states : array, or a tuple of them, optional
-            As those of a call of the layer, for as many sequences as there are slots.
+            As in a call of the layer, one sequence per slot.
         """
         places = self._all if slots is None else self._slots(slots)
-        initial = self._form.initial(states, len(places), "stream, reset")
+        initial = self._arrays.initial(states, len(places), "stream, reset")
         with self._turn:
             self._states[:, :, places] = 0 if initial is None else initial
 
@@ -132,4 +132,4 @@ class Stream:
         Setting them is `reset(states=...)`.
         """
         with self._turn:
-            return self._form.given_back(self._states.copy())
+            return self._arrays.given_back(self._states.copy())

@@ -4,15 +4,12 @@ import contextlib
 import functools
 import hashlib
 import os
-import pickle
 import sys
-
-from numba.core import caching, compiler
-from numba.core.runtime import rtsys
 
 from varlen_rnn.runtime.cache import folders
 from varlen_rnn.runtime.cache.environment import sources_known, this_environment
 from varlen_rnn.runtime.cache.fingerprint import fingerprint
+from varlen_rnn.runtime.numba_internals import Cache, can_be_saved, from_bytes, start_runtime, to_bytes
 from varlen_rnn.whole_file import write_file
 
 COLD_START = (
@@ -26,7 +23,7 @@ def environment_folder():
     return folders.cache_folder() / this_environment().name
 
 
-class DiskCache(caching._Cache):
+class DiskCache(Cache):
     """Numba's interface of a cache, for one function; it never raises, for the cache is a convenience."""
 
     def __init__(self, function):
@@ -53,11 +50,9 @@ class DiskCache(caching._Cache):
         """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
-        # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs,
-        # SciPy among it: a third of a second, which the compiler takes when it comes to work.
-        rtsys.initialize(target_context)
+        start_runtime(target_context)
         try:
-            compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(_read(self._path(signature))))
+            compiled = from_bytes(_read(self._path(signature)), target_context)
         except Exception:  # not there, or damaged in any way: the kernel is compiled again and the file replaced
             _announce_cold_start()
             return None
@@ -66,14 +61,13 @@ class DiskCache(caching._Cache):
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, if it can be found again."""
-        dynamic = compiled.library.has_dynamic_globals or compiled.lifted
-        # After an upgrade under a running process, what it has compiled may belong to neither of the two sources.
-        if not self._enabled or dynamic or not sources_known():
+        # After an upgrade under a running process, its machine code may belong to neither version of the sources.
+        if not self._enabled or not can_be_saved(compiled) or not sources_known():
             return
         path = self._path(signature)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            payload = caching.dumps(compiled._reduce())
+            payload = to_bytes(compiled)
             # What a crash of the system leaves of it is found damaged.
             write_file(path, _digest(path, payload) + payload, durable=False)
         except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled

@@ -11,16 +11,17 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import config
-from numba.core.registry import cpu_target
+from numba import config
+
+from varlen_rnn.runtime.numba_internals import target
 
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/inlining.py", "runtime/jit.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
-# The settings of Numba that change the code of a function, beside those of the host.
+# Settings of Numba that change machine code, besides the settings of the host.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
 
 # Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
@@ -28,7 +29,7 @@ CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
 
 
 class Environment(NamedTuple):
-    """The name of an environment, which is its digest, and a line that says what it is."""
+    """The digest of an environment, which is its name, and a line that describes it."""
 
     name: str
     description: str
@@ -46,7 +47,7 @@ def _digest_of_sources():
     return digest.hexdigest()
 
 
-# At import, for what runs is what was imported, not what an upgrade has put there since.
+# At import, since the process runs the sources that it imported, even after an upgrade.
 _IMPORTED = _digest_of_sources()
 
 
@@ -64,7 +65,7 @@ def this_environment():
     >>> len(this_environment().name), "Numba" in this_environment().description
     (32, True)
     """
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    triple, processor, features = target()
     settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
