@@ -1,7 +1,7 @@
 """Attention on the CPU, backward: scores are computed again, a block of queries and keys at a time.
 
-A head of a sequence is one piece of work: for each block of keys, packed once, all blocks of queries add to its
-gradients, and it adds to theirs.
+A head of a sequence is one work item.  For each block of keys, packed once, all blocks of queries add to the gradients
+of the block, and the block adds to theirs.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Code(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The arrays of a call: as those of `Forward`; `dots` (heads, queries), outputs times their gradients.
+    """The arrays of a call: as in `Forward`, and `dots` (heads, queries), the outputs times their gradients.
 
     `d_weight` has a row for each task.
     """
@@ -61,7 +61,7 @@ class Backward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """A thread's own: panels of what products read, weights and their gradients, both transposed, and sums.
+    """Memory of one thread: panels of operands, weights and their gradients, both transposed too, and sums.
 
     Additive scores have no product with queries: `packed_queries` is a row of theirs, as wide as some panels.
     """

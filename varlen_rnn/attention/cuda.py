@@ -64,7 +64,7 @@ def attend(q, k, v, first_keys, end_keys, weight, scale, out, sums):
 
 @cuda_kernel
 def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, sums, dots, d_q, d_weight):
-    """Write the gradients of queries, and each one's part of that of the weight of features."""
+    """Write the gradient of each query, and its contribution to the gradient of the feature weights."""
     i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
@@ -112,7 +112,7 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
 
 
 def _seen(offsets, others, left, right):
-    """Return, for each row, the first of the other rows of its sequence that it sees, and the end of those."""
+    """Return, for each row, the range of rows of the other side that it sees."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]
@@ -121,7 +121,7 @@ def _seen(offsets, others, left, right):
 
 
 def _weight_of(weight, like):
-    """Return the weight of features; that of dot products has none."""
+    """Return the weight of features, which is empty for dot products."""
     return to_device(np.empty(0, like.dtype)) if weight is None else weight
 
 

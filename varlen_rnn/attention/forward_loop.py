@@ -1,6 +1,6 @@
-"""Attention on the CPU, forward: for each block of keys, packed once, the blocks of queries of a piece of work.
+"""Attention on the CPU, forward: pack each block of keys once, and run all blocks of queries of a work item over it.
 
-The maximum of a row of scores grows from block to block; what was summed before is scaled to the new one.
+The maximum of a row of scores grows from block to block; earlier sums are scaled to the new maximum.
 """
 
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ class Code(NamedTuple):
 class Forward(NamedTuple):
     """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries).
 
-    `weight` is that of the features of additive scores; without entries for dot products.
+    `weight` is the weight of features in additive scores; it is empty for dot products.
     """
 
     q: Any

@@ -3,9 +3,9 @@
 import numpy as np
 
 from varlen_rnn.attention import backward_loop, cuda, forward_loop
-from varlen_rnn.attention.additive import address_of_score, address_of_score_grad
+from varlen_rnn.attention.additive import score, score_grad
 from varlen_rnn.attention.blocks import CHUNK
-from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
+from varlen_rnn.attention.softmax import differentiate, weigh
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import panel_width
@@ -45,7 +45,7 @@ def _work(q_offsets, k_offsets, q, v):
 
 
 def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None):
-    """Return the outputs of attention, and what its gradient needs.
+    """Return the outputs of attention, and the numbers that its gradient needs.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     of_weight = _NONE[q.dtype] if weight is None else weight
     it = q, k, v, out, sums, of_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        code = *code_of(q.dtype), address_of_weigh(q.dtype), 0 if weight is None else address_of_score(q.dtype)
+        code = *code_of(q.dtype), weigh.address(q.dtype), 0 if weight is None else score.address(q.dtype)
         _run(forward_loop.forward, forward_loop, code, tasks, depths, _work(q_offsets, k_offsets, q, v), q, it)
     return out, sums.reshape(2, heads, len(q))
 
@@ -100,8 +100,8 @@ def backward(
     sums = sums.reshape(2 * heads, len(q))
     it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, of_weight, d_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        scores = (0, 0) if weight is None else (address_of_score(q.dtype), address_of_score_grad(q.dtype))
-        code = *code_of(q.dtype), address_of_differentiate(q.dtype), *scores
+        scores = (0, 0) if weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
+        code = *code_of(q.dtype), differentiate.address(q.dtype), *scores
         _run(backward_loop.backward, backward_loop, code, tasks, depths, 3 * _work(q_offsets, k_offsets, q, v), q, it)
     if weight is None:
         return d_q, d_k, d_v
