@@ -58,8 +58,11 @@ def cpu_kernel(function):
 
 
 def engine_kernel(function):
-    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
-    return _cached(numba.njit(**_ENGINE)(function))
+    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given.
+
+    Python calls it, and no compiled code.
+    """
+    return _cached(numba.njit(**_ENGINE)(function), linkable=False)
 
 
 def cpu_inlined(function):
@@ -86,7 +89,7 @@ def address_of(function, arguments):
     -------
     int
     """
-    kernel = _cached(numba.njit(**_INNER)(function))
+    kernel = _cached(numba.njit(**_INNER)(function), linkable=False)
     kernel.compile(arguments)
     _KEPT.append(kernel)
     compiled = kernel.overloads[arguments]
@@ -116,9 +119,9 @@ def caller(arguments_for):
     return call
 
 
-def _cached(kernel):
+def _cached(kernel, linkable=True):
     if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
-        kernel._cache = DiskCache(kernel.py_func)
+        kernel._cache = DiskCache(kernel, linkable)
     return kernel
 
 

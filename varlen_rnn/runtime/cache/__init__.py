@@ -6,9 +6,12 @@ and never finds a loop that was built for a cell by a factory.
 
 Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one
 function and signature (`fingerprint`).  So a stale or foreign file cannot be met; a damaged one,
-which its digest tells, is compiled again.
+which its digest tells, is compiled again.  Kernels that were compiled ahead for a `level` of processors lie in folders
+of the same kind (`bundles`), which come with an installation, and are looked into after the user's own.
 """
 
+from varlen_rnn.runtime.cache.bundles import foreign_bundles, installed_bundles, usable_bundles
 from varlen_rnn.runtime.cache.disk import DiskCache
 from varlen_rnn.runtime.cache.environment import CHECKED, Environment, this_environment
 from varlen_rnn.runtime.cache.folders import KernelFolder, cache_folder, kernel_folders, remove
+from varlen_rnn.runtime.cache.level import FEATURES, HOST_LEVEL, LEVELS

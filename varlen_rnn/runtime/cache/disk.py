@@ -1,24 +1,19 @@
 """The cache that a compiled function gets: one file for a function and signature, in the folder of its environment."""
 
-import contextlib
 import functools
 import hashlib
-import os
 import pickle
-import sys
 
-from numba.core import caching, compiler
+from numba.core import caching
 from numba.core.runtime import rtsys
 
-from varlen_rnn.runtime.cache import folders
+from varlen_rnn.runtime.cache import folders, parts
+from varlen_rnn.runtime.cache.announce import announce_compiling
+from varlen_rnn.runtime.cache.bundles import usable_bundles
 from varlen_rnn.runtime.cache.environment import sources_known, this_environment
 from varlen_rnn.runtime.cache.fingerprint import fingerprint
-from varlen_rnn.whole_file import write_file
-
-COLD_START = (
-    "varlen_rnn: compiling kernels for this machine, once; about 10 s "
-    "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
-)
+from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
+from varlen_rnn.runtime.cache.level import TARGET
 
 
 def environment_folder():
@@ -27,10 +22,17 @@ def environment_folder():
 
 
 class DiskCache(caching._Cache):
-    """Numba's interface of a cache, for one function; it never raises, for the cache is a convenience."""
+    """Numba's interface of a cache, for one kernel; it never raises, for the cache is a convenience.
 
-    def __init__(self, function):
-        self._function = function
+    Parameters
+    ----------
+    kernel : Dispatcher
+    linkable : bool
+        Whether other compiled code may make the kernel part of itself.
+    """
+
+    def __init__(self, kernel, linkable):
+        self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
 
     @property
@@ -56,13 +58,20 @@ class DiskCache(caching._Cache):
         # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs,
         # SciPy among it: a third of a second, which the compiler takes when it comes to work.
         rtsys.initialize(target_context)
+        path = self._path(signature)
+        for folder in () if _is_for_others() else (path.parent, *usable_bundles()):
+            compiled = self._load(folder / path.name, target_context)
+            if compiled is not None:
+                _mark_used(folder)
+                return compiled
+        announce_compiling(environment_folder())
+        return None
+
+    def _load(self, path, target_context):
         try:
-            compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(_read(self._path(signature))))
-        except Exception:  # not there, or damaged in any way: the kernel is compiled again and the file replaced
-            _announce_cold_start()
+            return parts.rebuilt(pickle.loads(read_kernel(path)), target_context, self._linkable)
+        except Exception:  # not there, or damaged in any way: the kernel is compiled again
             return None
-        _mark_used()
-        return compiled
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, if it can be found again."""
@@ -73,9 +82,9 @@ class DiskCache(caching._Cache):
         path = self._path(signature)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            payload = caching.dumps(compiled._reduce())
-            # What a crash of the system leaves of it is found damaged.
-            write_file(path, _digest(path, payload) + payload, durable=False)
+            if _is_for_others():
+                compiled = parts.compiled_for(TARGET, self._kernel, signature)
+            write_kernel(path, parts.packed(compiled, self._linkable))
         except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
             return
         _describe_and_tidy()
@@ -85,38 +94,19 @@ class DiskCache(caching._Cache):
         return environment_folder() / f"{self._function.__name__}-{digest.hexdigest()[:32]}.nbc"
 
 
-def _digest(path, payload):
-    """Return the digest of a kernel and of its place, 32 bytes: machine code with a wrong bit would be run."""
-    digest = hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode())
-    digest.update(payload)
-    return digest.digest()
-
-
-def _read(path):
-    """Return the kernel that was written to a file, or raise: the file is not there, or damaged."""
-    content = memoryview(path.read_bytes())
-    digest, payload = content[:32], content[32:]
-    if digest != _digest(path, payload):
-        raise ValueError(path)
-    return payload
+@functools.cache
+def _is_for_others():
+    """Return whether this process saves code for processors of a level that its own code is not for."""
+    return TARGET is not None and not parts.compiles_for(TARGET)
 
 
 # Each once per process, and cheap: `cache` remembers that it was done.
 
 
 @functools.cache
-def _announce_cold_start():
-    """Say why the first step takes long, on the standard error, when this environment has no kernel yet."""
-    quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
-    if sys.stderr is None or quiet or folders.has_kernels(environment_folder()):
-        return
-    with contextlib.suppress(OSError, ValueError):  # a closed one
-        print(COLD_START, file=sys.stderr, flush=True)
-
-
-@functools.cache
-def _mark_used():
-    folders.mark_used(environment_folder())
+def _mark_used(folder):
+    if folder.parent == folders.cache_folder():  # the others came with an installation
+        folders.mark_used(folder)
 
 
 @functools.cache

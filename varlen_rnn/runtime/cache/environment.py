@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +15,17 @@ import numpy as np
 from numba.core import config
 from numba.core.registry import cpu_target
 
+from varlen_rnn.runtime.cache.level import TARGET
+
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
     *("runtime/cache", "runtime/inlining.py", "runtime/jit.py"),
 )
 
-# The settings of Numba that change the code of a function, beside those of the host.
-_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+# The settings of Numba that change the code of a function, beside those of the host; code that uses Intel's vector
+# mathematics ends a process that does not find it.
+_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 
 # Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
 CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
@@ -64,13 +68,41 @@ def this_environment():
     >>> len(this_environment().name), "Numba" in this_environment().description
     (32, True)
     """
+    if TARGET:
+        return environment_of_level(TARGET)
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
-    settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    sources = str(_IMPORTED)
     # The tile takes its width from the host's own features, which a user may have hidden from Numba.
     host = llvm.get_host_cpu_features().flatten()
-    parts = (sources, versions, python, triple, processor, features, host, *settings)
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    return Environment(name, f"sources {sources[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}")
+    words = f"sources {str(_IMPORTED)[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}"
+    return _environment((versions, python, triple, processor, features, host), words)
+
+
+@functools.cache
+def environment_of_level(level):
+    """Return the Environment of kernels that were compiled for a level of processors, not for a host.
+
+    It is that of several releases of NumPy and Python: kernels know arrays as Numba passes them, and call what no minor
+    version of Python changes.
+    """
+    return _environment(
+        ("level", *_versions_of_bundle(), llvm.get_process_triple(), level), f"{prefix_of_bundle()}{level}"
+    )
+
+
+def prefix_of_bundle():
+    """Return how the descriptions begin of all levels that this process could use on the right host."""
+    return f"sources {str(_IMPORTED)[:8]}, {', '.join(_versions_of_bundle())}{', checked' * CHECKED}, "
+
+
+def _versions_of_bundle():
+    compiler = f"Numba {numba.__version__}", f"LLVM binding {llvmlite.__version__}"
+    python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
+    return *compiler, f"NumPy {np.__version__.split('.')[0]}", f"{python}{getattr(sys, 'abiflags', '')}"
+
+
+def _environment(parts, description):
+    settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
+    name = hashlib.sha256("\0".join((str(_IMPORTED), *parts, *settings)).encode()).hexdigest()[:32]
+    return Environment(name, description)

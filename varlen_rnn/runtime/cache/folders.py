@@ -41,9 +41,9 @@ def cache_folder():
     return Path(base) / "varlen_rnn"
 
 
-def kernel_folders():
-    """Return a KernelFolder for every environment that has one, the last used first."""
-    return sorted(map(_look_into, _folders()), key=lambda folder: -folder.last_used)
+def kernel_folders(place=None):
+    """Return a KernelFolder for every environment that has one in `place`, the user's own by default; last used first."""
+    return sorted(map(_look_into, _folders(place)), key=lambda folder: -folder.last_used)
 
 
 def mark_used(folder, description=None):
@@ -77,8 +77,8 @@ def has_kernels(folder):
     return bool(_files(folder, "*.nbc"))
 
 
-def _folders():
-    return [path for path in _files(cache_folder(), "*") if _NAME.fullmatch(path.name) and path.is_dir()]
+def _folders(place=None):
+    return [path for path in _files(place or cache_folder(), "*") if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def _files(folder, pattern):
