@@ -1,4 +1,4 @@
-"""Kernels that were compiled ahead for a level of processors: found where they lie, never run where they are foreign."""
+"""Kernels that were compiled ahead for a level of processors: found where they lie, not run where they are foreign."""
 
 import os
 import shutil
@@ -105,7 +105,7 @@ def test_an_installed_bundle_is_run_in_place_of_compiling(installed, tmp_path):
 @needs_level
 @pytest.mark.parametrize("variables", [{"VARLEN_RNN_CHECK": "1"}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "2"}])
 def test_who_wants_other_code_gets_it(installed, tmp_path, variables):
-    site, count, digest = installed
+    site, count, _ = installed
     assert run(tmp_path, site, **variables)[0] == count
 
 
@@ -156,5 +156,5 @@ def test_what_is_missing_is_compiled_alone(installed, tmp_path):
 @pytest.mark.skipif(HOST_LEVEL is None, reason="the code is run here")
 def test_a_second_code_generator_makes_the_code_of_a_level(tmp_path_factory, tmp_path):
     """Built as on a host that lacks the level, then run on this one, which has it."""
-    site, count, digest = build(tmp_path_factory, HOST_LEVEL, VARLEN_RNN_LEVEL=HOST_LEVEL)
+    site, _, digest = build(tmp_path_factory, HOST_LEVEL, VARLEN_RNN_LEVEL=HOST_LEVEL)
     assert run(tmp_path, site)[:2] == (0, digest)

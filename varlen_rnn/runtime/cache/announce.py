@@ -23,7 +23,7 @@ _STEPS = 800
 
 @functools.cache
 def announce_compiling(folder):
-    """Say why the first step takes long, on the standard error, when neither this environment nor a bundle has kernels."""
+    """Say why the first step takes long, on the standard error, when no kernel is at hand yet."""
     quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
     if sys.stderr is None or quiet or any(map(folders.has_kernels, (folder, *bundles.usable_bundles()))):
         return

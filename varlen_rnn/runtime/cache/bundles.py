@@ -1,8 +1,8 @@
 """Kernels that nobody has to compile: folders of them that came with an installation, or were imported.
 
-A bundle is a folder whose name says for which sources, versions and level of processors its kernels are.  It lies in a
-folder `varlen_rnn_kernels` of the path on which Python finds packages, or among the user's own kernels.  Installations are
-found wherever the package itself was imported from, so a checkout finds what was compiled for equal sources.
+A bundle is a folder whose name is the digest of the sources, versions and level of processors that its kernels are for.
+It lies in a folder `varlen_rnn_kernels` of the path on which Python finds packages, or among the user's own kernels.
+A checkout finds what was installed for equal sources, because bundles do not lie beside the package.
 """
 
 import contextlib

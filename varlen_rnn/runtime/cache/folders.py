@@ -42,7 +42,7 @@ def cache_folder():
 
 
 def kernel_folders(place=None):
-    """Return a KernelFolder for every environment that has one in `place`, the user's own by default; last used first."""
+    """Return a KernelFolder for each environment in `place`, or in the user's cache; the last used first."""
     return sorted(map(_look_into, _folders(place)), key=lambda folder: -folder.last_used)
 
 

@@ -1,7 +1,7 @@
 """The file of one compiled kernel: a digest of the kernel and of its place, then the kernel.
 
-Machine code with a wrong bit, or of another function, would be run.  The digest tells what is damaged, cut short or in the
-place of another file.  It does not tell who wrote it: whoever can write the folder can run code.
+Machine code with a wrong bit, or of another function, would be run.  The digest tells what is damaged, cut short or in
+the place of another file.  It does not tell who wrote it: whoever can write the folder can run code.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What is kept of a compiled function: its machine code, and what Python code of others needs to call or to inline it."""
+"""What is kept of a compiled function: its machine code, and what others need to call it or to inline it."""
 
 import contextlib
 import functools
