@@ -122,6 +122,7 @@ def caller(arguments_for):
 def _cached(kernel, linkable=True):
     if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
         kernel._cache = DiskCache(kernel, linkable)
+        kernel.compile = kernel._cache.compile_alone(kernel.compile)
     return kernel
 
 

@@ -3,11 +3,13 @@
 import functools
 import hashlib
 import pickle
+import threading
 
 from numba.core import caching
 from numba.core.runtime import rtsys
 
 from varlen_rnn.runtime.cache import folders, parts
+from varlen_rnn.runtime.cache.alone import Alone
 from varlen_rnn.runtime.cache.announce import announce_compiling
 from varlen_rnn.runtime.cache.bundles import usable_bundles
 from varlen_rnn.runtime.cache.environment import sources_known, this_environment
@@ -34,6 +36,7 @@ class DiskCache(caching._Cache):
     def __init__(self, kernel, linkable):
         self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
+        self._alone = {}  # what a thread compiles while other processes wait
 
     @property
     def cache_path(self):
@@ -59,12 +62,41 @@ class DiskCache(caching._Cache):
         # SciPy among it: a third of a second, which the compiler takes when it comes to work.
         rtsys.initialize(target_context)
         path = self._path(signature)
-        for folder in () if _is_for_others() else (path.parent, *usable_bundles()):
+        if _is_for_others():
+            return None
+        compiled = self._found(path, target_context)
+        if compiled is not None:
+            return compiled
+        announce_compiling(environment_folder())
+        thread = threading.get_ident()
+        if thread not in self._alone or not sources_known():  # nothing will be compiled, or saved for others
+            return None
+        self._alone[thread] = Alone(path)
+        return self._load(path, target_context)  # which another process may have saved meanwhile
+
+    def compile_alone(self, compile_one):
+        """Return `compile_one`, after which other processes may compile what `load_overload` did not find."""
+
+        @functools.wraps(compile_one)
+        def compile_and_release(signature):
+            thread = threading.get_ident()
+            if thread in self._alone:  # a function that calls itself
+                return compile_one(signature)
+            self._alone[thread] = None
+            try:
+                return compile_one(signature)
+            finally:
+                if (alone := self._alone.pop(thread)) is not None:
+                    alone.release()
+
+        return compile_and_release
+
+    def _found(self, path, target_context):
+        for folder in (path.parent, *usable_bundles()):
             compiled = self._load(folder / path.name, target_context)
             if compiled is not None:
                 _mark_used(folder)
                 return compiled
-        announce_compiling(environment_folder())
         return None
 
     def _load(self, path, target_context):

@@ -20,7 +20,7 @@ KEPT_UNUSED = 30 * 24 * 3600  # seconds after which the folder of another enviro
 MARKER = "environment.txt"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
-_OURS = ("*.nbc", "*.part", MARKER)
+_OURS = ("*.nbc", "*.lock", "*.part", MARKER)
 
 
 class KernelFolder(NamedTuple):
