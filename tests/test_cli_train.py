@@ -139,7 +139,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
     ("arguments", "message"),
     [
         (["train", "texts.csv", "--out", "m"], "train: expected --label COLUMN, got none"),
-        (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that say what a sequence is"),
+        (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that define a sequence"),
         (
             ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
             "expected this field, got only",

@@ -177,7 +177,7 @@ DESCRIPTIONS = {
     "newer": (_newer, "newer varlen_rnn"),
     "an unknown operator": (_set(["ops", 1], "type", "system"), "operator: expected one that is declared"),
     "an unbound name": (_set(["ops", 1, "inputs", 0], "arguments", ["z"]), "'z'"),
-    "a doubled variable": (_append("vars", 1), "expected one of this name"),
+    "a doubled variable": (_append("vars", 1), "expected one definition, got definitions in blocks 0 and 0"),
     "an operator twice": (_append("ops", 1), "expected one operator that computes it"),
     "a feed twice": (_append("ops", 0), "columns 0, 1, 2"),
     "a name of two lines": (_set(["vars", 1], "name", "a\nb"), "a printable name"),

@@ -45,7 +45,7 @@ def test_damaged_values_are_errors():
             vr.values_from_bytes(bytes(damaged))
         except vr.InputError:
             pass
-    with pytest.raises(vr.ProgramError, match="expected what values_to_bytes returned"):
+    with pytest.raises(vr.ProgramError, match="expected the bytes of values_to_bytes"):
         vr.values_from_bytes(b"")
     with pytest.raises(vr.DTypeError, match="value 'x': expected a LoDTensor"):
         vr.values_to_bytes({"x": [1, 2]})

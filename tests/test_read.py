@@ -245,9 +245,7 @@ def test_labels_that_fit_nothing_are_named(tmp_path, labels, message):
 
 
 def test_what_is_ambiguous_shows_what_was_read(tmp_path):
-    with pytest.raises(
-        vr.InputError, match=r"expected options that say what a sequence is, got 'id', 't', .*`id` \(and"
-    ):
+    with pytest.raises(vr.InputError, match=r"expected options that define a sequence, got 'id', 't', .*`id` \(and"):
         read(saved(tmp_path, LONG))
     numbers = saved(tmp_path, 'text,y\n"1 2 3",u\n"[4, 5]",v\n')
     with pytest.raises(

@@ -93,7 +93,7 @@ def _number(value: object) -> float:
 
 
 def load(path: StrPath) -> dict[str, Any]:
-    """Return what `save` wrote, as a dict of groups.
+    """Return the arrays that `save` wrote, as a dict of groups.
 
     Raises
     ------

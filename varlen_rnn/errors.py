@@ -1,4 +1,4 @@
-"""Errors of bad input: what is wrong, where, what was expected, what came, and a hint.
+"""Errors of bad input: each names the place, the expected and the found value, and gives a hint.
 
 All of them are `ValueError`s, so callers that know only the standard library can catch them.
 """
@@ -21,11 +21,11 @@ class InputError(ValueError):
     Parameters
     ----------
     what : str
-        What is wrong, and where: the argument, level or entry.
+        The wrong argument, level or entry.
     expected, got : object, optional
-        What would have been right, and what came.
+        A description of right values, and the given value.
     hint : str, optional
-        What the caller most likely meant.
+        The most likely remedy.
 
     Examples
     --------
@@ -48,13 +48,13 @@ def _text(part: object) -> str:
     """Return a part of a message, of which a list of a million names is none."""
     try:
         text = str(part)
-    except Exception:  # an integer of more digits than Python writes; or whatever an object of the caller's raises
+    except Exception:  # an integer with more digits than Python writes, or any error of a caller's object
         return f"a {type(part).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def shown(value: object) -> str:
-    """Return the beginning of what `repr` writes of a value, for a message: of any value, and never an error.
+    """Return the beginning of `repr(value)` for a message; this never raises, for any value.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class DTypeError(InputError, TypeError):
 
 
 class OutOfRangeError(InputError, IndexError):
-    """An index or id lies outside of what it indexes."""
+    """An index or id is out of range."""
 
 
 class ProgramError(InputError):
@@ -88,7 +88,7 @@ class ProgramError(InputError):
 
 
 class CheckpointError(InputError):
-    """A file of saved parameters is damaged, or does not fit what it is loaded into."""
+    """A file of saved parameters is damaged, or does not fit the model that loads it."""
 
 
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
@@ -99,7 +99,7 @@ def check_number(value: Any, name: str, expected: str, holds: Callable[[float], 
     >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
     0.5
     """
-    # Of what remembers how it was computed, the number alone would lose the gradient.
+    # A Variable remembers how it was computed; the number alone would lose the gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
         number = None if other else float(value)
@@ -162,7 +162,7 @@ def check_choice(value: Any, name: str, *choices: str) -> str:
 
 
 def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
-    """Return the entries of what can be iterated, as a list; raise of a text, a mapping, a set or a Variable, too.
+    """Return the entries of an iterable as a list; raise for a text, a mapping, a set or a Variable, too.
 
     Examples
     --------
@@ -181,7 +181,7 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
 
 
 def check_callable(value: T, name: str) -> T:
-    """Return what can be called, or raise an error that names it.
+    """Return a callable, or raise an error that names the argument.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 
 class Frozen:
-    """The base of what stays as it was made: kernels trust its arrays, so no others can be put in their places."""
+    """The base of immutable objects: kernels trust their arrays, so no attribute can be replaced."""
 
     __slots__ = ()
 

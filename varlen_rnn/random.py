@@ -26,7 +26,7 @@ def generator() -> np.random.Generator:
 def manual_seed(seed: int) -> None:
     """Seed the random numbers of this context: initial parameters and dropout.
 
-    A generator is that of one thread: another thread has one of its own, from the system's entropy unless it seeds it.
+    Each thread has its own generator, seeded from the system's entropy unless the thread calls this function.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ __all__ = ["Lengths", "Offsets", "Rows", "StrPath"]
 #: The path of a file.
 StrPath: TypeAlias = str | os.PathLike[str]
 
-#: Rows, with or without a LoD: a `LoDTensor`, a `Variable`, an array, or what NumPy makes one of.
+#: Rows, with or without a LoD: a `LoDTensor`, a `Variable`, or anything that NumPy can turn into an array.
 Rows: TypeAlias = ArrayLike  # a Variable and a LoDTensor have `__array__`
 
 #: The offsets of one level of detail, an array or a list of ints: 0, then where each sequence ends.

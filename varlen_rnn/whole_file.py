@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whoever else writes them and whatever ends the writer."""
+"""Write files that appear whole or not at all, even if others write them or the writer is killed."""
 
 import contextlib
 import errno
@@ -10,15 +10,15 @@ import stat
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: there, what a killed writer leaves behind stays
+except ImportError:  # not a POSIX system: leftovers of killed writers stay
     fcntl = None  # type: ignore[assignment]  # no other module
 
 
 def write_file(path, payload, durable=True):
-    """Write a file beside `path` and move it there, so that a crash leaves the old file; of several writers, one wins.
+    """Write a file beside `path` and move it there, so that a crash leaves the old file.
 
-    A file that is there keeps its mode, a link its target: what it leads to is replaced.  What a killed writer of the
-    same path left behind is removed.
+    If several write at once, one of them wins.  An existing file keeps its mode; if `path` is a link, its target is
+    replaced.  Leftovers of killed writers of the same path are removed.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def _mode(target):
 
 def _replace(target, payload, mode, durable):
     folder, name = os.path.split(target)
-    # As long for any name, and no other's: what a killed writer left can be told.
+    # Equally long for any name and unique to it, so that leftovers of a killed writer can be recognised.
     beginning = f".varlen_rnn-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}-"
     _remove_leftovers(folder, beginning)
     while True:
@@ -107,7 +107,7 @@ def _fill(file, payload, mode, durable):
 
 
 def _remove_leftovers(folder, beginning):
-    """Remove what writers left behind who no longer live: a living one holds its file locked."""
+    """Remove leftovers of killed writers; a living writer holds a lock on its file."""
     names = []
     with contextlib.suppress(OSError):  # a folder that may not be listed
         names = [name for name in os.listdir(folder) if name.startswith(beginning)]

@@ -1,8 +1,8 @@
 """The padded, masked twin of a recurrent layer: the same parameters and kernels, on a batch with padding.
 
 Every sequence is padded with zero rows to the longest, all rows of the rectangle pass through the kernels, and the
-valid rows are taken back: what a masked implementation computes and pays.  A second direction reverses each sequence
-within its own length first, so padding stands at the end there too and reaches no valid row.
+valid rows are taken back.  This is the work of a masked implementation.  A second direction first reverses each
+sequence within its own length, so its padding is at the end, too, and reaches no valid row.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Padded(Module):
 
 
 def _last_state(y: Variable, initial: Variable | None, direction: Rectangle) -> Variable:
-    """Return (1, sequences, hidden): the output of each last step; of an empty sequence, its initial state."""
+    """Return the output of each last step, shape (1, sequences, hidden); an empty sequence has its initial state."""
     h = apply("take_rows", y, direction.last)
     if initial is not None:
         h = h + initial.reshape(h.shape) * direction.is_empty

@@ -1,4 +1,4 @@
-"""Cells: equations only, one file each; `cell` makes one of yours (docs/cells.md)."""
+"""Cells: equations only, one file each; `cell` makes a cell from your equations (docs/cells.md)."""
 
 from varlen_rnn.cells.contract import Cell, Phase
 from varlen_rnn.cells.define import cell

@@ -1,13 +1,13 @@
-"""What a cell is: its equations for one unit of one sequence at one step, and the names of what they pass on.
+"""A cell: the equations of one unit of one sequence at one step, with the names of gates, states and slots.
 
-A cell knows no device, no batch and no LoD.  `recurrence/` holds the shrinking batch, once for all cells: its CPU loops
-call a cell's two functions, compiled as loops over a scratch, by address; the CUDA kernels of a step inline them.
+A cell knows no device, no batch and no LoD.  `recurrence/` has the shrinking batch, once for all cells: its CPU loops
+call a cell's two functions by address, compiled as loops over a scratch; the CUDA kernels of a step inline them.
 
-A step sees, for its unit, the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
-per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: what the gradient
-needs, kept for every row.  The gradient overwrites the slots with the gradients of the gates.  Since weights see those
-as one matrix, slots are ordered so that the gradients of the projected inputs, and those of the recurrent products,
-each stand side by side.
+For its unit, a step sees the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
+per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: the numbers that
+every row saves for the gradient.  The gradient overwrites the slots with the gradients of the gates.  Weights read
+these as one matrix, so slots are ordered: gradients of projected inputs are neighbours, and so are gradients of
+recurrent products.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
-_OF_DERIVED = "vectors", "vector_order", "rows", "row_slots"  # what a cell written by hand has none of
+_DERIVED_ONLY = "vectors", "vector_order", "rows", "row_slots"  # empty in a cell written by hand
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -35,40 +35,45 @@ _Tuples: TypeAlias = tuple[_Floats, ...]
 class Phase(NamedTuple):
     """One recurrent product of a step, and the equations that follow it, for one unit of one sequence.
 
-    The product of the first phase reads the output before, that of each other one what the phase before gave.
+    The product of the first phase reads the output of the step before.  Each later product reads the value `first` that
+    the phase before it returned.  All arguments and results below are tuples of scalars; ranges are (first, end).
 
     Attributes
     ----------
     step : function
-        `step(x, h, prev, passed, v) -> (first, states, slots, passes)`, of tuples of scalars: the projected inputs of
-        all gates that have one; the phase's own products; the states before; what earlier phases passed on; vectors,
-        and after them inputs of the row itself.
-        `first` is the output, or of a phase that is not the last what the next product reads; `states` are those but
-        the first, of the last phase; `slots` are its `kept` columns of what a row keeps; `passes` is passed on, the
-        first `norms` of them normalised: less their mean over all units, divided by their standard deviation.
+        `step(x, h, prev, passed, v) -> (first, states, slots, passes)`.
+
+        * `x`: projected inputs, of all gates that have one; `h`: the phase's own products; `prev`: the states before;
+          `passed`: values from earlier phases; `v`: vectors, then row inputs.
+        * `first`: the operand of the next product, or the output in the last phase; `states`: the other states, in the
+          last phase; `slots`: the numbers to save, in its `kept` columns; `passes`: values for later phases.  The first
+          `norms` of these are normalised over all units: subtract the mean, divide by the standard deviation.
     step_grad : function
-        `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried, d_v)`; phases run from the last to
-        the first.  All slots of which none of a later phase may be read, nor `states[0]`; what the products of phases
-        but the first read, and what was normalised; and what is carried: the gradients of the states, then, of several
-        phases, that of what this phase gave, then others, first of what it passed on to be normalised.  Returns the
-        gradients of the phase's slots, what is carried on, of the first phase the gradients of the states before, and
-        those of its vectors.
+        `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried, d_v)`; the last phase runs first.
+
+        * `slots`: all columns; it may not read columns of later phases.  `states`: after the step; it may not read
+          `states[0]`. `operands`: operands of later products, then normalised values.  `carried`: the gradients of the
+          states; with several phases then the gradient of `first`, then values from later phases, beginning with the
+          gradients of normalised values.
+        * `d_slots`: gradients for the phase's columns; `carried`: for the phase before, or, in the first phase, the
+          gradients of the states before; `d_v`: gradients of its vectors.
     gates : int
-        How many products it has: of all gates that have one, phase by phase.
+        The number of its products.
     h_slot : int
         The first of the columns that get the gradients of its products.
     order : tuple of int
-        To which of its gates each of these columns belongs.
+        For each of these columns, the gate that it belongs to.
     slots : tuple of int
-        Its first column, and where they end.
+        The range of its columns.
     passes, carries : int
-        How many values `step` passes on, and `step_grad` carries on beyond gradients of states and operands.
+        The number of values that `step` hands to later phases, and of values that `step_grad` hands to earlier ones
+        besides the gradients of states and operand.
     norms : int
-        How many of the values that `step` passes on are normalised.
+        How many of the passed values are normalised.
     kept : tuple of int
-        The first of its columns that `step` gives, and where these end; others get gradients alone.
+        The range of its columns in which `step` saves a number; other columns only get gradients.
     vectors : tuple of int
-        Of which vectors `step_grad` gives the gradients: the first in the cell's `vector_order`, and where they end.
+        The range, in the cell's `vector_order`, of the vectors whose gradients `step_grad` returns.
     """
 
     step: Callable
@@ -90,23 +95,23 @@ class Cell(Frozen):
     Parameters
     ----------
     name : str
-        What programs call it; one cell of a name, unless the same function is defined again.
+        The name in programs.  Two cells may not share a name, unless the same function is defined again.
     gates : sequence of str
-        Gates in the order of the rows of `weight_ih` and `weight_hh`; as any of these sequences, `"ifgo"` is four
-        names.
+        Gates in the order of the rows of `weight_ih` and `weight_hh`.  A string of letters is a sequence, too: `"ifgo"`
+        is four names.
     states : sequence of str
         States; the first is the output, and the operand of the recurrent product.
     slots : sequence of str
-        What `step` keeps for `step_grad`, for every row.  The slot of a gate's name gets the gradient of its projected
-        input; these slots are neighbours, in the order of `gates`.
+        Names of the numbers that `step` saves for `step_grad`, for every row.  The slot with the name of a gate gets
+        the gradient of its projected input; these slots are neighbours, in the order of `gates`.
     step : function
         `step(x, h, prev) -> (states, slots)`: takes and returns tuples of scalars.
     step_grad : function
-        `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` without the recurrent product.  It may
-        not read `states[0]`, the output, on any path: what it needs of that stands in a slot.
+        `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` leaves out the recurrent product.  It
+        may not read `states[0]`, the output, on any path: save the numbers that it needs in a slot.
     product_slots : dict of str to str, optional
-        Of gates whose recurrent product has another gradient than the projected input: the slot that gets it.  The
-        first slots, as many as there are gates, are those that get the gradients of recurrent products.
+        If the recurrent product of a gate has another gradient than its projected input: the slot that gets it.  With n
+        gates, the first n slots get the gradients of recurrent products.
 
     Attributes
     ----------
@@ -115,24 +120,25 @@ class Cell(Frozen):
     x_gates, h_gates : tuple of str
         The gates that have a projected input, and those that have a recurrent product.
     vectors, rows : tuple of str
-        Parameters of one number per unit, and inputs of rows that are not projected: of cells that `cell` makes.
+        Parameters with one number per unit, and inputs of rows that are not projected.  Cells made by `cell` may have
+        them; cells written by hand have none.
     num_kept : int
-        How many columns, each as wide as the layer, a row keeps for the gradient: slots, the states but the first, what
-        products of later phases read, and what was normalised.
+        How many columns, each as wide as the layer, a row saves for the gradient: slots, the states after the first,
+        the operands of later products, and normalised values.
     reads_output : bool
-        Whether the equations read the output of the step before, unit by unit: such a cell has no projection.
+        Whether the equations read the output of the step before, unit by unit.  Such a cell cannot have a projection.
     proj_clip : float
-        The largest absolute value of a projected output; infinite, unless `cell` was told another.
+        The largest absolute value of a projected output; infinite by default.
     source : str, or None
-        The equations that `cell` derived, as Python; None of a cell by hand.
+        The equations that `cell` derived, as Python; None for a cell written by hand.
     phases : tuple of Phase
         The equations, as the engine takes them.
 
     Raises
     ------
     DTypeError, ShapeError
-        Names that do not fit together; equations that return other than these; a gradient that differs from a central
-        difference of the step.
+        If names do not fit together, if equations return tuples of other lengths, or if the gradient differs from a
+        central difference of the step.
 
     Notes
     -----
@@ -157,7 +163,7 @@ class Cell(Frozen):
         "x_order", "x_slot",
     )  # fmt: skip
 
-    equations: Step | None  # as they were traced; None of a cell written by hand
+    equations: Step | None  # the trace; None for a cell written by hand
     gates: tuple[str, ...]
     h_gates: tuple[str, ...]
     name: str
@@ -202,11 +208,11 @@ class Cell(Frozen):
         phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns, (0, 0))
         rest: dict[str, Any] = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count))}
         rest |= {"equations": None, "source": None, "proj_clip": math.inf}
-        self._put_rest((phase,), step, **rest, **dict.fromkeys(_OF_DERIVED, ()))
+        self._put_rest((phase,), step, **rest, **dict.fromkeys(_DERIVED_ONLY, ()))
         register(self)
 
     def _put_rest(self, phases: tuple[Phase, ...], function: Callable, **rest: Any) -> None:
-        """Put what the engine reads, and where `function`, the equations, was written."""
+        """Set the fields that the engine reads, and `origin`, where the equations are defined."""
         for what, value in rest.items():
             self._put(what, value)
         self._put("phases", phases)
@@ -225,7 +231,7 @@ class Cell(Frozen):
         origin: Callable,
         proj_clip: float | None = None,
     ) -> Cell:
-        """Return the cell of what was derived from a step; `varlen_rnn.cells.cell` makes one of equations."""
+        """Return the cell of derived phases; `varlen_rnn.cells.cell` makes one from equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
@@ -271,11 +277,11 @@ class Cell(Frozen):
 
     @property
     def may_project(self) -> bool:
-        """Whether its output may have other units than its states: no equation and no later product may read it."""
+        """Whether the output may be projected to another size: no equation and no later product reads it."""
         return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
-        return find_cell, (self.name,)  # a copy is itself: what is compiled for it is found again
+        return find_cell, (self.name,)  # a copy is the same object, so its compiled code is found again
 
     def __repr__(self) -> str:
         return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"
@@ -296,7 +302,7 @@ def check_name(name: object) -> str:
 
 
 def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
-    """Return equations written by hand as those of a phase."""
+    """Return equations written by hand in the form of a phase."""
     step, step_grad = body(step), body(step_grad)
 
     @body
@@ -315,7 +321,7 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
 def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_grad: Callable) -> bool:
     """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
-        hint = "keep what it needs of the output in a slot; take states by constant numbers, do not unpack them"
+        hint = "save the number in a slot; take states by constant indices, do not unpack them"
         raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
     draw = random.Random(0)
     for _ in range(_TRIALS):
@@ -364,7 +370,7 @@ def _check_gradient(
     d_slots: _Floats,
     d_prev: _Floats,
 ) -> None:
-    """Raise unless gradients are central differences of the loss."""
+    """Raise unless gradients equal central differences of the loss."""
     of_products = {gate: d_slots[slot] for slot, gate in enumerate(order)}
     gradients = (
         d_slots[cell.x_slot : cell.x_slot + len(cell.gates)],
@@ -377,7 +383,7 @@ def _check_gradient(
             right = _difference(loss, arguments, place, number)
             if not abs(given - right) <= _TOLERANCE * max(1, abs(right)):
                 what = f"cell {cell.name!r}, gradient of the {'previous ' * (place == 2)}{names[place][number]}"
-                raise ShapeError(what, expected=f"{right:.6g}, as a difference of step tells", got=f"{given:.6g}")
+                raise ShapeError(what, expected=f"{right:.6g}, the central difference of step", got=f"{given:.6g}")
 
 
 def _difference(loss: Callable[[_Tuples], float], arguments: _Tuples, place: int, number: int) -> float:

@@ -1,4 +1,4 @@
-"""A cell from its equations alone: they run once, on scalars that are not known yet, and are differentiated."""
+"""Make a cell from its equations: run them once on a trace, derive the gradient, check it, and register the cell."""
 
 from __future__ import annotations
 
@@ -27,40 +27,41 @@ def cell(
     function: None = None, *, name: str | None = None, proj_clip: float | None = None
 ) -> Callable[[Callable[..., Any]], Cell]: ...
 def cell(function: Callable[..., Any] | None = None, *, name: str | None = None, proj_clip: float | None = None) -> Any:
-    """Make a cell of its equations: their gradient, and what a row keeps for it, are derived from them.
+    """Make a cell from its equations; derive their gradient and the numbers that each row saves for it.
 
     Parameters
     ----------
     function : function of scalars
-        Its signature is *gates* `/` *states* `*` *vectors*: one argument for each gate; one for each state but the
-        first, before the step; one for each parameter that is a number of its own for each unit, or, annotated with
-        `Row`, for each input of a row that is not projected, as a mask.  It returns the output, or a tuple of
-        the output and the other states, in the order of the signature.
+        Its signature is *gates* `/` *states* `*` *vectors*.  Gates and states are one argument each; states are values
+        before the step, and the first state, the output, may be left out.  A vector is a parameter with one number per
+        unit.  An argument after the `*` annotated with `Row` is an input of the row that is not projected, such as a
+        mask.  The function returns the output, or a tuple of the output and the other states, in the order of the
+        signature.
 
-        A gate `n` stands for the sum of its projected input and its recurrent product; `n.x` and `n.h` are these two,
-        and `n.of(value)` is its product with a value of this step in place of the output before.  A state named `h`
-        is the output before.  `norm(value)` is a value normalised over the units of its row.
+        A gate `n` is the sum of its projected input `n.x` and its recurrent product `n.h`.  `n.of(value)` is its
+        product with a value of this step instead of the output of the step before.  A state named `h` is the output of
+        the step before.  `norm(value)` normalises a value over the units of its row.
     name : str, optional
-        What programs call it; the function's name, unless given.
+        The name in programs; by default the function's name.
     proj_clip : float, optional
-        The largest absolute value of an output that a layer projects; the gradient of one that is at it is 0.
+        The largest absolute value of a projected output.  Outputs at the bound get the gradient 0.
 
     Returns
     -------
     Cell
-        Its attribute `source` shows what was derived.
+        Its attribute `source` shows the derived functions.
 
     Raises
     ------
     EquationError
-        Equations that do something else than arithmetic, comparisons in `where`, and the functions of
-        `varlen_rnn.cells`; says the line.
+        If equations use anything but arithmetic, comparisons in `where`, and functions of `varlen_rnn.cells`.  The
+        error names the line.
 
     Notes
     -----
-    Equations are traced: the function is called once, and what it does to its arguments is the cell.  A choice between
-    two numbers is `where(condition, a, b)`.  Gradients: of `maximum`, `minimum` and `relu` at a tie, the first
-    operand's, or 0; through `constant(x)`, none.
+    The function is called once, on scalars without values; the operations that it applies are the cell.  Write
+    `where(condition, a, b)` to choose between two numbers.  At a tie, `maximum` and `minimum` send the gradient to the
+    first operand, and `relu` has gradient 0.  No gradient passes through `constant(x)`.
 
     Examples
     --------
@@ -91,7 +92,7 @@ def _define(function: Callable[..., Any], name: str, proj_clip: float | None) ->
 
 
 def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
-    """Return the cell of a step that was traced elsewhere; cells of one name have one `origin`."""
+    """Return the cell of a step that was traced elsewhere; two cells with one name must have one `origin`."""
     return _made(step, derive(step), name, origin)
 
 
@@ -102,7 +103,7 @@ def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any], p
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
-    """Return an error that says which line of the equations is wrong."""
+    """Return an error that names the line of the equations."""
     code = function.__code__
     line, at = code.co_firstlineno, error.__traceback__
     while at is not None:
@@ -114,7 +115,7 @@ def _located(error: Exception, function: Callable[..., Any], name: str) -> Equat
 
 
 def _trace(function: Callable[..., Any]) -> Step:
-    """Run the equations once; raise unless they read all that the signature names, and return all states."""
+    """Run the equations once; raise unless they read every argument of the signature and return all states."""
     parameters = inspect.signature(function).parameters
     kinds = [(p.kind, p.name) for p in parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
@@ -142,19 +143,19 @@ def _trace(function: Callable[..., Any]) -> Step:
 
 
 def _is_row(annotation: Any) -> bool:
-    """Return whether an annotation is `Row`, which is text where the file puts off annotations, as `cells.Row`."""
+    """Return whether an annotation is `Row`, or the text "Row" if the module postpones annotations."""
     return annotation is Row or (isinstance(annotation, str) and annotation.rpartition(".")[2] == Row.__name__)
 
 
 def _gates(step: Step, part: str) -> tuple[str, ...]:
-    """Return the gates of which the equations read a part: "x", the projected input, or another leaf of a trace."""
+    """Return the gates whose part `part` the equations read: "x", the projected input, or another kind of leaf."""
     nodes = step.trace.nodes
     found = {nodes[k].what for k in step.trace.reach(step.results) if nodes[k].op == part}
     return tuple(gate for gate in step.gates if gate in found)
 
 
 def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
-    """Return the phases, their functions compiled when they are first used."""
+    """Return the phases; Numba compiles their functions when they are first used."""
     file = f"<cell {name}>"
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}

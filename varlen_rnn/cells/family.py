@@ -1,4 +1,4 @@
-"""Cells of one kind with options: a name for each combination, from which it is made again."""
+"""Families: cells with options, each named so that it can be made again from its name: `lstm(peepholes=True)`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _LONGEST_NAME = 1000  # characters: a name in a strange file may be anything
 
 
 class Family:
-    """Cells of one kind: `family(**options)` returns that of some options.
+    """A kind of cell with options: `family(**options)` returns the cell with these options.
 
     Parameters
     ----------
     name : str
-        What names of its cells begin with.
+        The beginning of the names of its cells.
     check : function
-        `check(**options)` returns the options in their only form; its defaults are those of the options.
+        `check(**options)` returns the options in canonical form.  Its defaults are the defaults of the options.
     equations : function
-        `equations(**options)` returns the function of scalars of a cell; without `proj_clip`, which is `cell`'s.
+        `equations(**options)` returns the equations, a function of scalars.  It does not get `proj_clip`, which goes to
+        `cell`.
     named : mapping of str to dict
-        Names of their own for some options, as programs have them: that without options among them.
+        Short names in programs for some options; the empty options must have one.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Family:
         self._made: dict[str, Cell] = {}
 
     def __call__(self, **options: Any) -> Cell:
-        """Return the cell of some options."""
+        """Return the cell with these options."""
         options = self.check(**options)
         name = self._text(options)
         name = self._named.get(name, name)
@@ -58,12 +59,12 @@ class Family:
         return f"{self.name}({', '.join(given)})"
 
     def of_name(self, name: str) -> Cell:
-        """Return the cell of a name with options, as programs write it.
+        """Return the cell with a name such as `lstm(peepholes=True)`, as programs write it.
 
         Raises
         ------
         ProgramError
-            Options that the family has not.
+            If the family does not have these options.
         """
         try:
             call = ast.parse(name if len(name) < _LONGEST_NAME else "", mode="eval").body

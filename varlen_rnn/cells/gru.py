@@ -6,8 +6,8 @@ With $x_k = W_{ih,k} x_t + b_{ih,k}$ and $u_k = W_{hh,k} h_{t-1} + b_{hh,k}$:
     h_t = (1 - z) n + z h_{t-1}
 
 Options: a reset before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), a second product per step; Fluid's other
-`origin_mode`, h_t = z n + (1 - z) h_{t-1}; `clip` of what goes into activations; `activations` of gates and candidate;
-`zoneout` and `recurrent_dropout` as of the LSTM.
+`origin_mode`, h_t = z n + (1 - z) h_{t-1}; `clip` bounds the arguments of activations; `activations` of gates and
+candidate; `zoneout` and `recurrent_dropout` as in the LSTM.
 
 Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
 `torch.nn.GRU` and ONNX `linear_before_reset=1`.
@@ -33,7 +33,7 @@ def _check(
     zoneout: bool = False,
     recurrent_dropout: bool = False,
 ) -> dict[str, Any]:
-    """Return the options in their only form."""
+    """Return the options in canonical form."""
     return {
         "reset_after": check_flag(reset_after, "reset_after"),
         "origin_mode": check_flag(origin_mode, "origin_mode"),

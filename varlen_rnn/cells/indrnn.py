@@ -1,4 +1,4 @@
-r"""The independently recurrent network: each unit sees its own output before, and no other's.
+r"""The independently recurrent network: each unit sees only its own output of the step before.
 
     h_t = relu(x_t + u h_{t-1})
 
@@ -11,7 +11,7 @@ from varlen_rnn.kernels.activations import relu
 
 @cell
 def indrnn(a, /, h, *, u):
-    """No product but that of the inputs: `u` is one number per unit."""
+    """Project the inputs; there is no recurrent product, since `u` is one number per unit."""
     return relu(a.x + u * h)
 
 

@@ -1,4 +1,4 @@
-r"""The light GRU: no reset, and relu in place of tanh.
+r"""The light GRU: no reset gate, and relu instead of tanh.
 
     z = sigmoid(x_z + u_z)    n = relu(x_n + u_n)    h_t = z h_{t-1} + (1 - z) n
 

@@ -7,10 +7,10 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
     h_t = o tanh(c_t)
 
 Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
-gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `proj_clip` projected outputs,
-`clip` what goes into the activations of gates and candidate (as onnxruntime does: not c_t); `activations` of gates,
-candidate and output; `zoneout`, by masks keep_h and keep_c of what stays as it was; `recurrent_dropout`, by a mask
-mask_h of what products read.
+gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `proj_clip` bounds projected
+outputs, and `clip` bounds the arguments of gates' and candidate's activations (as in onnxruntime, it leaves c_t alone);
+`activations` of gates, candidate and output; `zoneout`, with masks keep_h and keep_c that are 1 for units that keep
+their state; `recurrent_dropout`, with a mask mask_h that multiplies the operand of the products.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and
@@ -40,7 +40,7 @@ def _check(
     zoneout: bool = False,
     recurrent_dropout: bool = False,
 ) -> dict[str, Any]:
-    """Return the options in their only form."""
+    """Return the options in canonical form."""
     coupled, forget_gate = check_flag(coupled, "coupled"), check_flag(forget_gate, "forget_gate")
     if coupled and not forget_gate:
         raise ShapeError("lstm_cell", expected="coupled gates or no forget gate", got="both")
@@ -67,7 +67,7 @@ def _equations(
     zoneout: bool,
     recurrent_dropout: bool,
 ) -> Callable:
-    """Return the equations of an LSTM with options; f = 1 - i where gates are coupled, 1 without a forget gate."""
+    """Return the equations of an LSTM with options; f is 1 - i if gates are coupled, and 1 without a forget gate."""
     gate, candidate, output = map(activation, activations)
     gates = "ifgo" if forget_gate and not coupled else "igo"
     vectors = [f"p_{name}" for name in gates if name != "g"] if peepholes else []

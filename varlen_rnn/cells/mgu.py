@@ -11,7 +11,7 @@ from varlen_rnn.kernels.activations import sigmoid, tanh
 
 @cell
 def mgu(f, n, /, h):
-    """Reset before the product: two products per step."""
+    """The state is reset before the second of two products per step."""
     f = sigmoid(f)
     n = tanh(n.x + n.of(f * h))
     return h + f * (n - h)

@@ -1,4 +1,4 @@
-"""Activations by name, as ONNX's recurrent operators have them, with their parameters alpha and beta."""
+"""Activations by name, with parameters alpha and beta, as in ONNX's recurrent operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Spec: TypeAlias = "str | tuple[str | float, ...]"
 
 
 class _Named(NamedTuple):
-    """A function of a number and of parameters, whose defaults are ONNX's."""
+    """A function of a number and parameters, with ONNX's defaults of the parameters."""
 
     function: Callable[..., Any]
     defaults: tuple[float, ...] = ()
@@ -42,7 +42,7 @@ def check_activation(spec: Any, what: str) -> Spec:
     Raises
     ------
     DTypeError, ShapeError
-        No name of an activation, or parameters that it has not.
+        If there is no activation with this name, or it does not have these parameters.
     """
     given = (spec,) if isinstance(spec, str) else spec
     expected = f"one of {', '.join(NAMED)}, or a tuple of a name and its parameters"

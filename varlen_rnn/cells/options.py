@@ -1,4 +1,4 @@
-"""What options of cells have in common: bounds, and activations for each of a cell's places."""
+"""Options that several cells share: bounds, activations for each gate or state, and zoneout."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from varlen_rnn.kernels.activations import clip, constant
 
 
 def check_bound(bound: Any, name: str) -> float | None:
-    """Return a positive bound, or None for none."""
+    """Return a positive bound as a float, or None if there is no bound."""
     if bound is None:
         return None
     return float(check_number(bound, name, "a positive number", lambda value: value > 0))
 
 
 def check_names(given: Any, name: str, places: tuple[str, ...], check: Callable[[Any, str], Any]) -> tuple[Any, ...]:
-    """Return activations, one for each place, after checking each."""
-    specs = check_list(given, name, f"a tuple of {len(places)}: of {', '.join(places)}")
+    """Return activations, one for each of the named places, after checking each."""
+    specs = check_list(given, name, f"a tuple of {len(places)}, for {', '.join(places)}")
     if len(specs) != len(places):
-        raise ShapeError(name, expected=f"{len(places)}: of {', '.join(places)}", got=shown(given))
+        raise ShapeError(name, expected=f"{len(places)}, for {', '.join(places)}", got=shown(given))
     return tuple(check(spec, f"{name}, {place}") for spec, place in zip(specs, places, strict=True))
 
 
 def clipped(x: Any, bound: float | None) -> Any:
-    """Return what goes into an activation, between -bound and bound where there is one."""
+    """Return `x` clipped to [-bound, bound], or `x` itself if there is no bound."""
     return x if bound is None else clip(x, -bound, bound)
 
 
@@ -38,7 +38,7 @@ def equations_of(
     vectors: Iterable[str] = (),
     rows: Iterable[str] = (),
 ) -> Callable[..., Any]:
-    """Return the equations of a cell whose arguments its options decide; `step` gets all of them by name."""
+    """Return equations with a signature of these names; `step` gets all arguments in one mapping."""
     kinds = inspect.Parameter
     parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in gates]
     parameters += [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in states]
@@ -54,5 +54,5 @@ def equations_of(
 
 
 def zoned(now: Any, before: Any, keep: Any) -> Any:
-    """Return a state after zoneout: as before where `keep` is 1, the new one where it is 0."""
+    """Return a state after zoneout: the previous state if `keep` is 1, the new one if it is 0."""
     return now + constant(keep) * (before - now)

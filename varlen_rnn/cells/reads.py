@@ -1,12 +1,12 @@
-"""What equations read of their arguments, on whatever path: known from their code, before any number is."""
+"""Find out from the code of equations which items of an argument they may read, on any path."""
 
 from numba.core import compiler, ir
 
 
 def may_read_first(function, position, count):
-    """Return whether a function may read the first item of a tuple of `count` that it gets as argument `position`.
+    """Return whether a function may read the first item of its argument `position`, a tuple of `count` items.
 
-    It does not if all that it does with the tuple is to ask for others of its items, by numbers that are constants.
+    It cannot if its only use of the tuple is to take other items by constant indices.
     """
     if position >= function.__code__.co_argcount:
         return True

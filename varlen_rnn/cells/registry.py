@@ -1,4 +1,4 @@
-"""Cells by name, as programs name them."""
+"""Find cells by name, as programs refer to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from varlen_rnn.errors import ProgramError, shown
 
 
 class _Named(Protocol):
-    """A cell: where its equations were written tells whether another one of its name is the same, defined again."""
+    """The fields of a cell that the registry reads.
+
+    `origin` is where its equations are defined.  It decides whether a second cell with this name replaces the first (a
+    notebook cell that runs again) or is refused.
+    """
 
     name: str
     origin: tuple[str, str]
@@ -20,26 +24,26 @@ _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
 def register(cell: _Named) -> None:
-    """Let programs find a cell; the same function defined again, as in a notebook, takes the place of the former."""
+    """Let programs find a cell; a function defined again, as in a notebook, replaces the former cell."""
     former = _CELLS.get(cell.name)
     if former is not None and former.origin != cell.origin:
-        hint = "cell(name=...) gives it another; only the same function may be defined again, in the same place"
-        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="one that another cell has", hint=hint)
+        hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
+        raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="the name of another cell", hint=hint)
     _CELLS[cell.name] = cell
 
 
 def register_family(name: str, cell_of: Callable[[str], Any]) -> None:
-    """Let programs find cells of a family, whose names are its own, and options in brackets: `cell_of` makes them."""
+    """Register a family: `cell_of("lstm(peepholes=True)")` makes the cell with a name and options."""
     _FAMILIES[name] = cell_of
 
 
 def find_cell(name: str) -> Any:
-    """Return the cell of a name.
+    """Return the cell with a name.
 
     Raises
     ------
     ProgramError
-        No cell of this name was made in this process, and none of a family can be made of it.
+        If no cell with this name was made in this process, and it is not a family's name with options.
 
     Examples
     --------

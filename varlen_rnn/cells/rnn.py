@@ -20,7 +20,7 @@ from varlen_rnn.kernels.activations import constant
 def _check(
     activation: Any = "tanh", clip: float | None = None, zoneout: bool = False, recurrent_dropout: bool = False
 ) -> dict[str, Any]:
-    """Return the options in their only form."""
+    """Return the options in canonical form."""
     return {
         "activation": check_activation(activation, "activation"),
         "clip": check_bound(clip, "clip"),

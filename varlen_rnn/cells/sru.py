@@ -1,4 +1,4 @@
-r"""The simple recurrent unit: its gates see the state of their own unit alone.
+r"""The simple recurrent unit: each gate sees only the state of its own unit.
 
     f = sigmoid(x_f + v_f c_{t-1})    r = sigmoid(x_r + v_r c_{t-1})
     c_t = f c_{t-1} + (1 - f) x_a     h_t = r c_t + (1 - r) x_skip
@@ -14,7 +14,7 @@ from varlen_rnn.kernels.activations import sigmoid
 
 @cell
 def sru(a, f, r, skip, /, c, *, v_f, v_r):
-    """No product but that of the inputs."""
+    """Project the inputs; there is no recurrent product."""
     f = sigmoid(f.x + v_f * c)
     r = sigmoid(r.x + v_r * c)
     c = f * c + (1 - f) * a.x

@@ -9,14 +9,14 @@ from varlen_rnn.errors import InputError
 
 
 def main(argv=None):
-    """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after a line that says what was wrong.
+    """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after a line with the error.
 
     Nothing is wrong where nobody reads on, as `head` does not.
 
     Parameters
     ----------
     argv : list of str, optional
-        The command and its arguments; by default those of the process.
+        The command and its arguments; by default the arguments of the process.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Batches of lengths alone, as `data.batches` cuts them, and what padding them costs."""
+"""Batches of lengths alone, cut as `data.batches` does, and the cost of padding them."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
 
 
 def cost(batches):
-    """Return what padding each of these batches to its longest sequence costs.
+    """Return the cost of padding each of these batches to its longest sequence.
 
     Examples
     --------

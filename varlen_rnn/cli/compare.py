@@ -1,4 +1,4 @@
-"""`compare LENGTHS`: what padding costs on the user's own lengths, and which way to use."""
+"""`compare LENGTHS`: the cost of padding on the user's own lengths, and which way is fastest."""
 
 import contextvars
 
@@ -17,7 +17,7 @@ from varlen_rnn.runtime.threads import get_num_threads, set_num_threads_here
 
 MOST_BYTES = 4 * 2**30  # of a padded batch; more may not fit, and the system would kill the process
 
-# The integers, by name: their default, the least that they may be, and what they are.
+# Integer options by name: default, least value, meaning.
 OPTIONS = {
     "input_size": (256, 1, "features of a row"),
     "hidden_size": (256, 1, "units of the layer"),
@@ -67,7 +67,7 @@ def _run(arguments):
 
 
 def _measure(cell, batches, options):
-    """Measure these batches in every way, and print what came of it."""
+    """Measure these batches in every way, and print the results."""
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
@@ -91,7 +91,7 @@ def _measure(cell, batches, options):
 
 
 def _check_memory(batches, input_size, hidden_size):
-    """Raise if padding the largest batch may not fit: its rows in and out, what is kept, and all gradients."""
+    """Raise if the largest batch, padded, may not fit into memory: inputs, outputs, saved numbers and gradients."""
     rows = max(cost([batch]).padded_rows for batch in batches)
     of_rows, of_weights = 4 * rows * (2 * input_size + 8 * hidden_size), 32 * hidden_size * (input_size + hidden_size)
     needed = of_rows + of_weights

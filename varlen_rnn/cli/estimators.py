@@ -15,7 +15,7 @@ LABEL_KIND_OF = {estimator: kind for kind, estimator in KIND_OF.items()}
 
 
 def estimators():
-    """Return the module of estimators, or raise what to install."""
+    """Return the module of estimators, or raise an error that names the package to install."""
     library("sklearn", '"varlen_rnn[sklearn]"')
     from varlen_rnn import sklearn
 
@@ -23,7 +23,7 @@ def estimators():
 
 
 def metrics_of(model, data):
-    """Return what a model is worth on a data set: names and numbers."""
+    """Return the scores of a model on a data set, by name."""
     from sklearn import metrics
 
     from varlen_rnn.sklearn.base import labels_of_data

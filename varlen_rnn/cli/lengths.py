@@ -25,7 +25,7 @@ def read_lengths(path, field="text", tokens="characters"):
     Raises
     ------
     InputError
-        File and entry, what was expected there, what it is.
+        If an entry is wrong; the error names the file, the entry, the expected value and the found one.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def _of_text(path):
 
 
 def _check(lengths, path):
-    """Return lengths as int64, or raise what is wrong with them."""
+    """Return lengths as int64, or raise if they cannot be lengths."""
     if not lengths.size:
         raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
     wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))

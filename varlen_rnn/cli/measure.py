@@ -1,6 +1,6 @@
 """The time and memory of training steps of one recurrent layer: unpadded, padded, and padded in buckets.
 
-A step is the forward and backward pass of the layer on a batch: what padding changes, and nothing else.
+A step is the forward and backward pass of the layer on a batch, because padding changes nothing else.
 """
 
 import time
@@ -67,7 +67,7 @@ class Subject:
     def peak(self):
         """Return the bytes that the largest step takes at its peak."""
         largest = max(self.batches, key=lambda batch: cost([batch]).padded_rows)
-        release_memory()  # of earlier steps: what this one gets of it, nobody would count
+        release_memory()  # of earlier steps, since tracemalloc would not count memory that is used again
         tracemalloc.start()
         try:
             self.step(largest)
@@ -82,7 +82,8 @@ def random_rows(batches, input_size):
 
 
 def measure(layer, batches, bucketed, packed=None):
-    """Return a Measured for each way to run these batches, in turn, so that what else the machine does slows all.
+    """Return a Measured for each way to run these batches, in turn, so that other work on the machine slows all of
+    them.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 `Packed` starts this very file as a script and talks to it in lines of JSON: first the task, to which the script
 answers with PyTorch's version; then, as often as asked, a round of all batches, answered with the seconds of each.
-Answers have a descriptor of their own; what libraries print goes where errors go, and explains why there is no answer.
+Answers have a descriptor of their own; text that libraries print goes to the errors, where it may explain a failure.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Packed:
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
-        with contextlib.ExitStack() as stack:  # whatever is raised here, an interrupt included, ends the process
+        with contextlib.ExitStack() as stack:  # any exception here, an interrupt included, ends the process
             self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
             # -P: the folder of this file is no place to import from.
             self._process = subprocess.Popen(
@@ -94,7 +94,7 @@ def _answer():
         layer.zero_grad()
         return spent
 
-    seconds(batches[0])  # what is done once only
+    seconds(batches[0])  # the first step also sets things up
     print(json.dumps(torch.__version__), file=answers)
     for _ in sys.stdin:
         print(json.dumps([seconds(batch) for batch in batches]), file=answers)

@@ -1,4 +1,4 @@
-"""`predict MODEL DATA` and `evaluate MODEL DATA`: what a saved model says of a file, and how right it is."""
+"""`predict MODEL DATA` and `evaluate MODEL DATA`: the predictions of a saved model for a file, and their scores."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def _add_files(parser, run):
 
 
 def _read(arguments, labelled):
-    """Return the model, the data set, read as the training read its own but for what is given, and the ids' field."""
+    """Return the model, the data set, and the field of ids; the training's options are the defaults."""
     model = estimators().load(arguments.model)
     given = reading.options_of(arguments)
     options = reading.fitting((model.notes_ or {}) | given, arguments.data) | given
@@ -63,7 +63,7 @@ def _predict(arguments):
 
 
 def _records(model, data):
-    """Yield what a model says of each sequence, as JSON can hold it."""
+    """Yield the prediction for each sequence, in values that JSON has."""
     if not hasattr(model, "classes_"):
         for number in model.predict(data):
             yield {"prediction": np.asarray(number).tolist()}

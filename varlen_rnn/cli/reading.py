@@ -62,7 +62,7 @@ def options_of(arguments):
 
 
 def fitting(options, path):
-    """Return the options that a file has: it may be of another form than that of the training."""
+    """Return the options that fit a file, whose form may differ from the training file's."""
     format = options.get("format") or FORMATS.get(Path(path).suffix.lower(), "csv")
     others = NOT_OF[form_of(format, options.get("id"), options.get("wide", False))]
     return {name: value for name, value in options.items() if name not in others}

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-ALIKE = 1.1  # times that differ by less are called equal: as much may come from what else the machine does
-PADDED = 1.005  # a padding ratio below, which prints as 1.00, is none
+ALIKE = 1.1  # a smaller ratio of times counts as equal, because other work on the machine can cause it
+PADDED = 1.005  # a smaller padding ratio prints as 1.00 and counts as no padding
 SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same work; how they differ decides nothing."
 
 
@@ -67,7 +67,7 @@ def verdict(measured):
 
 
 def _fastest(seconds, unpadded):
-    """Return the sentence that compares the times of other ways with that of unpadded."""
+    """Return the sentence that compares other ways with the unpadded one."""
     best = min(seconds, key=seconds.get)
     if seconds[best] * ALIKE < unpadded:
         return f"Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."

@@ -1,4 +1,4 @@
-"""`show FILE`: what a saved program is made of, and what it costs."""
+"""`show FILE`: the parts of a saved program, and its cost."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def _show(path):
 
 
 def persistable_rows(program):
-    """Return the rows of a table: what is trained, the states of optimizers, and everything else."""
+    """Return the rows of a table: trained parameters, states of optimizers, and everything else."""
     groups = {name: _group(program.desc, name) for name in program.persistables}
     rows = []
     for group in sorted(set(groups.values())):
@@ -58,7 +58,7 @@ def persistable_rows(program):
 
 
 def _group(desc, name):
-    """Return what a persistable is: an update changes its first output, the parameter, and the states beside it."""
+    """Return the group of a persistable: an update changes its first output, the parameter, and states beside it."""
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     if not updates:
         return "parameters and constants"
@@ -78,7 +78,7 @@ def cost_rows(desc):
 
 
 def _show_checkpoint(path, error):
-    """Say what a checkpoint holds, or raise the error of what is none."""
+    """Print the content of a checkpoint, or raise if the file is none."""
     try:
         groups = load(path)
     except (CheckpointError, OSError):

@@ -1,4 +1,4 @@
-"""`train DATA --label COLUMN --out MODEL`: from a file to a model; what was killed goes on."""
+"""`train DATA --label COLUMN --out MODEL`: from a file to a model; a killed training can continue."""
 
 import signal
 import sys

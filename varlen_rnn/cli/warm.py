@@ -41,7 +41,7 @@ def warm(dtypes):
 
 
 def _warm(dtypes):
-    # Batches as users make them: kernels are compiled for what `data.batches` gives.
+    # Batches as users make them, because kernels are compiled for the arrays of `data.batches`.
     ids, labels = data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
     bar = tqdm([(name, dtype) for dtype in dtypes for name in _ALL_LAYERS], unit="layer")
     for name, dtype in bar:

@@ -196,19 +196,20 @@ def batches(
     shuffle : bool
         Put the sequences in an order that follows from `seed` and `epoch` alone.
     bucket : bool
-        Put sequences of like length together: with `shuffle` within pools of 50 batches, and the batches are
-        shuffled again; without, all sequences are sorted by length, shortest first, ties in the caller's order.
+        Put sequences of similar length together.  With `shuffle`, this happens within pools of 50 batches, and the
+        batches are shuffled again.  Without, all sequences are sorted by length, shortest first, ties in given order.
     drop_last : bool
         Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
     seed, epoch : int
         At least 0.
     static : array, shape `(num_sequences, ...)`, optional
-        What each sequence has beside its rows; a batch has that of its sequences, before the labels.
-    others : list of such sequences
-        Further inputs, such as answers beside queries: a batch has those of its sequences, of lengths of their own,
-        after the first; `max_tokens` and `bucket` go by the first.
+        An entry per sequence beside its rows; a batch has the entries of its sequences, before the labels.
+    others : list of sequences
+        Further inputs, such as answers beside queries.  A batch has the matching sequences after the first input; they
+        may have other lengths.  `max_tokens` and `bucket` look at the first input.
     weights : array, shape `(num_sequences,)`, optional
-        How likely each sequence is drawn: as many as there are, with replacement, by `seed` and `epoch` alone.
+        How likely each sequence is drawn.  An epoch draws as many as there are, with replacement, determined by `seed`
+        and `epoch` alone.
 
     Returns
     -------

@@ -68,7 +68,7 @@ def _with_nan(lists: list[list[Any]], where: str) -> list[np.ndarray]:
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
-    """Return tensors whose lists of lists, of one length, are rows: the column's type need not say that they are."""
+    """Return tensors in which inner lists, all of one length, became rows, although the column's type has lists."""
     levels = tensors[0].num_levels
     if levels == 1:
         return tensors

@@ -31,23 +31,23 @@ class Dataset:
     Attributes
     ----------
     name : str
-        Where the sequences come from; for embedded data sets with the version that decides what is in them.
+        Where the sequences come from; for embedded data sets with the version that decides their content.
     sequences : list of array
-        Token ids, int64 of shape `(tokens,)`; of measurements the rows, float32 of shape `(rows, features)`.
+        Token ids, int64 of shape `(tokens,)`, or measurements, float32 of shape `(rows, features)`.
     labels : array, list or None
-        int64, shape `(num_sequences,)`: indices into `classes`; or float32, `(num_sequences,)` or `(num_sequences,
-        targets)`: numbers, or, where there are classes, 1 for each that a sequence has; of labels of rows, a list of
-        arrays, one per sequence.
+        Indices into `classes`, int64 of shape `(num_sequences,)`; numbers, float32 of shape `(num_sequences,)` or
+        `(num_sequences, targets)`; several classes, float32 with 1 for each class of a sequence; labels of rows, a list
+        with one array per sequence.
     vocabulary : list of str
         The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
     classes : list of str
         The name of each label.
     tokens : str
-        How a text becomes tokens: "characters", "words", or "list" if the tokens came as lists.
+        How a text becomes tokens: "characters", "words", or "list" if tokens were given as lists.
     features : tuple of str
-        The names of the numbers of a row, or of a series' steps, where the file has them.
+        The names of the numbers in a row, or of the steps of a series, if the file has names.
     ids : tuple of str
-        What tells the sequences apart in a file of series, one per sequence.
+        The id of each sequence in a file of series.
 
     Examples
     --------
@@ -178,10 +178,10 @@ class Dataset:
         seed : int
             The same seed gives the same split.
         stratify : bool
-            Whether both have the same share of each class, as nearly as can be; a class of two sequences or more has
-            one in each.
+            Whether both sets have about the same share of each class.  A class of two or more sequences has at least
+            one in each set.
         groups : array, shape `(num_sequences,)`, optional
-            Sequences of one group, such as those of one person, stay together; the test set has about its share.
+            Sequences of one group, such as one person, stay together; the test set has about its share.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Where the rows of sequences lie, and how those of some sequences are brought together, without a loop over rows.
+"""Find the rows of sequences, and gather the rows of chosen sequences, without a loop over rows.
 
 A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoDTensor of these sequences.
 """
@@ -41,7 +41,7 @@ class TensorStore:
 class ListStore:
     """Sequences that are arrays of their own, as they come from files; they may be memory maps.
 
-    Rows must have one shape and one data type; an array without rows takes those of the others.
+    Rows must have one shape and one data type; an array without rows takes the shape and type of the others.
 
     Examples
     --------

@@ -36,13 +36,13 @@ def labels_of(
     values : list
         The label of each sequence: a text, an integer, a number, or a list of them.
     lengths : list of int
-        The length of each sequence: lists that are all as long are labels of rows.
+        The length of each sequence; lists of exactly these lengths are labels of rows.
     where : function
-        Returns where the label of a sequence stands, for errors.
+        Returns the place of a sequence's label, for errors.
     classes : list of str, optional
-        Those of another data set; by default those that there are.
+        The classes of another data set; by default the classes that occur.
     kind : str, optional
-        One of `KINDS`; by default what the labels look like.
+        One of `KINDS`; by default guessed from the labels.
     gaps : bool
         Whether classes of rows may be missing: they become -100.
 
@@ -82,7 +82,7 @@ def labels_of(
 def typed(texts: Sequence[str]) -> Sequence[Any]:
     """Return labels of a CSV file as numbers where all of them are and one is no integer, else as they are.
 
-    Beside numbers, what stands for a missing one is None.
+    If labels are numbers, a missing one is None.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def typed(texts: Sequence[str]) -> Sequence[Any]:
 
 
 def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
-    """Return what labels look like, of the types of all of them."""
+    """Return the kind of the labels, guessed from the types of all of them."""
     lists = [isinstance(value, (list, tuple)) for value in values]
     if not any(lists):
         return "numbers" if set(map(type, values)) <= _NUMBERS and float in map(type, values) else "classes"

@@ -11,7 +11,7 @@ import numpy as np
 from varlen_rnn.errors import InputError
 
 MISSING = ("error", "drop", "zero", "forward")
-EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # what stands for a missing number in texts
+EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # texts that mean a missing number
 
 Where = Callable[[int], str]
 
@@ -46,7 +46,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
 def filled(
     sequences: Sequence[np.ndarray], labels: Sequence[Any] | None, missing: str, where: Where
 ) -> tuple[list[np.ndarray], list[Any] | None]:
-    """Return sequences of numbers without NaN, and labels, of which those of rows that are left out are left out."""
+    """Return sequences of numbers without NaN, and labels without the labels of dropped rows."""
     found, own = list(sequences), None if labels is None else list(labels)
     for number, rows in enumerate(sequences):
         if rows.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""One front for files of every kind: what they hold is said by options, or seen; what is ambiguous is an error."""
+"""Read files of every kind: options, or the content, decide the kind; an ambiguous file is an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMATS = {
 }  # fmt: skip
 
 
-# Options that what is read does not have.
+# Options that do not apply, by the kind of source.
 _OF_TABLES = ("id", "time", "features", "wide", "delimiter")
 NOT_OF = {
     "a .jsonl file": _OF_TABLES, "a .parquet file": _OF_TABLES, "an .arrow file": _OF_TABLES,
@@ -31,7 +31,7 @@ NOT_OF = {
 
 
 def form_of(format: str, id: str | None, wide: bool) -> str:
-    """Return what is read, in the words of `NOT_OF`.
+    """Return the kind of source, a key of `NOT_OF`.
 
     Examples
     --------
@@ -69,42 +69,43 @@ def read(
     source : path, or an open file
         An open file, such as standard input, needs a format.
     format : str, optional
-        By default what the suffix says: .csv, .tsv, .jsonl, .parquet, .arrow or .feather, .npz.
+        By default from the suffix: .csv, .tsv, .jsonl, .parquet, .arrow or .feather, .npz.
     sequence : str, optional
-        The field that holds the sequence; "text" by default where there is one.  Of a .npz file the array of rows,
-        "rows" by default, which "offsets" cuts.
+        The field that holds the sequence; by default "text" if there is one.  In a .npz file, the array of rows, by
+        default "rows", which the array "offsets" cuts into sequences.
     label : str, optional
         The field of the labels; without it there are none.
     id, time : str, optional
-        Of a CSV file in long form, one row per step: the field that tells sequences apart, and that of their order,
-        numbers or dates; equal times keep the order of the file, and rows of one id need not be neighbours.  A label
-        that is the same in all rows of each id is one of sequences, else one of rows.
+        For a CSV file in long form, one row per step: the field that identifies the sequence, and the field that orders
+        its steps (numbers or dates).  Equal times keep the order of the file, and rows of one id need not be
+        neighbours. A label that is the same in all rows of each id belongs to the sequence, otherwise to the row.
     features : list of str, optional
-        The fields of numbers; by default all others.
+        The fields of numbers; by default all other fields.
     wide : bool
-        Whether a row of a CSV file is a series whose steps are its fields but `id`; blanks at the end are no steps.
+        Whether a row of a CSV file is a series: its fields except `id` are steps; blanks at the end are no steps.
     tokens : {"characters", "words", "list"}, optional
-        What a text is cut into; by default words, if the median text has ten or more, else characters.
+        The tokens of a text; by default words if the median text has ten or more words, else characters.
     delimiter : str, optional
         Between fields: a comma by default, in a .tsv file a tab.
     missing : {"error", "drop", "zero", "forward"}
-        What becomes of missing numbers (empty, NaN, null): an error, the row is left out, 0, or the last number before.
-        "error" takes NaN in rows of Arrow and NumPy files as it is: they are not looked at.
-        Other than "error", sequences without a label are left out, and rows without one have the class -100.
+        How to treat missing numbers (empty, NaN, null): raise, leave the row out, use 0, or use the last number before.
+        "error" does not look for NaN in Arrow and NumPy files.  With the other choices, sequences without a label are
+        left out, and rows without a label get the class -100.
     label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default guessed.
     vocabulary, classes, min_count, max_vocabulary
         As `from_texts` has them.
 
     Returns
     -------
     Dataset
-        `label_kind` says what the labels are.
+        Its `label_kind` names the kind of labels.
 
     Raises
     ------
     InputError
-        File, line and field, what was expected there, what it is; a file that can be read in more than one way.
+        If the file has a wrong value, or can be read in more than one way.  The error names file, line and field, the
+        expected value and the found one.
 
     Examples
     --------
@@ -180,7 +181,7 @@ def _text_field(table: Table, sequence: str | None, label: str | None, tokens: s
     """Return the field of texts, or raise where the file does not look like one of texts."""
     hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
     if sequence is None and "text" not in table.fields:
-        raise InputError(table.name, expected="options that say what a sequence is", got=table.preview(), hint=hint)
+        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
     field = sequence or "text"
     texts = table.column(field, "sequence")
     if tokens is None and all(_looks_like_numbers(text) for text in texts):

@@ -48,28 +48,29 @@ def from_texts(
     texts : sequence of str, or of lists of str
         Lists of strings are tokens already.
     labels : sequence, optional
-        One per text: a str, int or bool is a class, a float a number; a list as long as the tokens has one for each of
-        them, another list of str is several classes, another list of numbers several numbers.
+        One per text.  A str, int or bool is a class, a float is a number.  A list with one entry per token labels the
+        tokens; any other list of str means several classes, any other list of numbers several numbers.
     vocabulary, classes : list of str, optional
-        Those of another data set, such as the training set; by default they are made from these texts and labels:
-        tokens by frequency, classes sorted, by value if all of them are integers.
+        The vocabulary and classes of another data set, such as the training set.  By default they are made from these
+        texts and labels: tokens by frequency; classes sorted, by value if all are integers.
     tokens : "characters", "words" or "auto"
-        What a text is cut into; words are in lower case, without punctuation.  "auto" is words, if the median text has
-        ten or more.
+        The tokens of a text; words are in lower case, without punctuation.  "auto" means words if the median text has
+        ten or more words, else characters.
     min_count, max_vocabulary : int, optional
-        Which tokens a new vocabulary has: those that occur so often, and so many at most, "<unk>" included.
+        A new vocabulary has tokens that occur at least `min_count` times, and at most `max_vocabulary` entries, "<unk>"
+        included.
     label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default what they look like.
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default guessed.
     missing : "error", "drop", "zero" or "forward"
-        What becomes of labels that are missing (None, NaN, blank): an error, or their sequences are left out; those of
-        rows become -100.  Of numbers in rows, as `read` has it.
+        How to treat missing labels (None, NaN, blank): "error" raises; otherwise their sequences are left out, and
+        labels of rows become -100.  Missing numbers in rows are treated as in `read`.
     name : str
         The name of the data set.
 
     Raises
     ------
     InputError
-        Which entry is wrong, what was expected, what it is.
+        If an entry is wrong; the error names the entry, the expected value and the found one.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def read_jsonl(
     Raises
     ------
     InputError
-        File, line and field, what was expected there, what it is.
+        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def read_csv(
     Raises
     ------
     InputError
-        File, line and field, what was expected there, what it is.
+        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
 
     Examples
     --------

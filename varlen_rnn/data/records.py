@@ -1,4 +1,4 @@
-"""Records become a data set: what kind of sequence they hold, which numbers, which classes."""
+"""Turn records into a data set: find the kind of sequence, the numbers, and the classes."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def _groups(table: Table, id: str, ids: list[str]) -> np.ndarray:
 
 
 def _times(table: Table, time: str) -> np.ndarray:
-    """Return times as numbers: those of the file, or nano- or microseconds of dates."""
+    """Return times as numbers: the numbers of the file, or nano- or microseconds for dates."""
     texts = table.column(time, "time")
     try:
         return np.array(list(map(int, texts)), np.int64)  # nanoseconds since 1970 are more than float64 holds

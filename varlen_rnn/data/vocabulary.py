@@ -11,9 +11,9 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, check_int, check_list, shown
 
-TOKENS = ("characters", "words", "list")  # what a text is cut into
+TOKENS = ("characters", "words", "list")
 
-# Id 0: tokens that the vocabulary does not have, and whatever padding a baseline needs.
+# Id 0: tokens that the vocabulary does not have, and padding of baselines.
 UNKNOWN = "<unk>"
 
 # Texts of fewer words are names, codes, formulas, whose characters tell more.
@@ -54,7 +54,7 @@ def split_text(text: str, tokens: str) -> Sequence[str]:
 
 
 def natural_tokens(texts: Sequence[str]) -> str:
-    """Return what texts are cut into where nothing is asked for: words, if the median text has ten or more.
+    """Return the default tokens of texts: words if the median text has ten or more words, else characters.
 
     Examples
     --------
@@ -92,13 +92,13 @@ def build_vocabulary(
 
 
 def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
-    """Return a vocabulary as a list, or raise what is wrong with it.
+    """Return a vocabulary as a list, or raise if it cannot be one.
 
     Examples
     --------
     >>> check_vocabulary(["a", "b"])
     Traceback (most recent call last):
-    varlen_rnn.errors.InputError: vocabulary, entry 0: expected '<unk>', got 'a' (id 0 is that of unknown tokens)
+    varlen_rnn.errors.InputError: vocabulary, entry 0: expected '<unk>', got 'a' (id 0 means unknown tokens)
     """
     vocabulary = check_list(vocabulary, "vocabulary")
     for number, token in enumerate(vocabulary):
@@ -106,7 +106,7 @@ def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
             raise DTypeError(f"vocabulary, entry {number}", expected="a string", got=type(token).__name__)
     if not vocabulary or vocabulary[0] != UNKNOWN:
         got = shown(vocabulary[0]) if vocabulary else "nothing"
-        raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint="id 0 is that of unknown tokens")
+        raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint="id 0 means unknown tokens")
     twice = [token for token, count in collections.Counter(vocabulary).items() if count > 1]
     if twice:
         raise InputError("vocabulary", expected="every token once", got=f"{twice[0]!r} again")

@@ -1,4 +1,4 @@
-"""Columns of lists of Arrow: of pyarrow, polars, pandas, DuckDB, and whatever else has the PyCapsule interface."""
+"""Columns of lists from Arrow: pyarrow, polars, pandas, DuckDB, and any library with the PyCapsule interface."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _only_column(table: Any) -> Any:
 
 
 def _list_of(pa: Any, array: Any, level: int) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a level and what they are offsets in; None of what are rows."""
+    """Return the offsets of a level and the array that they cut, or None if the array is rows."""
     kind = array.type
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         _refuse_nulls(array, f"level {level}, sequence")

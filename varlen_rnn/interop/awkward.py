@@ -52,7 +52,7 @@ def from_awkward(array: Any) -> LoDTensor:
 
 
 def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a level and what they are offsets in; None of what are rows."""
+    """Return the offsets of a level and the array that they cut, or None if the array is rows."""
     if layout.is_indexed and not layout.is_option:
         layout = layout.project()
     if isinstance(layout, ak.contents.ListArray):

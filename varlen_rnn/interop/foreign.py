@@ -14,7 +14,7 @@ from varlen_rnn.tape.variable import Variable
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """Return a library, imported where it is asked for; raise what to install where it is missing."""
+    """Import and return a library; if it is missing, raise an error that names the package to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

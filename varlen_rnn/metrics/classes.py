@@ -1,4 +1,4 @@
-"""Metrics of classes: how often they are right, what they are taken for, and F1."""
+"""Metrics of classes: accuracy, confusion matrix, and F1."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Accuracy(TargetMetric):
         super().__init__(top_k=top_k, ignore_index=ignored, per_sequence=is_per_sequence)
 
     def compute(self) -> float:
-        """Return the share of what is right; NaN of nothing."""
+        """Return the share of right predictions, or NaN if there are none."""
         return ratio(*self._counts)
 
     def _nothing(self) -> np.ndarray:
@@ -124,7 +124,7 @@ class ConfusionMatrix(_Confusions):
 class F1(_Confusions):
     """The harmonic mean of precision and recall of each class, or their average.
 
-    Predictions, targets, `num_classes`, `ignore_index` and the memory are those of `ConfusionMatrix`.
+    Predictions, targets, `num_classes`, `ignore_index` and memory are as in `ConfusionMatrix`.
 
     Parameters
     ----------

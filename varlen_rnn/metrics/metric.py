@@ -16,10 +16,10 @@ from varlen_rnn.typing import Rows
 
 
 class Metric:
-    """The base of metrics: the sum of what batches counted, and the options by which they did.
+    """The base of metrics: it sums the counts of batches, and has the options for counting.
 
-    A batch's counts are an array of float64.  They are added to those of the batches before, so the memory that a
-    metric needs is that of one batch's counts (but see `AUC`), and metrics of several processes are merged.
+    The counts of a batch are an array of float64, which is added to the sum of earlier batches.  So a metric needs the
+    memory of one batch's counts (but see `AUC`), and metrics of several processes can be merged.
     """
 
     _counts: np.ndarray
@@ -30,7 +30,7 @@ class Metric:
         self.reset()
 
     def update_counts(self, counts: ArrayLike | Variable) -> None:
-        """Add what `counts` returned, or a run fetched.
+        """Add counts that `counts` returned or a program's run fetched.
 
         Raises
         ------
@@ -40,7 +40,7 @@ class Metric:
         self._counts = self._sum(self._counts, self._checked(counts))
 
     def merge(self, other: Metric) -> None:
-        """Add what another metric of the same kind and options has counted.
+        """Add the counts of another metric with the same kind and options.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class Metric:
         return {"counts": self._counts.copy()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Go on from what `state_dict` returned; on an error, nothing has changed.
+        """Continue from the result of `state_dict`; an error changes nothing.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Metric:
             found = np.asarray(counts)
         except (ProgramError, DTypeError):
             raise
-        except Exception as error:  # whatever NumPy makes of objects
+        except Exception as error:  # NumPy may raise anything for objects
             raise DTypeError("metric, counts", expected="an array", got=shown(counts)) from error
         if found.dtype != np.float64:
             raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)

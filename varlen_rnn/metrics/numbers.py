@@ -64,7 +64,7 @@ class MeanSquaredError(MeanAbsoluteError):
     >>> round(error.compute(), 4)
     3.5355
 
-    Source: `sklearn.metrics.mean_squared_error` and, of one column, `root_mean_squared_error`.
+    Source: `sklearn.metrics.mean_squared_error`, and `root_mean_squared_error` for one column.
     """
 
     _squared = True

@@ -59,7 +59,7 @@ class AUC(TargetMetric):
         self._batches = [counts]
 
     def update_counts(self, counts: ArrayLike | Variable) -> None:
-        """Keep what `counts` returned, or a run fetched; batches are joined when they are asked for."""
+        """Keep counts that `counts` returned or a program's run fetched; they are joined on demand."""
         self._batches.append(self._checked(counts))
 
     def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:

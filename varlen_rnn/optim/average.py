@@ -69,7 +69,7 @@ class AveragedModel:
         }
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed."""
+        """Continue from the result of `state_dict`; an error changes nothing."""
         arrays, own = state_arrays(state, "AveragedModel"), self.state_dict()
         for name in own.keys() | arrays.keys():
             expected, got = (f"{d[name].shape} {d[name].dtype}" if name in d else "none" for d in (own, arrays))

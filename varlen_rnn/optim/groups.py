@@ -51,8 +51,8 @@ def checked_options(options: Mapping[str, Any], where: str = "") -> dict[str, An
 class ParamGroup(MutableMapping[str, Any]):
     """Parameters and the options that they share, as a dict: "params", "lr", "weight_decay" and so on.
 
-    An option that is set is that of the next step.  A program that was recorded reads "lr" at every run; the others are
-    constants of its operators.
+    The next step uses the current options.  A recorded program reads "lr" at every run; its other options are constants
+    of its operators.
 
     Examples
     --------

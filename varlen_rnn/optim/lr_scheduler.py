@@ -1,8 +1,8 @@
 """Schedules: the learning rate of each group as a function of the steps taken.
 
-Names, arguments and numbers are those of `torch.optim.lr_scheduler`.  Rates follow from the rate that the optimizer had
-when the schedule was made, and from the number of steps alone, so a schedule resumes from its `state_dict` exactly.
-A program that was recorded reads the rate at every run.
+Names, arguments and numbers are as in `torch.optim.lr_scheduler`.  Rates depend only on the optimizer's rate when the
+schedule was made and on the number of steps, so a schedule resumes from its `state_dict` exactly.  A recorded program
+reads the rate at every run.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class LRScheduler:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what changes, as values that JSON can hold."""
+        """Return the values that change, in types that JSON has."""
         return {"base_lrs": list(self.base_lrs), "last_epoch": self.last_epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; the optimizer's state has the rates.
+        """Continue from the result of `state_dict`; the optimizer's state has the rates.
 
         Raises
         ------
@@ -443,5 +443,5 @@ class ReduceLROnPlateau:
     load_state_dict = LRScheduler.load_state_dict
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what changes, as values that JSON can hold."""
+        """Return the values that change, in types that JSON has."""
         return {name: getattr(self, name) for name in ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")}

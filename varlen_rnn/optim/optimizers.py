@@ -92,7 +92,7 @@ class Optimizer:
         raise NotImplementedError
 
     def minimize(self, loss: Variable) -> None:
-        """Drop the gradients, compute those of `loss`, and update every parameter; in a program, describe it.
+        """Drop old gradients, compute the gradients of `loss`, and update every parameter; a program records all three.
 
         After an error, parameters and states are as they were; gradients were dropped, and some may have arrived.
         """
@@ -141,7 +141,7 @@ class Optimizer:
         return [Variable(self._initial(name, parameter), persistable=True) for name in names]
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        """Return what a state begins with."""
+        """Return the initial value of a state."""
         return np.zeros((), np.int64) if name == "step" else np.zeros_like(parameter.value.data)
 
     def _names(self) -> list[tuple[str, ...]]:
@@ -152,7 +152,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return learning rates and copies of the states, by the parameter's number and the state's name.
 
-        The rate of the first group is called "lr", those of others "lr.1" and so on.
+        The rate of the first group is named "lr", the next "lr.1", and so on.
         """
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
@@ -166,7 +166,7 @@ class Optimizer:
         return [(f"lr.{number}" if number else "lr", group) for number, group in enumerate(self.param_groups)]
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
-        """Go on from what `state_dict` returned: all of it, or, on any error, nothing is changed.
+        """Continue from the result of `state_dict`; an error changes nothing.
 
         Raises
         ------
@@ -384,7 +384,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam whose weight decay is apart from the gradient: `p -= lr weight_decay p` before the update.
 
-    Of a sparse gradient with `lazy`, only the rows that are listed decay.  Parameters are those of `Adam`.
+    With `lazy`, only the listed rows of a sparse gradient decay.  Parameters are as in `Adam`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What describes: programs, which are recorded, run, cut and saved.
+"""Programs: descriptions of computations, without values, that are recorded, run, cut and saved.
 
-A program is the description of a computation apart from its values; the operators in it are those of the tape.
+They consist of the operators of the tape.
 """

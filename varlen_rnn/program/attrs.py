@@ -1,8 +1,8 @@
 """The constants of operators: their kinds, and their form in a description.
 
-An operator declares each of its constants with one of `KINDS`; a kind that ends with `?` may be None, which a
-description leaves out.  In a description a constant is a bool, an int, a float, a str, a tuple of ints or of strs, or
-the index of a block.
+An operator declares each of its constants with one of `KINDS`.  A constant whose kind ends with `?` may be None; the
+description then leaves it out.  In a description, a constant is a bool, an int, a float, a str, a tuple of ints, a
+tuple of strs, or the index of a block.
 """
 
 from varlen_rnn.errors import ProgramError, shown
@@ -21,7 +21,7 @@ def _is_text(value):
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-# Whether a value of a description is of a kind.
+# For each kind, a function that returns whether a value in a description is of that kind.
 KINDS = {
     "bool": lambda value: isinstance(value, bool),
     "int": _is_int,
@@ -40,7 +40,7 @@ def encode(op, attrs, index_of_block):
     Raises
     ------
     ProgramError
-        A value that no description can hold.
+        If a description cannot hold a value.
     """
     described = []
     for name, kind in op.attrs.items():
@@ -74,7 +74,7 @@ def decode(op, described, block_of_index):
     Raises
     ------
     ProgramError
-        A constant that is unknown, doubled, missing, or of another kind.
+        If a constant is unknown, given twice, missing, or of another kind.
     """
     given = {attr.name: attr for attr in described}
     unknown = given.keys() - op.attrs.keys()

@@ -1,10 +1,12 @@
-"""A program as a picture: Graphviz text, for `dot -Tsvg`."""
+"""Draw a program: Graphviz text for `dot -Tsvg`."""
 
 from varlen_rnn.program.feed import EDGES
 
 
 def to_dot(desc):
-    """Return the text of a graph: operators are boxes, variables ellipses, persistables shaded, feeds, fetches double.
+    """Return the text of a graph: boxes are operators, ellipses variables, shaded ones persistables.
+
+    Feeds and fetches have a double line.
 
     Examples
     --------
@@ -23,7 +25,7 @@ def _variables(desc):
 
 
 def _edge_names(desc):
-    """Return the names that are fed or fetched, and those of the lists where they come from and go to."""
+    """Return the names that are fed or fetched, and the names of the lists of feeds and fetches."""
     ops = [op for block in desc.blocks for op in block.ops if op.type in EDGES]
     lists = {name for op in ops for name in (op.input_names() if op.type == "feed" else op.output_names())}
     return {name for op in ops for name in (*op.input_names(), *op.output_names())} - lists, lists
@@ -57,6 +59,6 @@ def _operator(place, op, numbers):
 
 
 def _quoted(*lines):
-    """Return lines as one quoted text of Graphviz, in which a backslash would otherwise begin an escape."""
+    """Return lines as one quoted text for Graphviz, with backslashes and quotes escaped."""
     escaped = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
     return '"' + "\\n".join(escaped) + '"'

@@ -1,4 +1,4 @@
-"""Running a program: the operators of its description one after another, on the same kernels as without one."""
+"""The executor runs the operators of a program in turn, on the same kernels as eager mode."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Executor:
     ) -> list[np.ndarray | Any]:
         """Run all operators of a program; return the values of some variables.
 
-        Updates change the program's persistables, in place, and with them the parameters that it was recorded from: a
-        `backward` through what those computed before is then an error.  After an error in mid-run, updates that came
-        before it are done.  A value is let go after the last operator that reads it.
+        Updates change the program's persistables in place, and so the parameters of the model that was recorded.
+        Calling `backward` on values that these parameters computed before is then an error.  If an operator raises, the
+        updates before it stay done.  A value is released after the last operator that reads it.
 
         Parameters
         ----------
@@ -57,14 +57,15 @@ class Executor:
         Returns
         -------
         list
-            An array, or a LoDTensor where there is a LoD, or SelectedRows, for each fetched variable; the caller's own.
+            For each fetched variable an array, a LoDTensor if it has a LoD, or SelectedRows.  They belong to the
+            caller.
 
         Raises
         ------
         ProgramError
-            A feed that is missing or unknown, a name that the program does not have; nothing is run.
+            If a feed is missing or unknown, or the program does not have a fetched name; nothing is run.
         LoDError, DTypeError, ShapeError
-            A feed with another number of levels, data type or shape than declared; nothing is run.
+            If a feed has another number of levels, data type or shape than declared; nothing is run.
         """
         if not isinstance(program, Program):
             raise DTypeError("run, program", expected="a Program", got=type(program).__name__)
@@ -83,13 +84,24 @@ class Executor:
             leaves = program.leaves if ready.updated else {}
             for name in ready.updated & leaves.keys():
                 was_updated(leaves[name])
-        # A view of a parameter would change at the next run, one of another fetch with what its user does to it.
+        # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
         owned = {id(array): array for array in map(memory_of, given.values())}
         return [plain(own(held[place[name]], owned)) for name in ready.fetches]
 
 
 class Ready(NamedTuple):
-    """A program as it runs for some fetches."""
+    """A program prepared for a list of fetches.
+
+    Attributes
+    ----------
+    desc : ProgramDesc
+        The description that it was prepared from.
+    instructions : Instructions
+    feeds : dict of str to TensorSpec
+    fetches : tuple of str
+    updated : frozenset of str
+        The persistables that a run updates.
+    """
 
     desc: ProgramDesc
     instructions: Instructions
@@ -109,7 +121,7 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:
-    """Return the fed values by name, each as declared."""
+    """Return the fed values by name, after checking each against its declaration."""
     if not isinstance(feed, dict):
         raise DTypeError("feed", expected="a dict of name to value", got=type(feed).__name__)
     if feed.keys() != declared.keys():

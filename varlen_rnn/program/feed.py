@@ -1,6 +1,6 @@
-"""The operators at the edges of a program: `feed` declares a variable that a run is given, `fetch` one that it returns.
+"""The operators at the edges of a program: `feed` declares a fed variable, `fetch` a variable that a run returns.
 
-They compute nothing: an executor puts values there and takes them.  Source: the operators of PaddlePaddle Fluid.
+They compute nothing: an executor puts values in and takes values out.  Source: the operators of PaddlePaddle Fluid.
 """
 
 from varlen_rnn.tape.declare import operator
@@ -13,17 +13,16 @@ EDGES = ("feed", "fetch")
 
 
 def _nothing(inputs, outputs, col):
-    """None."""
     return 0
 
 
 @operator(name="feed", cost=_nothing)
 def _feed(feed, col: int):
-    """Stand for a value that a run is given, in its column of the list of feeds."""
+    """Stand for the fed value in column `col` of the list of feeds."""
     raise NotImplementedError("an executor feeds")
 
 
 @operator(name="fetch", outputs=("fetch",), cost=_nothing)
 def _fetch(x, col: int):
-    """Stand for a value that a run returns, in its column of the list of fetches."""
+    """Stand for the returned value in column `col` of the list of fetches."""
     raise NotImplementedError("an executor fetches")

@@ -1,4 +1,4 @@
-"""A model for inference in a folder of its own: the part of a program between some feeds and some fetches."""
+"""Models for inference, one per folder: the part of a program between some feeds and some fetches."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def save_inference_model(
 ) -> None:
     """Write the part of a program that computes some variables from others, for inference, to `folder`.
 
-    Updates go, dropout is off, and nothing is kept for a gradient, as `Program.prune` does it.
+    As in `Program.prune`, there are no updates and no dropout, and nothing is saved for a gradient.
 
     Parameters
     ----------
     folder : str or path
-        Made if it does not exist; its file `model.safetensors` is replaced when the new one is whole.
+        Created if it does not exist.  Its file `model.safetensors` is replaced once the new file is complete.
     feeds : list of Variables or str
-        All that a run must be given, in the order of `feed_names` of what is loaded.
+        All feeds that a run needs, in the order of `feed_names` of the loaded program.
     fetches : list of Variables or str
-        What a run returns, in this order.
+        The variables that a run returns, in this order.
     program : Program, optional
-        By default that of the Variables among `fetches`.
+        By default the program of the Variables among `fetches`.
 
     Raises
     ------
     ProgramError
-        Feeds that are not exactly those needed; a variable that the program does not have, or that needs a gradient;
-        only names, and no program.
+        If `feeds` are not exactly the needed feeds, if the program does not have a variable or it needs a gradient, or
+        if all fetches are names and no program is given.
     OSError
-        A folder that cannot be written.
+        If the folder cannot be written.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def save_inference_model(
 
 
 def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple[ProgramDesc, Mapping[str, LoDTensor]]:
-    """Return the description and the values that some variables belong to."""
+    """Return the description and the persistables of the program that the fetches belong to."""
     if program is not None and not isinstance(program, Program):
         raise DTypeError("save_inference_model, program", expected="a Program", got=type(program).__name__)
     if not isinstance(fetches, (list, tuple)):
@@ -82,7 +82,7 @@ def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple
     recorders = {value.block.recorder for value in values if isinstance(value, Symbol)}
     if program is not None:
         if recorders - {program.recorder}:
-            raise ProgramError("fetches", expected="variables of the program", got="one of another")
+            raise ProgramError("fetches", expected="variables of the program", got="a variable of another program")
         return program.desc, program.persistables
     if len(recorders) != 1:
         expected = "variables of one program" if recorders else "a variable of a program, or the program itself"
@@ -94,18 +94,18 @@ def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple
 def load_inference_model(folder: StrPath) -> Program:
     """Return the program that `save_inference_model` wrote to a folder.
 
-    Its `feed_names` and `fetch_names` are those that were saved, in that order: `Executor().run(program, feed)` returns
+    Its `feed_names` and `fetch_names` are the saved ones, in the same order; `Executor().run(program, feed)` returns
     the fetches.
 
     Raises
     ------
     ProgramError, OSError
-        As `Program.load`.
+        As in `Program.load`.
 
     Source: `load_inference_model` of PaddlePaddle Fluid.
     """
     path = Path(check_path(folder, "load_inference_model, folder"))
     if path.is_file():
-        hint = "Program.load reads what Program.save wrote"
+        hint = "Program.load reads files that Program.save wrote"
         raise ProgramError("load_inference_model, folder", expected="a folder", got=f"the file {path}", hint=hint)
     return Program.load(path / _FILE)

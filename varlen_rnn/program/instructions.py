@@ -1,4 +1,4 @@
-"""The operators of a block as instructions, and a nested block as its operator runs it: once for each time step."""
+"""Instructions: the operators of a block, ready to run.  A nested block runs once for each time step."""
 
 import functools
 from collections import ChainMap
@@ -13,25 +13,40 @@ from varlen_rnn.tape.run import run
 
 
 class Instruction(NamedTuple):
-    """An operator over places in a list of values; a missing input stands at the last place, which is None."""
+    """An operator over positions in a list of values.
+
+    Attributes
+    ----------
+    op : Op
+    attrs : dict
+        Its constants.
+    inputs, outputs : tuple of int
+        Positions of its inputs and outputs.  A missing input has the last position, whose value is None.
+    overwritten : tuple of int
+        Inputs that the operator overwrites but others still hold: it gets copies of them.
+    done : tuple of int
+        Positions that no later instruction reads.
+    """
 
     op: Op
     attrs: dict
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    overwritten: tuple[int, ...]  # places whose value somebody else holds, so the operator gets a copy
-    done: tuple[int, ...]  # places that nobody reads after it
+    overwritten: tuple[int, ...]
+    done: tuple[int, ...]
 
 
 class Instructions:
-    """The operators of one block, ready to run: names are places in a list of values.
+    """The operators of one block, ready to run: each name is a position in a list of values.
 
     Parameters
     ----------
     desc : ProgramDesc
     block : BlockDesc
-    kept : names whose values outlive the run
-    given : names whose values are somebody else's
+    kept : iterable of str
+        Names whose values outlive the run.
+    given : iterable of str
+        Names whose values belong to the caller.
     """
 
     def __init__(self, desc, block, kept, given):
@@ -40,7 +55,7 @@ class Instructions:
         names |= dict.fromkeys([*kept, *given])
         self.place = {name: number for number, name in enumerate(names)}
         self.size = len(names) + 1
-        self.stages = None  # what an operator made of them for what it was given last: (what, stages)
+        self.stages = None  # the latest stages, with the key that they were made for
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
@@ -60,7 +75,7 @@ class Instructions:
         )  # fmt: skip
 
     def run(self, values):
-        """Return the list of all values, by place, after running the operators on some, by name."""
+        """Run the operators on values by name; return the list of all values by position."""
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
@@ -76,9 +91,10 @@ class Instructions:
 
 
 def _shared(ops):
-    """Return the names whose value an operator must not overwrite: several read it, or it may be another's memory.
+    """Return the names whose values an operator must not overwrite, since others read them or own their memory.
 
-    Only what a forward operator made for its own gradient is nobody else's; `assign` and others hand on what they got.
+    A value is free to overwrite only if a forward operator made it for its own gradient: operators such as `assign`
+    hand on the memory of their input.
     """
     made = {name: op.type for op in ops for name in op.output_names()}
     seen, shared = set(), set()
@@ -91,30 +107,30 @@ def _shared(ops):
 
 
 def nested_blocks(desc):
-    """Return a function that returns the `Nested` of an index: one for all operators that run the block."""
+    """Return a function from the index of a block to its `Nested`, shared by all operators that run the block."""
     return functools.cache(functools.partial(Nested, desc, tables={}))
 
 
 class Nested:
-    """A block of a description, and the values that it is given.
+    """A nested block of a description.
 
-    It reads its own variables only: those that no operator of it computes are its arguments.  A block of gradients also
-    reads those of the block that it differentiates.
+    It reads only its own variables.  A variable that none of its operators computes is an argument.  A block of
+    gradients also reads the variables of the block that it differentiates.
 
     Parameters
     ----------
     desc : ProgramDesc
     index : int
     tables : dict, optional
-        What is known of the variables of blocks, by index, to be shared with other blocks of the description.
+        For each block, the specs of its variables by name; shared by all nested blocks of the description.
     """
 
     def __init__(self, desc, index, tables=None):
         self.desc, self.block = desc, desc.blocks[index]
         self._tables = {} if tables is None else tables
-        # Made when asked for, without a lock, as `cached_property` of Python 3.11 takes: a fork would leave it locked.
+        # No `cached_property`: in Python 3.11 it takes a lock, which a fork could leave locked.
         self._arguments = self._instructions = None
-        self.lowered = None  # what its operator made of it: a cell, or why it is none
+        self.lowered = None  # the cell that its operator lowered it to, or the reason why it cannot
 
     def _table(self, index):
         if index not in self._tables:
@@ -123,30 +139,30 @@ class Nested:
 
     @property
     def nested(self):
-        """Itself, as a block that is still being recorded has one."""
+        """Return self, so that callers can write `block.nested` for a recorded block and for one from a file."""
         return self
 
     @property
     def specs(self):
-        """What is known of the variables that it may read, by name."""
+        """The specs of the variables that it may read, by name."""
         return ChainMap(self._table(self.block.idx), self.of_forward)
 
     @property
     def of_forward(self):
-        """What is known of the variables of the block that it differentiates, by name; nothing, where there is none."""
+        """The specs of the variables of the block that it differentiates, by name; empty if there is no such block."""
         forward = self.block.forward_block_idx
         return self._table(forward) if forward >= 0 else {}
 
     @property
     def arguments(self):
-        """The names of its own variables that it is given."""
+        """The names of its arguments."""
         if self._arguments is None:
             computed = {name for op in self.block.ops for name in op.output_names()}
             self._arguments = [var.name for var in self.block.vars if var.name not in computed]
         return self._arguments
 
     def spec(self, name):
-        """Return what is known of a variable, or raise if the block has none of this name."""
+        """Return the spec of a variable, or raise if the block has no variable with this name."""
         if name not in self.specs:
             raise ProgramError(f"block {self.block.idx}", expected=f"a variable {name!r}", got="none")
         return self.specs[name]

@@ -1,6 +1,6 @@
-"""Text in columns and lines that fit a screen."""
+"""Lay out text in columns, and in lines that fit a screen."""
 
-WIDTH = 100  # of a line, in characters; a single word may be longer
+WIDTH = 100  # characters of a line; a single word may be longer
 
 
 def columns(rows):
@@ -28,7 +28,7 @@ def aligned(numbers, unit):
 
 
 def wrapped(items, indent, width, begin=""):
-    """Return lines of items that break only between items; those after the first are indented.
+    """Join items into lines that break only between items; lines after the first are indented.
 
     Examples
     --------

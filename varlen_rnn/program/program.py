@@ -29,7 +29,7 @@ class Program:
     Parameters
     ----------
     desc : ProgramDesc, optional
-        By default an empty one, for `program_guard` to record into.
+        By default an empty description, for `program_guard` to record into.
     persistables : dict of str to array or LoDTensor
         The values of the variables that outlive a run; used in place, not copied.
 
@@ -42,8 +42,8 @@ class Program:
     Raises
     ------
     ProgramError
-        A description that does not hold together: a name unbound or doubled, an unknown operator, what does not fit;
-        persistables that are missing, or are not as described.
+        If parts of the description do not fit together (a name is unbound or defined twice, an operator is unknown,
+        inputs do not fit), or a persistable is missing or is not as described.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Program:
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
-        self.prepared: dict[tuple[str, ...] | None, Any] = {}  # what executors have made of it
+        self.prepared: dict[tuple[str, ...] | None, Any] = {}  # by list of fetches, the prepared instructions
         self._leaves: dict[str, Variable] = {}
         if desc is not None:
             self._check()
@@ -92,7 +92,7 @@ class Program:
 
     @property
     def leaves(self) -> dict[str, Variable]:
-        """The Variables that it was recorded from, by name: a run that updates a persistable lets them know."""
+        """The Variables that it was recorded from, by name; a run that updates a persistable notifies its Variable."""
         return self._leaves if self.recorder is None else self.recorder.leaves()
 
     @property
@@ -102,13 +102,13 @@ class Program:
 
     @property
     def fetch_names(self) -> list[str]:
-        """The names of the variables that a run returns when it is not told which."""
+        """The names of the variables that a run returns by default."""
         return edge_names(self.desc, "fetch")
 
     def prune(self, fetch_list: Iterable[Variable | str]) -> Program:
-        """Return the program that computes some variables and nothing else, for inference.
+        """Return a program for inference that computes some variables and nothing else.
 
-        Updates go, dropout is off, and nothing is kept for a gradient.
+        It has no updates and no dropout, and saves nothing for a gradient.
 
         Parameters
         ----------
@@ -117,29 +117,29 @@ class Program:
         Returns
         -------
         Program
-            With the same persistables: those of this program, not copies.
+            It shares the persistables of this program; they are not copied.
 
         Raises
         ------
         ProgramError
-            A name that the program does not have; a variable that needs what is kept for a gradient only.
+            If the program does not have a name, or a variable needs values that are saved for a gradient alone.
         """
         desc = prune.prune(self.desc, names_of(self.desc, fetch_list, recorder=self.recorder))
         return self.part(desc)
 
     def split(self, at: Iterable[Variable | str | list[Any] | tuple[Any, ...]]) -> list[Program]:
-        """Return the programs that run apart, one after another, and hand variables over.
+        """Split the program into programs that run one after another and hand variables to the next.
 
         Parameters
         ----------
         at : list of Variables or str, or of lists of them
-            Each begins a new program, after the operator that computes it; after those that compute all of a list.
+            A new program begins after the operator that computes the variable, or, for a list, all of its variables.
 
         Returns
         -------
         list of Program, one more than `at`
-            Each one's `feed_names` are those of this program that it reads, then what earlier programs hand over; its
-            `fetch_names` are what it hands over.  Persistables are those of this program, not copies.
+            The `feed_names` of each are the feeds of this program that it reads, then variables from earlier programs.
+            Its `fetch_names` are the variables that later programs read.  Persistables are shared, not copied.
         """
         at = _list_of(at, "split, at")
         cuts = [
@@ -149,7 +149,7 @@ class Program:
         return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
     def part(self, desc: ProgramDesc) -> Program:
-        """Return a program of another description over the same values."""
+        """Return a program with another description and the same values."""
         part = over(desc, self.persistables)
         part._leaves = self.leaves
         return part
@@ -160,28 +160,28 @@ class Program:
         Raises
         ------
         ProgramError
-            What `load` would refuse: too many blocks, or a persistable that got another shape in place.
+            If `load` would refuse the file: too many blocks, or a persistable whose shape was changed in place.
         OSError
-            A path that cannot be written.
+            If the path cannot be written.
         """
         self._check()
         files.save(path, self.desc, self.persistables)
 
     @classmethod
     def load(cls, path: StrPath) -> Self:
-        """Return the program that `save` wrote; nothing of it is run.
+        """Return the program that `save` wrote, without running it.
 
         Raises
         ------
         ProgramError
-            A file that is damaged, is something else, comes from a newer version, or describes what cannot be run.
+            If the file is damaged, is no program, comes from a newer version, or describes a program that cannot run.
         OSError
-            A path that cannot be read.
+            If the path cannot be read.
         """
         return cls(*files.load(path))
 
     def to_bytes(self) -> bytes:
-        """Return what `save` writes.
+        """Return the content of the file that `save` writes.
 
         Examples
         --------
@@ -198,13 +198,13 @@ class Program:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Return the program that `to_bytes` made bytes of; raises what `load` raises of a file."""
+        """Return the program that `to_bytes` wrote; raises the same errors as `load`."""
         return cls(*files.from_bytes(content))
 
     def to_dot(self) -> str:
         """Return the program as Graphviz text: operators are boxes, variables ellipses.
 
-        Persistables are shaded; what is fed or fetched has a double line.  `dot -Tsvg` draws it.
+        Persistables are shaded; feeds and fetches have a double line.  `dot -Tsvg` draws the picture.
         """
         return dot.to_dot(self.desc)
 
@@ -217,7 +217,7 @@ class Program:
 
 
 def over(desc: ProgramDesc, values: Mapping[str, Rows]) -> Program:
-    """Return a program over those of the values that its description calls persistable."""
+    """Return a program with the values that its description declares persistable."""
     return Program(desc, {var.name: values[var.name] for var in desc.blocks[0].vars if var.persistable})
 
 
@@ -241,9 +241,9 @@ def _list_of(variables: Any, what: str) -> list[Any]:
 def names_of(
     desc: ProgramDesc, variables: Iterable[Variable | str], what: str = "fetch_list", recorder: Recorder | None = None
 ) -> list[str]:
-    """Return the names of Variables or names, or raise: each is a variable of the outermost block, with a value.
+    """Return the names of Variables or names; raise unless each is a variable of the outermost block with a value.
 
-    With a recorder, Variables must be its own: names as `reduce_sum` are in most programs.
+    If a recorder is given, Variables must be its own, since names such as `reduce_sum` occur in most programs.
     """
     variables = _list_of(variables, what)
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}
@@ -253,7 +253,7 @@ def names_of(
         name = value.name if isinstance(value, Symbol) else variable
         if recorder is not None and isinstance(value, Symbol) and value.block.recorder is not recorder:
             expected = "a variable of this program"
-            raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another")
+            raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another program")
         if not isinstance(name, str) or name not in known:
             text = name if isinstance(name, str) else shown(name)
             near = difflib.get_close_matches(text[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)

@@ -1,4 +1,4 @@
-"""What a program computes, cut down: to what some variables need, and into parts that run one after another."""
+"""Cut programs: `prune` keeps the operators that some variables need, `split` makes parts that run in turn."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from varlen_rnn.tape.operator import find
 
 
 def prune(desc, fetches):
-    """Return the description of what the fetched names need, for inference, with `fetch` operators for them."""
+    """Return the description of the operators that the fetched names need for inference, then `fetch` operators."""
     needed, kept = set(fetches), []
     for op in reversed(desc.blocks[0].ops):
         if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
@@ -26,19 +26,19 @@ def prune(desc, fetches):
 
 
 def _reads(op):
-    """Return the names that an operator reads; a nested block's are listed among its inputs."""
+    """Return the names that an operator reads; its inputs include the names that its nested block reads."""
     return {name for name in op.input_names() if name}
 
 
 def _step_for_inference(nested, block):
-    """Return a nested block for inference, without the variables that it then does not compute."""
+    """Return a nested block for inference, without the variables that inference does not compute."""
     ops = tuple(_for_inference(nested, nested(block.idx).specs, op) for op in block.ops)
     lost = {name for op in block.ops for name in op.output_names()} - {n for op in ops for n in op.output_names()}
     return dataclasses.replace(block, ops=ops, vars=tuple(var for var in block.vars if var.name not in lost))
 
 
 def _for_inference(nested, specs, op):
-    """Return an operator with the constants of inference, and without the outputs that it then does not have."""
+    """Return an operator with its constants for inference, and without the outputs that only training has."""
     kind = find(op.type)
     if not kind.inference:
         return op
@@ -50,7 +50,7 @@ def _for_inference(nested, specs, op):
 
 
 def _check_bound(desc, ops, fetches):
-    """Raise if an operator reads what the operators for inference no longer compute, or that is to be fetched."""
+    """Raise if a variable that is read, or is to be fetched, is no longer computed by the remaining operators."""
     made_before = {name for op in desc.blocks[0].ops if op.type not in EDGES for name in op.output_names()}
     persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
     made = {name for op in ops for name in op.output_names()}
@@ -61,7 +61,9 @@ def _check_bound(desc, ops, fetches):
             raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
     for name in fetches:
         if name in made_before - made - persistable:
-            raise ProgramError(f"prune, {name!r}", expected="an output of inference", got="what a gradient needs")
+            raise ProgramError(
+                f"prune, {name!r}", expected="an output of inference", got="a variable that only a gradient needs"
+            )
 
 
 def _declared_feeds(desc, ops, fetches):
@@ -71,7 +73,7 @@ def _declared_feeds(desc, ops, fetches):
 
 
 def split(desc, groups):
-    """Return the descriptions of the parts that end when all names of a group are computed."""
+    """Return one description per group of names, and one for the rest; a part ends when its names are computed."""
     ops = [op for op in desc.blocks[0].ops if op.type not in EDGES]
     makers = {name: number for number, op in reversed(list(enumerate(ops))) for name in op.output_names()}
     for name in (name for names in groups for name in names):
@@ -138,7 +140,7 @@ def edge(kind, source, target, column):
 
 
 def _renumber(desc, op, blocks, places):
-    """Return an operator whose nested blocks stand in `blocks`, from index 1 on, with the blocks that they hold."""
+    """Return an operator with new indices of its nested blocks; append these, and blocks inside them, to `blocks`."""
     attrs = tuple(
         dataclasses.replace(attr, value=_move(desc, attr.value, blocks, places)) if attr.is_block else attr
         for attr in op.attrs

@@ -1,8 +1,8 @@
-"""What takes the operators of a program that is being recorded, block by block: their symbols, and their names.
+"""The recorder collects the operators of a program block by block, and gives their inputs and outputs names.
 
-Parameters, the states of optimizers and the learning rate are the program's *persistables*: it holds their values by
-reference, so a program that updates them trains the model that it was recorded from.  Other arrays that the code brings
-along are constants of the program.
+Parameters, the states of optimizers and the learning rate are the program's *persistables*.  The program holds them by
+reference, so running its updates trains the model that it was recorded from.  All other arrays that the recorded code
+uses become constants of the program.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from varlen_rnn.tape.variable import Variable, apply, as_variable
 
 
 class Block:
-    """Operators in the order of their run, and the names that they know."""
+    """Operators in the order in which they run, and the symbols of their inputs and outputs."""
 
     def __init__(self, recorder, parent=None, differentiates=None):
         self.recorder, self.parent, self.differentiates = recorder, parent, differentiates
         self.idx = len(recorder.blocks)
         self.symbols, self.ops, self._nested = [], [], None
-        self.variables = {}  # of a step: its arguments and its results, by name
-        self.gradient = None  # of a step: what its operator described of its gradient
-        self.captures = {}  # what a nested block reads from outside, by identity: (the Variable, its own for it)
+        self.variables = {}  # the arguments and results of a step, by name
+        self.gradient = None  # the description of a step's gradient
+        self.captures = {}  # id of an outer Variable that a nested block reads: (the Variable, its stand-in inside)
         self._has_gradient = parent is not None and differentiates is None and grad_enabled()
-        self._reached = {}  # symbols that a gradient reaches, by identity: what stops it there, or None
+        self._reached = {}  # id of each symbol that a gradient reaches: the symbol after `detach`, or None
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
@@ -48,30 +48,30 @@ class Block:
         return symbol
 
     def declare_outputs(self, names, specs):
-        """Return new symbols of names that the recorder made: they are valid, and hardly ever taken."""
+        """Return new symbols for names that the recorder made, which are valid and hardly ever taken."""
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
             self.recorder.claim(next(name for name in names if name in named), None)  # which raises
-        # No check of data types, as `declare` has: they are those of inputs, or an operator's own.
+        # `declare` checks data types.  Here they come from checked inputs or from the operator itself.
         symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
         return symbols
 
     def capture(self, variable):
-        """Return this block's own Variable for one from outside: the operator of the block takes it as an input."""
+        """Return this block's stand-in for an outer Variable, which becomes an input of the block's operator."""
         if id(variable) not in self.captures:
             stem, spec = self.recorder.fresh("captured"), describe(variable.value)
             self.captures[id(variable)] = variable, self._given(stem, spec, variable.requires_grad)
         return self.captures[id(variable)][1]
 
     def argument(self, stem, variable, requires_grad, lod_level=0):
-        """Return this block's own Variable for the rows of one from outside, at one step, of so many levels."""
+        """Return this block's stand-in for one step's rows of an outer Variable, with `lod_level` levels."""
         spec = describe(variable.value)
         return self.take(stem, spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level), requires_grad)
 
     def take(self, stem, spec, requires_grad=False):
-        """Return this block's own Variable for what it is given."""
+        """Return a new argument of this block, a Variable described by `spec`."""
         return self._given(self.recorder.fresh(stem), spec, requires_grad)
 
     def _given(self, name, spec, requires_grad):
@@ -81,9 +81,9 @@ class Block:
         return variable
 
     def stopped(self, op, variables):
-        """Return the symbols of an operator's inputs: where the code stopped a gradient, so does the description.
+        """Return the symbols of an operator's inputs, with a `detach` inserted where the code stopped a gradient.
 
-        By `detach` and `no_grad`, which leave no operators behind; what runs a block knows nothing else.
+        `no_grad` leaves no operator behind, so the block alone would not show that a gradient stops.
         """
         symbols = [None if variable is None else variable.value for variable in variables]
         if self._has_gradient and op.type != "detach":
@@ -93,7 +93,7 @@ class Block:
         return symbols
 
     def stop(self, variable):
-        """Return the symbol of a Variable of this block, after `detach` if the code stopped a gradient there."""
+        """Return the symbol of a Variable of this block; insert a `detach` if the code stopped a gradient there."""
         symbol = variable.value
         if variable.requires_grad or id(symbol) not in self._reached:
             return symbol
@@ -102,7 +102,7 @@ class Block:
         return self._reached[id(symbol)]
 
     def reach(self, op, symbols, outputs):
-        """Remember that a gradient reaches outputs of floats if it reaches an input."""
+        """Remember that a gradient reaches the floating-point outputs if it reaches an input."""
         if self._has_gradient and op.type != "detach" and any(id(symbol) in self._reached for symbol in symbols):
             for symbol in outputs:
                 if symbol.dtype is not None and symbol.dtype.kind == "f":
@@ -110,11 +110,11 @@ class Block:
 
     @property
     def nested(self):
-        """The block as an operator runs it, once all of its operators are there."""
+        """The block in the form that an operator runs; ask for it once all of its operators are recorded."""
         if self._nested is None:
             described = _Described(self.recorder)
             if self.differentiates is not None:
-                described[self.differentiates.idx]  # now: later, somebody may have renamed what it gave
+                described[self.differentiates.idx]  # described now, because its results may be renamed later
             self._nested = Nested(described, self.idx)
         return self._nested
 
@@ -129,7 +129,7 @@ class Block:
 
 
 class _Described:
-    """The blocks of a program, each described when it is asked for: all of them for each step would be quadratic."""
+    """The blocks of a program, described one by one on demand: all of them at each step would cost quadratic time."""
 
     def __init__(self, recorder):
         self._blocks, self._persistables, self._made = recorder.blocks, recorder.persistables, {}
@@ -148,24 +148,24 @@ def _describe_op(op, inputs, outputs, attrs):
 
 
 class Recorder:
-    """Takes the operators of one program: what `apply` finds in place of values."""
+    """Records one program: under `program_guard`, `apply` hands it operators instead of running them."""
 
     def __init__(self):
         self.blocks, self.persistables = [], {}
         self._made, self._feeds = {}, []
-        self.named = {}  # every symbol by its name: names are the program's, whatever the block
+        self.named = {}  # every symbol by its name, which is unique over all blocks
         self._counts, self._suggested = {}, {}
-        self._stand_ins = {}  # by identity of a caller's Variable: (it, the program's own Variable for it)
-        self._modules = {}  # whose parameters have suggested no names yet
+        self._stand_ins = {}  # id of a caller's Variable: (the Variable, its stand-in in the program)
+        self._modules = {}  # modules whose parameters may still suggest names
         self.current = Block(self)
 
     def claim(self, name, symbol):
-        """Return `name` for a symbol after checking that nothing else is called so."""
+        """Give a symbol a name, and return the name; raise if another symbol has it."""
         if not is_name(name):
             expected = f"a printable text of up to {LONGEST_NAME} characters, without spaces around it"
             raise ProgramError("name", expected=expected, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
-            raise ProgramError(f"name {name!r}", expected="a new one", got="one that another variable has")
+            raise ProgramError(f"name {name!r}", expected="a new one", got="the name of another variable")
         old = symbol.name
         self.named.pop(old, None)
         if old in self.persistables:
@@ -183,11 +183,11 @@ class Recorder:
         return name
 
     def suggest(self, module):
-        """Call the parameters of a module by the names that they have in it, when they are first used."""
+        """Name the parameters of a module as the module does, once they are used."""
         self._modules[id(module)] = module
 
     def forget_modules(self):
-        """Keep no module alive of which no parameter may need a name any more."""
+        """Drop all modules that wait to name parameters, so that the recorder keeps none alive."""
         self._modules.clear()
 
     def _suggested_name(self, variable):
@@ -198,12 +198,12 @@ class Recorder:
         return self._suggested.get(id(variable), (None,))[0]
 
     def admit(self, variable):
-        """Return the Variable of this program that stands for a given one.
+        """Return the stand-in of a given Variable in this program.
 
         Raises
         ------
         ProgramError
-            A variable of another program, or one that was computed outside.
+            If the variable belongs to another program, or was computed outside of this one.
         """
         value, block = variable.value, self.current
         found = self._stand_ins.get(id(variable))
@@ -225,12 +225,12 @@ class Recorder:
         return own
 
     def leaves(self):
-        """Return the caller's Variables by the names of the persistables that hold their values."""
+        """Return the caller's Variables, by the names of the persistables that hold their values."""
         return {own.value.name: variable for variable, own in list(self._stand_ins.values())}
 
     def admit_all(self, op, inputs):
-        """Return the Variables of this program that stand for an operator's inputs; None stays None."""
-        # As `admit`, without its call for those that it admitted before.
+        """Return the stand-ins of an operator's inputs in this program; None stays None."""
+        # The same as `admit`, but known Variables cost no call.
         known, admitted = self._stand_ins if self.current.parent is None else {}, []
         for given in inputs:
             if given is None:
@@ -254,7 +254,7 @@ class Recorder:
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
         name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
-        # By reference, if a run may update it; otherwise its owner may, and a constant stays what it is.
+        # A value that a run may update is held by reference.  A constant is copied, since its owner may change it.
         flags = value.data.flags
         in_place = flags.c_contiguous and flags.writeable
         if persistable and not in_place:
@@ -270,7 +270,7 @@ class Recorder:
         Raises
         ------
         InputError
-            What does not fit, with the names of the variables.
+            If inputs do not fit; the error names the variables.
         """
         symbols = self.current.stopped(op, variables)
         try:
@@ -299,7 +299,7 @@ class Recorder:
         self._made = {}
 
     def feed(self, name, spec):
-        """Return the symbol of a variable that a run is given."""
+        """Declare a variable that is fed to each run; return its symbol."""
         if self.current.parent is not None:
             raise ProgramError(f"data {name!r}", expected="the outermost block", got="a step of a recurrence")
         if not self._feeds:
@@ -323,7 +323,7 @@ class Recorder:
             self.current = outer
 
     def drop(self, first):
-        """Forget the blocks from one on: their operator was not recorded."""
+        """Forget the blocks from `first` on, because their operator was not recorded."""
         for block in self.blocks[first:]:
             for symbol in block.symbols:
                 self.named.pop(symbol.name, None)
@@ -332,14 +332,14 @@ class Recorder:
 
     def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
-        made = self._made  # another dict after each change, so what was made of less than all is not kept
+        made = self._made  # replaced after each change, so a description of fewer operators is never kept
         if not made:
             made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
         return made["desc"]
 
 
 def _is_number(variable):
-    """Return whether a Variable is a number that the code brought along: the description can hold it."""
+    """Return whether a Variable is a plain number, which the description itself can hold."""
     value = variable.value
     is_leaf = isinstance(value, LoDTensor) and not variable.persistable and not variable.requires_grad
     return is_leaf and value.shape == () and value.dtype in (np.float32, np.float64)

@@ -1,4 +1,4 @@
-"""Checks of a description that need no operator: names, types of variables, the order of feeds and fetches."""
+"""Check the parts of a description that need no operator: names, types, and the order of feeds and fetches."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ _declared = functools.cache(typing.get_type_hints)  # the types of a class's fie
 
 
 def check_fields(desc):
-    """Raise unless every field of a description, and of those that it is made of, has the type that it declares."""
+    """Raise unless every field of a description, and of the descriptions inside it, has its declared type."""
     for name, declared in _declared(type(desc)).items():
         content, is_tuple = getattr(desc, name), typing.get_origin(declared) is tuple
         kind = typing.get_args(declared)[0] if is_tuple else declared
@@ -37,7 +37,7 @@ def check_fields(desc):
 
 
 def is_name(name):
-    """Return whether a variable can be called so: printable and not too long, so that it can be shown and found.
+    """Return whether a text can be the name of a variable: printable, not too long, without spaces around it.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def is_name(name):
 
 
 def check_structure(desc):
-    """Raise unless names are names, types are whole, and feeds and fetches stand in columns from 0 on."""
+    """Raise unless names are valid, types are complete, and feeds and fetches have columns 0, 1, 2 ..."""
     for block in desc.blocks:
         for number, var in enumerate(block.vars):
             if not is_name(var.name):
@@ -81,7 +81,7 @@ def _check_type(var):
 
 
 def _check_edges(block, kind, op_type):
-    """Raise unless the operators of one edge share one list, which nothing else reads, in columns 0, 1, 2 ..."""
+    """Raise unless all feeds (or all fetches) share one list with columns 0, 1, 2 ..., which nothing else reads."""
     lists = {var.name for var in block.vars if var.type.type == kind}
     columns = [op.attr("col") for op in block.ops if op.type == op_type]
     if len(lists) > 1 or any(type(column) is not int for column in columns):

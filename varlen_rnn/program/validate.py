@@ -1,4 +1,4 @@
-"""Checks of a description, whoever made it, when it is read and before it is written: what passes them can be run."""
+"""Check a description when it is read and before it is written: a description that passes can be run."""
 
 from collections import ChainMap
 
@@ -13,11 +13,11 @@ from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import describe
 
 _MOST_BLOCKS = 1000
-_MOST_DEPTH = 32  # of blocks inside of blocks: each takes frames of Python's stack
+_MOST_DEPTH = 32  # blocks inside blocks, since each takes frames of Python's stack
 
 
 def check_program(desc):
-    """Raise unless a description holds together: names, operators, constants, and what operators infer.
+    """Raise unless names, operators, constants and inferred specs of a description fit together.
 
     Raises
     ------
@@ -42,24 +42,25 @@ def check_program(desc):
     for block in desc.blocks:
         for var in block.vars:
             if var.name in known:
-                raise ProgramError(f"variable {var.name!r}", expected="one of this name", got="another")
+                got = f"definitions in blocks {known[var.name]} and {block.idx}"
+                raise ProgramError(f"variable {var.name!r}", expected="one definition", got=got)
             known[var.name] = block.idx
     blocks = nested_blocks(desc)
     _check_block(blocks(0), blocks, (), set())
 
 
 def _check_block(nested, blocks, around, checked):
-    """Check the operators of a block, in time that its own text bounds: what others have is looked up, not copied.
+    """Check the operators of a block in time proportional to its own text, without copying tables of other blocks.
 
     Parameters
     ----------
     nested : Nested
     blocks : callable
-        Returns the `Nested` of an index.
+        Returns the `Nested` with an index.
     around : tuple of int
-        The blocks that it stands in: it cannot stand inside itself.
+        The blocks around it; it cannot be inside itself.
     checked : set of int
-        The blocks whose check has ended.
+        The blocks that passed the check.
     """
     block, specs = nested.block, nested.specs
     for var in block.vars:
@@ -67,7 +68,7 @@ def _check_block(nested, blocks, around, checked):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
     persistable = {var.name for var in block.vars if var.persistable}
     begin = nested.arguments if block.idx else {*persistable, *_lists_of_feeds(block)}
-    # What a block of gradients may read of the block that it differentiates, others have computed.
+    # A block of gradients may also read the variables of the block that it differentiates: they are computed before.
     bound = ChainMap(dict.fromkeys(begin), nested.of_forward)
     around = (*around, block.idx)
     for number, op in enumerate(block.ops):
@@ -77,7 +78,7 @@ def _check_block(nested, blocks, around, checked):
         except ProgramError as error:
             raise ProgramError(where, got=str(error)) from error
         except (InputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ProgramError(where, expected="what fits", got=str(error)[:300]) from error
+            raise ProgramError(where, expected="inputs and constants that fit", got=str(error)[:300]) from error
         bound.update(dict.fromkeys(op.output_names()))
     for name in bound.maps[0]:
         if name not in specs:
@@ -103,7 +104,7 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
         raise ProgramError(kind.input_name(position), expected="a variable", got="none")
     for name in inputs:
         if name and name not in bound:
-            raise ProgramError(f"variable {name!r}", expected="one that is computed before it is read")
+            raise ProgramError(f"variable {name!r}", expected="an operator, before this one, that computes it")
     if len(inputs) < sum(not place.startswith("*") for place in kind.inputs):
         raise ProgramError("inputs", expected=f"at least {kind.inputs}", got=inputs)
     if op.type in EDGES:
@@ -118,15 +119,15 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
             if name != source or name not in persistable or inputs.count(name) > 1:
                 raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r} alone, updated in place")
         elif name in bound:
-            raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
+            raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="two")
         if name not in specs or specs[name] != spec:
             raise ProgramError(f"variable {name!r}", expected=f"{spec}", got=f"{specs.get(name)}")
 
 
 def _checked_nested(index, blocks, around, checked):
-    """Return a nested block after checking it, and that it stands in the block of its operator."""
+    """Return a nested block after checking it and that it is inside the block of its operator."""
     outer = blocks(around[-1])
-    homes = (around[-1], outer.block.forward_block_idx)  # a gradient block also runs steps of what it differentiates
+    homes = (around[-1], outer.block.forward_block_idx)  # a block of gradients also runs steps of its forward block
     if not 0 < index < len(outer.desc.blocks) or outer.desc.blocks[index].parent_idx not in homes:
         raise ProgramError("block", expected=f"one inside block {around[-1]}", got=index)
     nested = blocks(index)
@@ -134,7 +135,7 @@ def _checked_nested(index, blocks, around, checked):
     if forward >= index:
         raise ProgramError(f"block {index}", expected="an earlier block to differentiate", got=f"block {forward}")
     if index in around:
-        raise ProgramError(f"block {index}", expected="another", got="one inside of itself")
+        raise ProgramError(f"block {index}", expected="a block that is not inside itself", got=f"blocks {around}")
     if index not in checked:
         if len(around) > _MOST_DEPTH:
             expected = f"at most {_MOST_DEPTH} blocks, one inside the other"
@@ -145,18 +146,18 @@ def _checked_nested(index, blocks, around, checked):
 
 
 def _check_edge(op, specs, bound, outermost):
-    """Raise unless a `feed` or `fetch` stands in the outermost block and its list is one."""
+    """Raise unless a `feed` or `fetch` is in the outermost block and names a list of feeds or fetches."""
     feeds = op.type == "feed"
     a_list, name = (op.input_names()[0], op.output_names()[0]) if feeds else (op.output_names()[0], op.input_names()[0])
     wanted = Type.FEED_MINIBATCH if feeds else Type.FETCH_LIST
     if feeds and name in bound:
-        raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="another")
+        raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="two")
     if not outermost or specs[a_list].kind != wanted or specs[name].kind in (Type.FEED_MINIBATCH, Type.FETCH_LIST):
         raise ProgramError(op.type, expected=f"a {wanted.name} of block 0", got=str(specs[a_list].kind))
 
 
 def check_persistables(desc, values):
-    """Raise unless the values are those of the persistable variables, each as described."""
+    """Raise unless there is one value for each persistable variable, and each is as described."""
     described = {var.name: of_var(var) for var in desc.blocks[0].vars if var.persistable}
     if described.keys() != values.keys():
         missing, unexpected = sorted(described.keys() - values.keys()), sorted(values.keys() - described.keys())

@@ -1,6 +1,6 @@
 """How user input becomes LoD levels and rows: every check of a structure stands here.
 
-Errors say which level and which entry, what was expected, what came, and what was probably meant.
+Errors name the level and the entry, the expected and the found value, and a likely remedy.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
 
 
 def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
-    """Raise if entries of a masked array are masked: as a plain array, it would show what stands behind the mask.
+    """Raise if an entry of a masked array is masked, because a plain array would show the number behind the mask.
 
-    So would those of masked arrays in lists, as deep as NumPy makes an array of them.
+    Masked arrays inside lists are found, too, as deep as NumPy would go to make an array.
     """
     if isinstance(data, np.ma.MaskedArray):
         if np.ma.is_masked(data):
@@ -156,7 +156,7 @@ def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a copy of a flat array that nobody can write to or resize, nor what stands behind it: it lies in bytes.
+    """Return a copy of a flat array over `bytes`, which nobody can write to or resize.
 
     Kernels trust such an array, so it is never handed out itself but as a view of its own: of any array that somebody
     holds, shape and data type can be changed in place.
@@ -200,7 +200,7 @@ def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
 
 
 def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndarray:
-    """Concatenate sequences; one without rows and without an element shape takes that of the others."""
+    """Concatenate sequences; one without rows and without an element shape takes the element shape of the others."""
     shapes = [leaf.shape[1:] for leaf in leaves if leaf.size or leaf.ndim > 1]
     element = shapes[0] if shapes else ()
     for number, leaf in enumerate(leaves):

@@ -36,9 +36,9 @@ from varlen_rnn.rows.checks import (
 from varlen_rnn.typing import Lengths, Offsets, Rows
 
 T = TypeVar("T")
-_new = object.__new__  # every operator wraps what it computed
+_new = object.__new__  # every operator wraps its results
 rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
-levels_of = attrgetter("_levels")  # of a LoD, the very arrays: never handed out
+levels_of = attrgetter("_levels")  # the arrays of a LoD, which are never handed out
 
 
 class LoD(Frozen):
@@ -58,7 +58,7 @@ class LoD(Frozen):
     Raises
     ------
     LoDError
-        Which level and entry is wrong, what was expected, and a hint.
+        If an offset is wrong; the error names level and entry, the expected value, and a hint.
 
     Examples
     --------
@@ -193,14 +193,14 @@ NO_LOD = LoD.trusted(())
 
 
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
-    """Return what `make(*arguments)` returned for `key` the first time, never None: plans are kept with their LoD."""
+    """Return the result of the first `make(*arguments)` for `key`, never None; the LoD keeps its plans in this way."""
     found = lod._cache.get(key)
-    # One call of C: of two threads that made it at once, both get what the first one put there.
+    # One call of C: if two threads make it at once, both get the object of the first.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found
 
 
 def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T]) -> T:
-    """Return what `make()` returned for `key` and this very `other`, often a second LoD; of several, the last stays.
+    """Return the result of `make()` for `key` and this very `other`, often a second LoD; only the last is kept.
 
     What is made for two LoDs together would fill the memory of the one that lives longer, were all of it kept.
     """
@@ -298,10 +298,10 @@ class LoDTensor:
         ----------
         sequences : nested list
         num_levels : int, optional
-            Stop at this depth and read what is there as the rows of one sequence: 1 reads `[[[1, 2], [3, 4]]]`
+            Stop at this depth and read the items there as the rows of one sequence: 1 reads `[[[1, 2], [3, 4]]]`
             as one sequence of two rows.
         dtype : data type, optional
-            By default what NumPy makes of the numbers.
+            By default NumPy's choice for the numbers.
 
         Examples
         --------
@@ -325,7 +325,7 @@ class LoDTensor:
             level = list(itertools.chain.from_iterable(lists))
         try:
             dtype = None if dtype is None else np.dtype(dtype)
-        except Exception as error:  # NumPy asks whatever it is given
+        except Exception as error:  # the object may raise anything when NumPy asks it
             raise DTypeError("dtype", expected="a data type", got=shown(dtype)) from error
         leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])

@@ -119,7 +119,7 @@ class SortedSeqs(Frozen):
         self._put("_starts", read_only(offsets[:-1][order]))
         self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
-        self._put("_made", {})  # what is made when asked for; `setdefault`, for threads that ask at once
+        self._put("_made", {})  # arrays made on demand, with `setdefault` because threads may ask at once
 
     def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
@@ -171,7 +171,7 @@ class SortedSeqs(Frozen):
         return self.padding().padding_ratio
 
     def padding(self, bucket_size: int = 32) -> PaddingReport:
-        """Return what padding this batch would cost, whole and in buckets of `bucket_size` sequences.
+        """Return the cost of padding this batch, as a whole and in buckets of `bucket_size` sequences.
 
         Examples
         --------
@@ -268,7 +268,7 @@ def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> S
     if not isinstance(x, LoD):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
-        return SortedSeqs(x)  # type: ignore[arg-type]  # what a Holder holds
+        return SortedSeqs(x)  # type: ignore[arg-type]  # the content of a Holder
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
@@ -284,4 +284,4 @@ def plan_of_rows(lod: LoD) -> SortedSeqs:
 def check_is_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a plan."""
     if not isinstance(sorted_seqs, SortedSeqs):
-        raise DTypeError("sorted_seqs", expected="what sort_by_seq_len returns", got=type(sorted_seqs).__name__)
+        raise DTypeError("sorted_seqs", expected="the result of sort_by_seq_len", got=type(sorted_seqs).__name__)

@@ -1,7 +1,7 @@
 """SelectedRows: some rows of a tall array, as the gradient of an embedding table has them.
 
-Rows may repeat and stand in any order; what repeats adds up.  The example of the design document, an array of which
-only rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
+Rows may repeat and come in any order; repeated rows add up.  The example of the design document, an array in which only
+rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
 
 Source: PaddlePaddle's design document "Selected Rows".
 """
@@ -35,7 +35,7 @@ class SelectedRows:
     Raises
     ------
     DTypeError, ShapeError, OutOfRangeError
-        Which argument or entry is wrong, what was expected, and what came.
+        If an argument is wrong; the error names it, the expected and the found value.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class SelectedRows:
         return self._value.dtype
 
     def merge(self) -> SelectedRows:
-        """Return the same array with ascending rows, each once; what repeats is summed in order of appearance.
+        """Return the same array with ascending rows, each once; repeated rows are summed in order of appearance.
 
         One whose rows are so already is returned itself.
 
@@ -132,7 +132,7 @@ class SelectedRows:
         return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
 
     def to_dense(self) -> np.ndarray:
-        """Return the dense array; what repeats is summed in order of appearance.
+        """Return the dense array; repeated rows are summed in order of appearance.
 
         Examples
         --------
@@ -208,7 +208,7 @@ def append(parts: Sequence[SelectedRows]) -> SelectedRows:
 
 
 def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return `count` rows: each the sum, in order of appearance, of what `rows` says belongs to it."""
+    """Return `count` rows; row k is the sum, in order of appearance, of the values whose entry of `rows` is k."""
     width = math.prod(value.shape[1:])
     out = np.zeros((count, width), value.dtype)
     scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out)

@@ -41,7 +41,7 @@ _ROWS = 8192
 
 
 class SequenceEstimator(BaseEstimator):
-    """The base: subclasses say what labels are, what loss they have, and what becomes of outputs."""
+    """The base of the estimators: subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
 
@@ -102,7 +102,7 @@ class SequenceEstimator(BaseEstimator):
     # What subclasses define.
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        """Learn what labels there are; return the number of outputs."""
+        """Learn the set of labels; return the number of outputs."""
         raise NotImplementedError
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> Any:
@@ -114,19 +114,19 @@ class SequenceEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weight of each loss, of those of sequences, or None where all weigh the same."""
+        """Return the weight of each loss, given the weights of sequences; None if all weigh the same."""
         return weights
 
     def _cut(self, X: Any, y: Any) -> str:
-        """Return what texts are cut into."""
+        """Return the kind of tokens of the texts."""
         return self.tokens
 
     def _label_state(self) -> dict[str, Any]:
-        """Return what was learned of the labels, as JSON can hold it."""
+        """Return the learned labels in values that JSON has."""
         raise NotImplementedError
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        """Become what `_label_state` returned."""
+        """Restore the labels from the result of `_label_state`."""
         raise NotImplementedError
 
     def _weights(self, labels: Any, sample_weight: Any) -> np.ndarray | None:
@@ -153,11 +153,12 @@ class SequenceEstimator(BaseEstimator):
         Parameters
         ----------
         X : sequences
-            A list of arrays of shape `(steps, features)` or `(steps,)`, floating-point numbers that are measurements or
-            integers that are ids of tokens; of texts; of lists of tokens; a column of Arrow or Awkward; a LoDTensor; an
-            array of shape `(sequences, steps)` or `(sequences, steps, features)`, of equal length; a `data.Dataset`.
+            A list of arrays of shape `(steps, features)` or `(steps,)`: floating-point numbers are measurements,
+            integers are ids of tokens.  Or a list of texts or of lists of tokens, a column of Arrow or Awkward, a
+            LoDTensor, a `data.Dataset`, or, for sequences of equal length, an array of shape `(sequences, steps)` or
+            `(sequences, steps, features)`.
         y : labels
-            One per sequence; of a tagger, one per step.  Of a data set, its own.
+            One per sequence; for a tagger, one per step.  A data set brings its own labels.
         sample_weight : array, shape `(sequences,)`, optional
             How much each sequence counts.
         """
@@ -172,14 +173,14 @@ class SequenceEstimator(BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Train for one epoch on some sequences, at a constant rate, from what is there; return the estimator.
+        """Train for one more epoch on some sequences at a constant rate; return the estimator.
 
         Parameters
         ----------
         X, y, sample_weight
-            As `fit` takes them.
+            As in `fit`.
         classes : array, optional
-            All labels that any call will have; of a classifier or tagger, in the first call.
+            All labels of all calls; a classifier or tagger needs them in the first call.
         """
         y = labels_of_data(X, y)
         first = not hasattr(self, "module_")
@@ -199,9 +200,9 @@ class SequenceEstimator(BaseEstimator):
         return self
 
     def _seed(self) -> int:
-        """Return the seed of a fit: of a `random_state` of None another one each time, but with checkpoints."""
+        """Return the seed of a fit: a new one at each fit if `random_state` is None and there are no checkpoints."""
         state = self.random_state
-        if state is None and self.checkpoints is not None:  # what goes on draws what was drawn before
+        if state is None and self.checkpoints is not None:  # a continued fit must draw the same numbers
             state = 0
         return int(check_random_state(state).randint(2**31 - 1))
 
@@ -297,7 +298,7 @@ class SequenceEstimator(BaseEstimator):
         return check_int(self.max_epochs, "max_epochs", 1)
 
     def _make_optimizer(self) -> AdamW:
-        """Decay weights, but neither biases nor what is not trained."""
+        """Return the optimizer; it decays weights, but not biases."""
         named = [pair for pair in self.module_.named_parameters() if pair[1].requires_grad]
         weights = [value for name, value in named if len(value.shape) > 1 and "embedding" not in name]
         others = [value for name, value in named if len(value.shape) < 2 or "embedding" in name]
@@ -340,7 +341,7 @@ class SequenceEstimator(BaseEstimator):
         return {"valid_loss": total / mass if mass else 0.0}
 
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
-        """Return what tells this training from others: its settings and data."""
+        """Return the settings and data that distinguish this training from others."""
         digest = hashlib.sha256()
         settings = {name: repr(value) for name, value in self.get_params().items()}
         for name in ("checkpoints", "callbacks", "verbose", "random_state"):
@@ -376,7 +377,7 @@ class SequenceEstimator(BaseEstimator):
         return sequences, outputs
 
     def read_options(self) -> dict[str, Any]:
-        """Return how `data.read` reads texts as those of the training: "tokens" and "vocabulary"; {} of numbers."""
+        """Return the options with which `data.read` reads texts as in the training; {} if inputs are numbers."""
         check_is_fitted(self, "module_")
         if not self.vocabulary_:
             return {}
@@ -384,7 +385,7 @@ class SequenceEstimator(BaseEstimator):
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn what X may be."""
+        """Tell scikit-learn which forms of X are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = tags.input_tags.string = True
         tags.non_deterministic = self.random_state is None
@@ -425,7 +426,7 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Become what `save` wrote."""
+        """Restore the fitted estimator from the arrays and settings that `save` wrote."""
         self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]

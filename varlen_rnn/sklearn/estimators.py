@@ -81,8 +81,9 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     y has a class per sequence; or a column of 0 and 1 per class, where a sequence may have several, each with a
     probability of its own.
 
-    Texts and tokens are embedded, numbers standardised; of a recurrent layer's outputs, maximum, mean and last row of
-    each sequence go through a linear layer; AdamW at a rate that rises and falls (one cycle).  Nothing needs a setting.
+    Texts and tokens are embedded, numbers are standardised.  A recurrent layer follows; the maximum, mean and last row
+    of its outputs for each sequence go through a linear layer.  AdamW trains with a rate that rises and falls (one
+    cycle). No parameter needs to be set.
 
     Parameters
     ----------
@@ -91,31 +92,31 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     hidden_size, num_layers, bidirectional, embedding_size, dropout
         Sizes of the network.
     tokens : {"auto", "characters", "words"}
-        What texts are cut into; "auto" is words where the median text has ten or more.
+        The tokens of texts; "auto" means words if the median text has ten or more words, else characters.
     min_count, max_vocabulary : int
-        Tokens that occur less often, or come later by frequency, are unknown.
+        Tokens that occur fewer times, or come later by frequency, are unknown.
     max_epochs : int or "auto"
-        "auto" are as many as make 2,000 steps, 6 at least and 200 at most.
+        "auto" trains for about 2,000 steps: at least 6 epochs, at most 200.
     batch_size : int or "auto"
-        Sequences per step; "auto" is a fortieth of them, 8 at least and 64 at most.
+        Sequences per step; "auto" is a fortieth of the sequences, at least 8 and at most 64.
     lr, weight_decay, clip_norm : float
-        Of AdamW; the global norm that gradients have at most.
+        Learning rate and weight decay of AdamW, and the largest global norm of gradients.
     schedule : {"one_cycle", "cosine", "constant"}
-        What becomes of the learning rate.
+        How the learning rate changes during the fit.
     class_weight : dict, "balanced" or None
         The weight of each class in the loss.
     early_stopping : bool
-        Whether to hold `validation_fraction` of the sequences back, to end after `n_iter_no_change` epochs without a
-        lower loss of them, and to keep the weights of the best epoch.
+        Whether to hold back `validation_fraction` of the sequences, stop after `n_iter_no_change` epochs without a
+        lower loss on them, and keep the weights of the best epoch.
     random_state : int, RandomState or None
         An int makes fits equal, bit for bit.
     warm_start : bool
-        Whether `fit` goes on from what is there.
+        Whether `fit` continues from the fitted weights.
     verbose : int
-        A progress bar from 1 on.
+        1 or more shows a progress bar.
     checkpoints : path, optional
-        A folder: a fit that was killed goes on from there, and ends with the same bits; with it, a `random_state` of
-        None is 0.
+        A folder.  A fit that was killed continues from there and ends with the same bits.  If it is given, a
+        `random_state` of None means 0.
     callbacks : list of training.Callback
 
     Attributes
@@ -183,7 +184,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each sequence; of several, 0 or 1 for each class."""
+        """Return the most probable class of each sequence, or 0 or 1 for each class if there may be several."""
         outputs = self._outputs(X)[1]
         return (outputs > 0).astype(np.int64) if self._several else self.classes_[outputs.argmax(axis=1)]
 
@@ -207,7 +208,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
 class SequenceRegressor(RegressorMixin, SequenceEstimator):
     """Numbers of sequences of unequal length: a recurrent network, trained without padding on the squared error.
 
-    Targets are standardised inside.  Parameters and attributes are those of `SequenceClassifier`, but for classes.
+    Targets are standardised inside.  Parameters and attributes are as in `SequenceClassifier`, except for classes.
 
     Examples
     --------
@@ -274,9 +275,9 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """A class for every step of sequences of unequal length: a recurrent network, trained without padding.
 
-    y is a list of arrays, one label per step.  Parameters and attributes are those of `SequenceClassifier`; classes
-    weigh by steps, and `sample_weight` by sequences.  `tokens="auto"` cuts texts into characters where there is a label
-    for each of these, otherwise into words.
+    y is a list of arrays, one label per step.  Parameters and attributes are as in `SequenceClassifier`; classes are
+    weighed by steps, `sample_weight` by sequences.  `tokens="auto"` means characters if each character has a label,
+    else words.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Fitted estimators from files, without pickle: what a file says is checked, and nothing in it runs."""
+"""Fitted estimators in files, without pickle: the content is checked, and nothing in it runs."""
 
 from __future__ import annotations
 

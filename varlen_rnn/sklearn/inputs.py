@@ -20,7 +20,7 @@ _HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward c
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """How sequences become rows: learned from those of the training, and the same ever after.
+    """Turns sequences into rows, in the form learned from the training sequences.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Inputs:
 
     @classmethod
     def learn(cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None) -> Inputs:
-        """Return what the sequences of a training teach: their kind, features, vocabulary."""
+        """Return the kind, features and vocabulary of the training sequences."""
         if isinstance(X, Dataset) and X.vocabulary:
             kind = "tokens" if X.tokens == "list" else "texts"
             cut = "characters" if X.tokens == "list" else X.tokens
@@ -86,7 +86,7 @@ class Inputs:
         return encode_all(cut, self.vocabulary)
 
     def _encoded_again(self, data: Dataset) -> list[np.ndarray]:
-        """Return the ids of a data set's tokens in our vocabulary; of its unknown tokens, that of ours."""
+        """Return the ids of a data set's tokens in our vocabulary; unknown tokens stay unknown."""
         kind = "tokens" if data.tokens == "list" else "texts"
         if kind != self.kind:
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=f"{data}")
@@ -138,7 +138,7 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
 
 
 def _opened(X: Any) -> Any:
-    """Return a column of Arrow or Awkward, or a frame, as what else is taken."""
+    """Return a column of Arrow or Awkward, or a frame, as another accepted form."""
     if hasattr(X, "iloc"):  # pandas: a column holds one sequence in each entry, a frame one in each row
         return np.asarray(X) if X.ndim > 1 else list(X)
     module = type(X).__module__.partition(".")[0]

@@ -65,7 +65,7 @@ class Network(nn.Module):
 
 
 def _layer(cell: str) -> Any:
-    """Return what makes a recurrent layer of a cell's name."""
+    """Return the function that makes a recurrent layer from the name of a cell."""
     expected = f"one of {', '.join(map(repr, _LAYERS))}, or the name of a cell"
     if not isinstance(cell, str):
         raise DTypeError("cell", expected=expected, got=shown(cell))

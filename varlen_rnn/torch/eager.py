@@ -39,5 +39,5 @@ def is_transformed() -> bool:
 
 
 def saves_elsewhere() -> bool:
-    """Return whether what is saved for a pass back goes through hooks: those of `torch.utils.checkpoint` drop it."""
+    """Return whether hooks handle tensors saved for backward; the hooks of `torch.utils.checkpoint` drop them."""
     return _top_hooks is not None and _top_hooks(True) is not None

@@ -22,7 +22,7 @@ from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
-_passing = threading.Lock()  # held while gradients pass: those of parameters arrive in attributes of theirs
+_passing = threading.Lock()  # held during a pass of gradients, which sets `grad` of parameters
 
 
 def function(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ class Module(torch.nn.Module):
 
     @eager
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Return what the module returns, for tensors as `function` takes them."""
+        """Return the outputs of the module for tensors, as `function` does."""
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
 
     def train(self, mode: bool = True) -> Module:
@@ -103,7 +103,7 @@ class Module(torch.nn.Module):
 
 
 class _Place:
-    """Where the tensor of a Variable stands in a call, its LoD, and that of a jagged tensor."""
+    """The position of a Variable's tensor in a call, its LoD, and the LoD of a jagged tensor."""
 
     def __init__(self, number: int, lod: LoD, offsets: Tensor | None) -> None:
         self.number, self.lod, self.offsets = number, lod, offsets
@@ -112,7 +112,7 @@ class _Place:
 def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
-    """Return what a function returns; its parameters have the values of `tensors`."""
+    """Call a function whose parameters have the values of `tensors`; return its results."""
     if is_transformed():
         hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
         raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
@@ -127,8 +127,10 @@ def _run(
         return places[-1]
 
     given = _mapped((arguments, named), Tensor, place_of)
-    seed = int(torch.randint(2**62, ()))  # of dropout: torch's generator decides, and a second run draws the same
-    structure: list[Any] = []  # of what is returned, which `forward` of a torch function cannot return itself
+    seed = int(
+        torch.randint(2**62, ())
+    )  # for dropout; from torch's generator, so that a second run draws the same numbers
+    structure: list[Any] = []  # of the results; `forward` of a torch function cannot return it
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         _set(parameters, tensors, needs)
@@ -157,7 +159,7 @@ def _run(
 
 
 class _Call(torch.autograd.Function):
-    """A call of a function of ours, and the pass back over what it recorded."""
+    """A call of a varlen_rnn function, and the backward pass over its records."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -174,9 +176,9 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad[1:]
-        tensors = ctx.saved_tensors[: len(needs)]  # raises of what changed, and of what was freed
+        tensors = ctx.saved_tensors[: len(needs)]  # raises if a tensor was changed or freed
         recorded, ctx.recorded = ctx.recorded, None
-        if recorded is None:  # of a second pass, as `retain_graph` allows it: a record is passed once
+        if recorded is None:  # a second pass (retain_graph): records can be passed once, so run again
             recorded = ctx.run(tensors, needs)
         leaves, outputs = recorded
         arrived = [

@@ -31,19 +31,19 @@ class _Unpadded(_Base):
         Parameters
         ----------
         input : PackedSequence or Tensor
-            As torch's layers take it: a PackedSequence, sequences of equal lengths, or one alone.  Besides: a jagged
-            nested tensor, a padded batch with `lengths`, and rows of all sequences with `offsets`.
-        hx : Tensor, or two of an LSTM, optional
-            Initial states, as torch's layers take them; zeros by default.
+            A PackedSequence, sequences of equal lengths, or one sequence, as in torch's layers.  Also a jagged nested
+            tensor, a padded batch with `lengths`, or the rows of all sequences with `offsets`.
+        hx : Tensor, or two for an LSTM, optional
+            Initial states, as in torch's layers; zeros by default.
         lengths : integers, shape (sequences,), optional
-            Of a padded batch: what stands beyond is not read, and the outputs there are zeros.
+            The lengths in a padded batch.  Entries beyond them are not read, and outputs there are zeros.
         offsets : integers, shape (sequences + 1,), optional
-            Where each sequence begins and ends in `input`, then of shape `(rows, input_size)`.
+            Where each sequence begins and ends in `input`, which then has shape `(rows, input_size)`.
 
         Returns
         -------
-        output : as `input`
-        last : as `hx`; of a sequence without rows, its initial states
+        output : in the layout of `input`
+        last : in the layout of `hx`; a sequence without rows has its initial states
         """
         self._update_flat_weights()
         if isinstance(input, torch.fx.Proxy):
@@ -65,14 +65,14 @@ class _Unpadded(_Base):
             self._check(batch, states)
         except ShapeError:
             if is_torchs:
-                super().forward(input, hx)  # it says what is wrong in the words that its users know
+                super().forward(input, hx)  # it raises the error that users of torch know
             raise
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _traced(self, proxy: Any, **named: Any) -> Any:
-        """Return what `torch.fx` has for a call of the whole layer, as it has of torch's own."""
+        """Return the node of `torch.fx` for a call of the whole layer, as for torch's own layers."""
         given = {name: value for name, value in named.items() if value is not None}
         return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
 
@@ -81,7 +81,7 @@ class _Unpadded(_Base):
         raise ProgramError("torch.jit.script", expected="layers of torch", got=f"our {type(self).__name__}", hint=hint)
 
     def _of_enough_bits(self, value: Any) -> Any:
-        """Return what autocast made bfloat16 or float16 in the data type of the parameters."""
+        """Return a tensor that autocast made bfloat16 or float16 in the data type of the parameters."""
         tensor = value.data if isinstance(value, PackedSequence) else value
         is_short = isinstance(tensor, Tensor) and tensor.dtype in (torch.bfloat16, torch.float16)
         return value.to(self._flat_weights[0].dtype) if is_short else value

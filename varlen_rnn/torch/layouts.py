@@ -20,10 +20,10 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """Rows of sequences one after another, their LoD, and the ways between them and what the caller has.
+    """Rows of sequences one after another, their LoD, and the conversions from and to the caller's layout.
 
-    `shaped` makes the caller's layout of rows.  `sort` takes the caller's states, of shape (layers, sequences, units),
-    to the order of the rows, and `unsort` back; those of one sequence alone have no axis of sequences.
+    `shaped` brings rows into the caller's layout.  `sort` brings the caller's states, of shape (layers, sequences,
+    units), into the order of the rows, and `unsort` back.  The states of one sequence alone have no axis of sequences.
     """
 
     rows: Tensor
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 def of_rows(rows: Tensor, offsets: Any) -> Batch:
-    """Return rows as they are: those of sequences that begin and end at offsets."""
+    """Return a Batch of rows with the offsets of their sequences."""
     lod = LoD([_numbers(offsets, "offsets")])
     if rows.dim() != 2 or len(rows) != lod.num_rows:
         expected = f"({lod.num_rows}, features), as the offsets say"
@@ -49,7 +49,7 @@ def of_rows(rows: Tensor, offsets: Any) -> Batch:
 
 
 def of_one(rows: Tensor) -> Batch:
-    """Return rows as they are: those of one sequence, whose states have no axis of sequences."""
+    """Return a Batch of one sequence, whose states have no axis of sequences."""
     lod = LoD([[0, len(rows)]])
     return Batch(rows, lod, _same, lambda state: state.unsqueeze(1), lambda state: state.squeeze(1), is_one=True)
 
@@ -142,7 +142,7 @@ def _numbers(given: Any, name: str) -> np.ndarray:
 
 
 def _taken(data: Tensor, places: np.ndarray, lod: LoD, shaped: Callable[[Tensor], Any]) -> Batch:
-    """Return the rows at some places of `data`, and what puts others there again, zeros elsewhere."""
+    """Return the rows at some positions of `data`, and a function that puts rows there again, with zeros elsewhere."""
     back = np.full(len(data), -1)
     back[places] = np.arange(len(places))
     return Batch(_Taken.apply(data, places, back), lod, lambda rows: shaped(_Taken.apply(rows, back, places)))

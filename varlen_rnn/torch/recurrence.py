@@ -41,7 +41,7 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
 
 
 class _Recurrence(torch.autograd.Function):
-    """A layer whose gradient overwrites what it kept: a second pass, of `retain_graph`, computes that again."""
+    """A layer whose gradient overwrites its saved numbers; a second pass (`retain_graph`) computes them again."""
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
@@ -75,7 +75,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return gradients, which raise where torch is to differentiate them by what they were computed from."""
+    """Return gradients that raise if torch tries to differentiate them again."""
     if not torch.is_grad_enabled():
         return list(gradients)
     by = [source for source in sources if source is not None and source.requires_grad]
@@ -85,7 +85,7 @@ def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -
 
 
 class _Once(torch.autograd.Function):
-    """Gradients that are no function of anything for torch, but know of what they should be one."""
+    """Gradients that torch treats as constants, with the inputs on which they depend."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ class _Once(torch.autograd.Function):
 
 
 def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
-    """Return a gradient as a tensor: of two biases whose gradients share memory, torch would add to both at once."""
+    """Return a gradient as a tensor of its own memory: if two biases shared memory, torch would add to both at once."""
     if array is None:
         return None
     shares = before is not None and np.may_share_memory(array, before)
@@ -106,7 +106,7 @@ def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
 
 
 def _forward(step: Step, lod: LoD, operands: Sequence[Tensor | None], keep: bool) -> list[Any]:
-    """Return what the operator `recurrent` does: outputs, last states, the plan, and what is kept."""
+    """Run the operator `recurrent`; return outputs, last states, the plan, and saved columns."""
     values = _values(lod, operands)
     return run(
         find("recurrent"), values, {"cell": step.cell, "keep": keep, "reverse": step.reverse, "all_states": False}

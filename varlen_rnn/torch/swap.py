@@ -1,4 +1,4 @@
-"""The recurrent layers of a model, in place: torch's become ours, and ours torch's; parameters stay what they are."""
+"""Replace the recurrent layers of a model in place, torch's by ours or ours by torch's; parameters stay the same."""
 
 from __future__ import annotations
 

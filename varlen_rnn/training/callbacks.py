@@ -72,7 +72,7 @@ class EarlyStopping(Callback):
         self._weights: dict[str, np.ndarray] = {}
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """End at once what had ended before it was saved; begin anew with a training that begins."""
+        """Stop at once if the saved training had stopped; start counting if a training starts."""
         if trainer.step == 0:
             self._begin()
         trainer.stop = trainer.stop or self.waited >= self.patience
@@ -83,7 +83,7 @@ class EarlyStopping(Callback):
         if (value - self.best) * self._sign > self.min_delta:
             self.best, self.best_epoch, self.waited = value, trainer.epoch, 0
             self._weights = trainer.model.state_dict() if self.restore_best else {}
-        else:  # also of what is not a number
+        else:  # also if the score is NaN
             self.waited += 1
         trainer.stop = trainer.stop or self.waited >= self.patience
 
@@ -101,7 +101,7 @@ class EarlyStopping(Callback):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self.best = -math.inf * self._sign if state["best"] is None else state["best"]
         self.best_epoch, self.waited = state["best_epoch"], state["waited"]
         prefix = "weights."
@@ -166,8 +166,8 @@ class Schedule(Callback):
 class Averaging(Callback):
     """Takes the weights into an average after each step (`optim.AveragedModel`), which is saved with the training.
 
-    The model trains on with its own weights: `with averaged.applied():` has the averages in it, as `validate` or what
-    comes after the training wants them.
+    The model trains on with its own weights.  Inside `with averaged.applied():` it has the averages, for `validate` or
+    for use after the training.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Averaging(Callback):
         return self.averaged.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self.averaged.load_state_dict(state)
 
 
@@ -215,11 +215,11 @@ class Checkpoints(Callback):
         self._due = False
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Make the folder: what cannot be written is better known before the first step."""
+        """Make the folder now, so that a path that cannot be written fails before the first step."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Save after each so many steps, but what ends an epoch when the epoch's record is there."""
+        """Save every `every` steps.  A step that ends an epoch is saved later, after the epoch's record was added."""
         due = self.every is not None and trainer.step % self.every == 0
         if due and trainer.step % trainer.steps_per_epoch:
             self._save(trainer)

@@ -34,7 +34,7 @@ from varlen_rnn.typing import StrPath
 
 
 class Epochs(Protocol):
-    """The batches of an epoch, by number, and those of any other epoch, as `data.batches` returns them."""
+    """The batches of an epoch by number, and of any other epoch, as `data.batches` returns them."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, batch: int, /) -> Any: ...
@@ -66,11 +66,12 @@ _told_last = operator.attrgetter("told_last")
 
 
 class Callback:
-    """What a `Trainer` calls: subclasses define what they need of these.
+    """The base of callbacks of a `Trainer`: subclasses override the methods that they need.
 
-    `on_fit_end` is called after an error or an interrupt, too; `trainer.done` tells whether the training is complete.
-    What decides how a training goes on belongs into `state_dict`: arrays, and values that JSON can hold.  Those with
-    `told_last` are told after the others, in whatever place of the list: what saves a training sees what others did.
+    `on_fit_end` is called after an error or an interrupt, too; `trainer.done` is True if the training is complete.
+    State that decides how a training continues belongs into `state_dict`: arrays, and values of types that JSON has.
+    Callbacks with `told_last` run after the others, in any position of the list: a callback that saves the training
+    must see the effects of all others.
 
     Examples
     --------
@@ -91,14 +92,14 @@ class Callback:
         """Called after each epoch, when its record stands in the history."""
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Called when `fit` ends, in whatever way."""
+        """Called when `fit` ends, also by an error or an interrupt."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is saved with the training."""
+        """Return the state to save with the training."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
 
 
 class Trainer:
@@ -107,25 +108,25 @@ class Trainer:
     Parameters
     ----------
     model : nn.Module
-        Its parameters and training mode; while `validate` runs, it is in evaluation mode.
+        The model to train; while `validate` runs, it is in evaluation mode.
     optimizer : optim.Optimizer
     loss : function
-        Gets what a batch holds, as `loss(x, labels)`, and returns a Variable of one number.
+        Gets the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
     batches : Batches, or function
-        From `data.batches`, or anything with `len`, batches by number, and `at_epoch(n)`; or a function that gets the
-        number of an epoch and returns a list of its batches.  An epoch has as many steps as the first, whose batches
-        are then one each; of more or fewer they are spread over the steps.  What a function draws from a generator of
-        its own does not resume.
+        The result of `data.batches`, any object with `len`, batches by number and `at_epoch(n)`, or a function from the
+        number of an epoch to a list of its batches.  Each epoch has as many steps as the first one has batches; if a
+        later epoch has more or fewer batches, they are spread over these steps.  Random numbers that a function draws
+        from its own generator do not resume.
     validate : function, optional
         Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
         goes into the history.
     clip_norm : float, optional
-        The global norm that gradients have at most (`optim.clip_grad_norm_`).
+        The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
         Batches per step: their gradients are averaged before the update.
     callbacks : list of Callback
     identity : str
-        What tells this training from others, such as a hash of settings and data: files of another one are refused.
+        A text that identifies this training, such as a hash of settings and data; checkpoints of others are refused.
 
     Attributes
     ----------
@@ -134,8 +135,8 @@ class Trainer:
     last_loss : float
         The loss of the last step; `last_rows` the rows of its batches.
     history : list of dict
-        One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and what `validate`
-        returned.
+        One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and the results of
+        `validate`.
     stop : bool
         A callback sets it to end the training after this step.
     done : bool
@@ -413,6 +414,6 @@ class Trainer:
 
 
 def _rows_of(parts: tuple[Any, ...]) -> int:
-    """Return the rows of a batch's first part; 0 of what has none."""
+    """Return the number of rows of a batch's first part, or 0 if it has no rows."""
     rows: Any = getattr(parts[0], "data", parts[0]) if parts else None
     return len(rows) if hasattr(rows, "__len__") else 0

@@ -1,4 +1,4 @@
-"""What was derived, compared with the trace that it was derived from, and with central differences."""
+"""Check derived phases against the trace that they came from, and their gradients against central differences."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from varlen_rnn.cells.derivation.derive import Derived, Step
 from varlen_rnn.cells.derivation.trace import EquationError, Node
 
-_SAMPLES, _COMPARED = 48, 6  # points at which gradients are differences, and of these, at which the source is run
+_SAMPLES, _COMPARED = 48, 6  # random points for differences; the source runs at the first six
 _STEP, _TOLERANCE = 1e-5, 1e-6
 _LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
 
 def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ...]) -> None:
-    """Raise unless the derived gradients are differences of the step, and the source computes both."""
+    """Raise unless the derived gradients equal differences of the step, and the source computes step and gradients."""
     trace, rng = step.trace, np.random.default_rng(0)
     leaves = [k for k, node in enumerate(trace.nodes) if node.op in _LEAVES]
     given = {k: rng.normal(size=_SAMPLES) for k in leaves}
@@ -35,7 +35,7 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
 
 
 def _check_differences(name: str, step: Step, derived: Derived, given: dict[int, Any], pairs: list[Any]) -> None:
-    """Raise unless the derived gradients are central differences of the trace; `pairs`: results, their gradients."""
+    """Raise unless the derived gradients equal central differences; `pairs` has results with their gradients."""
     trace, ends = step.trace, [k for k, _ in pairs]
     leaves = {_name_of(node): k for k, node in enumerate(trace.nodes)}
     at_rest = trace.evaluate(given, ends)
@@ -49,9 +49,9 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
         slope, found = (sums[0] - sums[1]) / (2 * _STEP), gradients[gradient.number] + np.zeros(_SAMPLES)
         sound = np.isfinite(slope) & np.isfinite(found)
         error = np.abs(slope - found)[sound] / (1 + np.abs(found) + np.abs(sums[0]))[sound]
-        # A kink between the two points is no fault; one in a few samples.
+        # A kink between the two points of a difference is no fault, so one sample in ten may be off.
         if sound.sum() < _SAMPLES // 4 or np.mean(error > _TOLERANCE) > 0.1:
-            expected = "what a central difference tells"
+            expected = "a gradient equal to a central difference"
             raise EquationError(
                 f"cell {name!r}, gradient of {op} {what}",
                 expected=expected,
@@ -60,7 +60,7 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
 
 
 class _Run:
-    """The derived functions on one sample of a trace's leaves, phase by phase, as an engine runs them."""
+    """Runs the derived functions on one sample of the leaves, phase by phase, as the engine does."""
 
     def __init__(self, step: Step, derived: Derived, values: dict[int, float]) -> None:
         self.step, self.derived, self.values, trace = step, derived, values, step.trace
@@ -78,7 +78,7 @@ class _Run:
         return float(self.values.get(self.numbers.get((op, what), -1), np.nan))
 
     def forward(self, phases: tuple[Any, ...]) -> None:
-        """Run the step: `states` and `slots` are what it gives."""
+        """Run the step; it fills `states`, `slots` and `operands`."""
         x = tuple(self.leaf("x", gate) for gate in self.step.gates if ("x", gate) in self.read)
         passed: tuple[float, ...] = ()
         normed: tuple[float, ...] = ()
@@ -96,7 +96,9 @@ class _Run:
         self.operands += normed
 
     def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
-        """Return the gradients of slots, what the first phase carries on, and the gradients of norms and vectors."""
+        """Return the gradients in the slots, the values that the first phase hands back, and the gradients of norms and
+        vectors.
+        """
         count, several = len(self.step.states), len(phases) > 1
         most = max(phase.carries for phase in phases)
         carried = tuple(self.leaf("d_state", number) for number in range(count)) + (np.nan,) * (
@@ -119,14 +121,14 @@ class _Run:
         return d_slots, carried, d_norms + d_vectors
 
     def _d_operand(self, number: int) -> float:
-        """Return the gradient that the product of a phase passes back; NaN of one without products."""
+        """Return the gradient that the product of a phase sends back, or NaN if the phase has no product."""
         gates = self.derived.gates[number]
         read = (node.operands[0] for node in self.step.trace.nodes if node.op == "of" and node.what in gates)
         return self.leaf("d_operand", next(read, None))
 
 
 def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ...], values: dict[int, float]) -> None:
-    """Raise unless the derived functions give what the trace does, for one sample of its leaves."""
+    """Raise unless the derived functions compute the values of the trace, on one sample of the leaves."""
     columns, run = [column for group in derived.columns for column in group], _Run(step, derived, values)
     run.forward(phases)
     d_slots, carried, d_others = run.backward(phases)
@@ -150,7 +152,7 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
 
 
 def _name_of(node: Node) -> tuple[str, Any]:
-    """Return what gradients call a node: its kind, and its name or, of a norm, what it normalises."""
+    """Return the key of a node among gradients: its kind, and its name (for a norm, the node that it normalises)."""
     return node.op, node.operands[0] if node.op == "norm" else node.what
 
 

@@ -1,7 +1,24 @@
-"""From the trace of a step to its phases: their columns, what rows keep, and the source of their equations.
+"""Split a traced step into phases, choose which numbers each row saves, and write the source of both directions.
 
-A step's products stand one after another: a phase is a product and what follows it.  Its gradient runs from the last
-phase to the first, for what the product of a phase passes back is known only after that phase.
+A phase is a recurrent product and the equations after it.  The gradient runs the phases from last to first, because the
+gradient that a product sends back is known only after its phase.
+
+An LSTM has one phase, the gates `i f g o` and the states `h, c`.  Its trace is
+
+    i = sigmoid(x_i + h_i)    f = sigmoid(x_f + h_f)    g = tanh(x_g + h_g)    o = sigmoid(x_o + h_o)
+    c' = i g + f c            h' = o tanh(c')
+
+* `_stages` finds that every gradient is known in phase 0.  `_columns` gives each gate one column, of kind "both": the
+  gradient of `x_i` equals the gradient of `h_i`.
+* The gradient of `x_i` is `d_c g i (1 - i)`, where `d_c = d_c' + d_h o (1 - tanh(c')^2)`.  So the gradient needs i, f,
+  g, o, c and c'.  `_free` says that c and c' need no column: the engine has the states of all rows.
+* `slots.choose` saves i, f, g and o: four numbers, one in each gate's column, where the gate's gradient replaces it
+  later.
+* `_forward_source` writes `step`, which returns `h', (c',), (i, f, g, o), ()`.  `_backward_source` writes `step_grad`,
+  which reads the slots and returns the gradients of the four gates, then of the states before.
+
+A cell with `n.of(f * h)`, as MGU, has two phases: the product of n needs f.  Phase 0 gives f * h to the product of
+phase 1 and passes it on as a value; the gradient of phase 1 carries two values back to phase 0.
 """
 
 from __future__ import annotations
@@ -19,14 +36,23 @@ from varlen_rnn.cells.derivation.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
 OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
-# Names that the source has a use for, so that no column is called so: arguments, constants, and functions.
+# Names that the source uses for arguments, constants and functions: no column gets one of them.
 _RESERVED = {"x", "h", "prev", "passed", "v", "slots", "states", "operands", "carried"}
 _RESERVED |= {"zero", "one", "two", "half", "none", "type", "float", "abs", "_", *OPERATIONS}
-_TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names that the source gives to what it computes
+_TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names of temporaries in the source
 
 
 class Step(NamedTuple):
-    """The equations of a cell, traced: its names, and the nodes of the states after a step, the output first."""
+    """The traced equations of a cell.
+
+    Attributes
+    ----------
+    trace : Trace
+    gates, states, vectors, rows : tuple of str
+        The names in the signature; the first state is the output.
+    results : tuple of int
+        The nodes of the states after the step, the output first.
+    """
 
     trace: Trace
     gates: tuple[str, ...]
@@ -37,35 +63,68 @@ class Step(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the slots: the gradient that it gets, of a gate's input, product or both, or of an input of rows.
+    """A column of the slots: the forward pass may save a number in it, and the gradient pass replaces it by a gradient.
 
-    `number` is the node of the gradient, -1 where there is none; `kept` that of what `step` leaves there, or -1.
+    Attributes
+    ----------
+    kind : str
+        Which gradient the column gets: "x" for a gate's projected input, "h" for its product, "both" if these two are
+        equal, "row" for an input of the row, or "none".
+    name : str
+        The gate or the row input.
+    number : int
+        The node of the gradient, or -1.
+    kept : int
+        The node of the number that `step` saves there, or -1.
     """
 
-    kind: str  # "x", "h", "both", "row" or "none"
+    kind: str
     name: str
     number: int
     kept: int = -1
 
 
 class Derived(NamedTuple):
-    """What is derived of a step: the columns of each phase, what each gives to the next, and source."""
+    """The phases of a step, derived from its trace.  Tuples with one item per phase come first.
+
+    Attributes
+    ----------
+    columns : tuple of tuple of Column
+    gates : tuple of tuple of str
+        The gates whose product belongs to the phase.
+    passes, carries : tuple of int
+        How many values the phase hands to later phases, and its gradient to earlier ones.
+    normed : tuple of tuple of int
+        The nodes that are normalised after the phase.
+    kept : tuple of (int, int)
+        The range of the phase's columns in which its `step` saves a number.
+    vectors : tuple of tuple of int
+        The positions of the vectors whose gradients the phase returns.
+    reads_output : bool
+        Whether an equation reads the output of the step before, unit by unit.
+    gradients : dict
+        The gradient of each leaf, by its kind and name.
+    slots : tuple of str
+        The names of all columns.
+    source : str
+        The functions of all phases as Python.
+    """
 
     columns: tuple[tuple[Column, ...], ...]
-    gates: tuple[tuple[str, ...], ...]  # of each phase's product
+    gates: tuple[tuple[str, ...], ...]
     passes: tuple[int, ...]
     carries: tuple[int, ...]
-    normed: tuple[tuple[int, ...], ...]  # the nodes that are normalised after each phase
-    kept: tuple[tuple[int, int], ...]  # of each phase's columns, which its step gives
-    vectors: tuple[tuple[int, ...], ...]  # those whose gradients each phase gives
+    normed: tuple[tuple[int, ...], ...]
+    kept: tuple[tuple[int, int], ...]
+    vectors: tuple[tuple[int, ...], ...]
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
-    slots: tuple[str, ...]  # the names of the columns
+    slots: tuple[str, ...]
     source: str
 
 
 def derive(step: Step) -> Derived:
-    """Return the phases of a step, with what rows keep for its gradient."""
+    """Derive the phases of a step, and the numbers that each row saves for the gradient."""
     return _Derivation(step).derived()
 
 
@@ -77,12 +136,12 @@ class _Derivation:
         self.native = set(self.trace.reach(step.results))
         self.levels = self._levels()
         self.num_phases = 1 + max(self.levels[k] for k in self.native)
-        self.operands = self._operands()  # of the products of phases but the first, which may have none
+        self.operands = self._operands()
         self.norms = self._norms()
         self.products = self._products()
         self.d_states = [self.trace.node("d_state", what=number) for number in range(len(step.states))]
         self.gradients = differentiate(self.trace, list(zip(step.results, self.d_states, strict=True)))
-        self.levels = self._levels()  # of the gradient's nodes, too
+        self.levels = self._levels()  # again, since the gradient added nodes
         self.reads_output = any(nodes[k] == Node("prev", (), 0) for k in self.native)
         self.stages = self._stages()
         self.depends = {k for k, stage in enumerate(self.stages) if stage >= 0}
@@ -90,21 +149,26 @@ class _Derivation:
         self.d_prev = [of.get(("prev", number), self.zero) for number in range(len(step.states))]
         self.columns = self._columns(of)
         self.d_vectors = [of.get(("vector", name), self.zero) for name in step.vectors]
-        self.vectors: list[list[int]] = [[] for _ in range(self.num_phases)]  # whose gradients each phase gives
+        self.vectors: list[list[int]] = [[] for _ in range(self.num_phases)]
         for number, d_vector in enumerate(self.d_vectors):
             self.vectors[max(0, self.stages[d_vector])].append(number)
         self.free = self._free()
         self._keep()
 
     def _levels(self) -> list[int]:
-        """Return how many products of a step each node waits for, beyond those with the output before."""
+        """Return how many products and norms of this step each node waits for.
+
+        Products with the output of the step before do not count.
+        """
         levels: list[int] = []
         for op, operands, _ in self.trace.nodes:
             levels.append(max((levels[k] for k in operands), default=0) + (op in ("of", "norm")))
         return levels
 
     def _operands(self) -> list[int | None]:
-        """Return what the product of each phase but the first reads; None of one without products."""
+        """For each phase after the first, return the node that its recurrent product reads; None if it has no
+        product.
+        """
         found: list[int | None] = []
         if self.num_phases > MOST_PHASES:
             expected = f"at most {MOST_PHASES}, one after another"
@@ -118,7 +182,7 @@ class _Derivation:
         return found
 
     def _norms(self) -> list[list[int]]:
-        """Return the values that are normalised after each phase."""
+        """Return the nodes that are normalised after each phase."""
         found: list[list[int]] = [[] for _ in range(self.num_phases)]
         for k in sorted(self.native):
             if self.trace.nodes[k].op == "norm":
@@ -142,7 +206,7 @@ class _Derivation:
         return tuple(tuple(g for g in in_order if phase_of[g] == number) for number in range(self.num_phases))
 
     def _stages(self) -> list[int]:
-        """Return the phase whose gradient first knows each node; -1 of what does not depend on gradients."""
+        """Return the phase whose gradient can first compute each node; -1 if the node does not depend on gradients."""
         stages: list[int] = []
         for op, operands, what in self.trace.nodes:
             if op == "d_operand":
@@ -156,9 +220,10 @@ class _Derivation:
         return stages
 
     def _columns(self, of: dict[tuple[str, object], int]) -> list[list[Column]]:
-        """Return the columns of each phase, so that gradients which weights read stand side by side.
+        """Return the columns of each phase, ordered so that each big product reads neighbouring columns.
 
-        Those of inputs from the end of the first phase on, those of products from its begin, and at the last one's end.
+        The gradients of projected inputs reach from the end of the first phase into the last one.  The gradients of a
+        phase's products are neighbours, too: they begin the first phase and end the last one.
         """
         last, zero = self.num_phases - 1, self.zero
         phases: list[dict[str, list[Column]]] = [
@@ -186,7 +251,7 @@ class _Derivation:
         return [[c for kind in order for c in kinds[kind]] for order, kinds in zip(orders, phases, strict=True)]
 
     def _free(self) -> set[int]:
-        """Return the nodes that the gradient knows without a slot."""
+        """Return the nodes that the gradient knows without a column: states, operands, vectors, row inputs, norms."""
         free = {*self.step.results[1:], *(k for k in self.operands if k is not None)}
         for k, (op, _, what) in enumerate(self.trace.nodes):
             if op in ("vector", "row", "norm") or (op == "prev" and (what != 0 or self.reads_output)):
@@ -194,12 +259,12 @@ class _Derivation:
         return free
 
     def _d_norm(self, k: int) -> int:
-        """Return the gradient of a value that is normalised, as it arrives there."""
+        """Return the node of the gradient with respect to the norm of node `k`."""
         gradient = self.gradients.get(("norm", k))
         return self.zero if gradient is None else gradient.number
 
     def _keep(self) -> None:
-        """Choose what rows keep, and give each number a column: of its gate, of its phase, or one more."""
+        """Choose the numbers to save.  Each takes a column of its gate, else of its phase, else a column of its own."""
         roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
         roots += [self._d_norm(k) for values in self.norms for k in values]
         after = [k for k in self.trace.reach(roots) if k in self.depends]
@@ -224,13 +289,15 @@ class _Derivation:
                 )
 
     def _phase_for(self, k: int) -> int:
-        """Return the phase that leaves a number: the first that knows it and has room, or the last."""
+        """Return the phase that saves node `k`: the first one that knows it if a column is empty there, else the
+        last.
+        """
         level, last = self.levels[k], self.num_phases - 1
         room = any(column.kept < 0 for column in self.columns[level])
         return level if room or level in (0, last) else last
 
     def _gates_below(self, k: int, kept: list[int]) -> set[str]:
-        """Return the gates that a number is computed from, without other kept numbers."""
+        """Return the gates that node `k` depends on, not looking below other saved nodes."""
         op, operands, _ = self.trace.nodes[k]
         stops = {*kept, *self.free}
         below = self.trace.reach(operands, stops) if op in OPERATIONS else [k]
@@ -238,7 +305,7 @@ class _Derivation:
         return {leaf.what for leaf in leaves if leaf.op in ("x", "h", "of")}
 
     def derived(self) -> Derived:
-        """Return what was derived, with its source."""
+        """Return the phases and their source."""
         self.slot_names = self._slot_names()
         forward, passes = self._forward_source()
         backward, carries = self._backward_source()
@@ -249,7 +316,7 @@ class _Derivation:
         )  # fmt: skip
 
     def _slot_names(self) -> list[str]:
-        """Return a name for each column: that of what is kept there, or of the gradient that it gets."""
+        """Name each column after the number that is saved there, or "d_" and its gate if it only gets a gradient."""
         names: list[str] = []
         for column in (column for columns in self.columns for column in columns):
             op = self.trace.nodes[column.kept].op if column.kept >= 0 else ""
@@ -264,7 +331,7 @@ class _Derivation:
         return names
 
     def _forward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return one function for each phase, and how many values each passes on."""
+        """Return the source of `step` for each phase, and how many values each phase hands to later ones."""
         groups = self._x_gates(), self.step.vectors + self.step.rows
         index = {name: number for group in groups for number, name in enumerate(group)}
         everywhere = {"x": "x[{}]", "prev": "prev[{}]", "vector": "v[{}]", "row": "v[{}]"}
@@ -303,7 +370,9 @@ class _Derivation:
         return tuple(gate for gate in self.step.gates if gate in reached)
 
     def _forward_roots(self, number: int) -> list[int]:
-        """Return what a phase of the step gives: its operand or the output, states, and slots."""
+        """Return the nodes that a phase returns: the next operand or the output, the other states, and the saved
+        numbers.
+        """
         zero, last = self.zero, number == self.num_phases - 1
         first, end = self._kept_columns(number)
         slots = [column.kept if column.kept >= 0 else zero for column in self.columns[number][first:end]]
@@ -311,7 +380,7 @@ class _Derivation:
         return [*(self.step.results if last else [zero if operand is None else operand]), *slots]
 
     def _kept_columns(self, number: int) -> tuple[int, int]:
-        """Return the first of a phase's columns that its step gives, and where these end."""
+        """Return the range of a phase's columns in which its step saves a number."""
         kept = [place for place, column in enumerate(self.columns[number]) if column.kept >= 0]
         return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
@@ -321,11 +390,14 @@ class _Derivation:
         return texts[0], texts[1:cut], texts[cut:]
 
     def _is_known(self, number: int, k: int) -> bool:
-        """Return whether a node is known after the product of a phase."""
+        """Return whether node `k` can be computed right after the product of phase `number`."""
         return self.levels[k] <= number
 
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
-        """Return the nodes, known by now and not given, that what is computed later reads first."""
+        """Return the nodes that this phase must hand on so that `roots` can be computed later.
+
+        They are the known nodes, not in `given`, that a walk down from `roots` meets first.
+        """
         found, seen, todo = set(), set(given), list(roots)
         while todo:
             k = todo.pop()
@@ -339,7 +411,7 @@ class _Derivation:
         return sorted(found)
 
     def _backward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return one function for each phase, the last first, and how many values each carries on."""
+        """Return the source of `step_grad` for each phase, last phase first, and how many values each hands back."""
         step, zero = self.step, self.zero
         given = {k: f"prev[{n.what}]" for k, n in enumerate(self.trace.nodes) if n.op == "prev" and k in self.free}
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
@@ -386,12 +458,14 @@ class _Derivation:
         return [self._gradient_function(*parts, max(counts)) for parts in sources], tuple(counts)
 
     def _arriving(self, op: str, what: int | None, text: str) -> dict[int, str]:
-        """Return the text of a gradient that a product or a norm passes back, where one is read."""
+        """Map the node of a gradient that a product or a norm sends back to `text`, if the trace has such a node."""
         node = Node(op, (), what)
         return {self.trace.nodes.index(node): text} if node in self.trace.nodes else {}
 
     def _carried(self, later: list[int], earlier: set[int], kept: set[int], number: int) -> list[int]:
-        """Return what the gradients of earlier phases read and cannot know: nodes of this one, and its slots."""
+        """Return the nodes that the gradients of earlier phases read but cannot compute: of this phase, or in its
+        slots.
+        """
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 
     def _gradient_function(self, number, here, lines, slots, onward, cross, d_vectors, most) -> str:

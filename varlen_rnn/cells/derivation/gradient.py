@@ -1,4 +1,8 @@
-"""The gradient of a trace: nodes that compute, from the gradients of its results, those of its leaves."""
+"""Differentiate a trace: append the nodes of the leaves' gradients, computed from the results' gradients.
+
+For `y = x * x + 1` with the gradient d of y, the walk from the last node to the first appends d * (x + x): both
+operands of the product get the term d * x, and the two terms are joined around their common factor d.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from varlen_rnn.cells.derivation.trace import Scalar, Trace
 
 
 def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
-    """Return the sign of a term, and what is left of it without each of the factors that it may have first."""
+    """Return the sign of a term, and a dict from each possible leading factor to the rest of the term."""
     node, sign = trace.nodes[term.number], 1
     if node.op == "negative":
         term, sign = trace.scalar(node.operands[0]), -1
@@ -21,7 +25,7 @@ def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
 
 
 def _join(p: Scalar, q: Scalar) -> Scalar:
-    """Return the sum of two gradients; d a - d b as d (a - b), where d, the first factor, is one."""
+    """Return the sum of two gradients; if they share the leading factor d, d a - d b becomes d (a - b)."""
     trace = p.trace
     (of_p, ps), (of_q, qs) = _factors(trace, p), _factors(trace, q)
     for number in ps.keys() & qs.keys():
@@ -44,11 +48,11 @@ _PASSED = {"of": "d_operand", "norm": "d_norm"}
 
 
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
-    """Return the gradient of every leaf that has one, by its kind and name.
+    """Return the gradient of every leaf that has one, by the leaf's kind and name.
 
-    `results` pairs each result with its gradient.  A product with a value of this step, a leaf `of`, passes the
-    gradient of that value to a leaf `d_operand`: what the transposed product of all its gates makes of theirs.  A norm
-    passes that of what it normalises to a leaf `d_norm`.
+    `results` pairs each result with its gradient.  A product with a value of this step (leaf `of`) sends a gradient
+    back to that value: the transposed product over all gates, a new leaf `d_operand`.  A norm sends one back to its
+    argument, a new leaf `d_norm`.
     """
     terms: dict[int, list[Scalar]] = {}
     gradients: dict[tuple[str, object], Scalar] = {}

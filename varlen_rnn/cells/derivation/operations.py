@@ -1,4 +1,4 @@
-"""What equations may do with numbers: how each operation is computed, written, and differentiated."""
+"""The operations of equations: how each is computed by NumPy, written as Python, and differentiated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ class Operation(NamedTuple):
     Attributes
     ----------
     on_arrays : function of NumPy arrays
-    source : its text, with the places of its operands
-    binds : how tightly it binds them
-    price : of computing it twice; None of a transcendental function
-    gradient : function
-        `gradient(d, y, *operands)`: the gradients of the operands of `y`, whose gradient is `d`; None of one that has
-        none.
+    source : str
+        A format string with one field per operand.
+    binds : int
+        How tightly the operation binds its operands in Python.
+    price : int or None
+        The price of computing it twice, where saving a number costs 1000; None if it is a transcendental function.
+    gradient : function or None
+        `gradient(d, y, *operands)` returns the gradients of the operands, given the result `y` and its gradient `d`;
+        None for an operand without a gradient.
     """
 
     on_arrays: Callable[..., Any]

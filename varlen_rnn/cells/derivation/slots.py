@@ -1,6 +1,8 @@
-"""What a row keeps for the gradient: as few numbers as it can.
+"""Choose the numbers that each row saves for the gradient: as few as possible.
 
-A minimum cut between what goes into a step and what its gradient reads (Ford and Fulkerson, 1956).
+The choice is a minimum cut between the inputs of a step and the nodes that its gradient reads (Ford and Fulkerson,
+1956). For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots, saving their sum one
+slot and a second tanh; the cut saves y: one slot, and nothing transcendental is computed twice.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from typing import Any
 from varlen_rnn.cells.derivation.operations import COMPARISONS, OPERATIONS
 from varlen_rnn.cells.derivation.trace import Trace
 
-SLOT = 1000  # the price of a number that is kept; that of a cheap operation done twice is 1
+SLOT = 1000  # the price of saving a number; computing an addition twice costs 1
 _INFINITE = 10**9
-# What computing a transcendental function twice may cost: from "never" to a fraction of a slot.
+# Prices of computing a transcendental function twice, tried in this order: from "never" to a fraction of a slot.
 _PRICES = (10**6, 2 * SLOT, SLOT * 3 // 4, SLOT * 2 // 5, SLOT // 4, SLOT // 8)
 _LOWEST_SANE = SLOT * 2 // 5
 
@@ -21,10 +23,10 @@ _Room = dict[Any, dict[Any, int]]
 
 
 def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
-    """Return the nodes to keep, so that `needed` ones follow.
+    """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
-    `free` are known anyway; `native` belong to the step itself.  There are `num_columns` for gradients in any case:
-    fewer numbers are kept only where nothing transcendental is then computed twice.
+    `free` nodes need no column; `native` nodes are computed by the forward step anyway.  Gradients take `num_columns`
+    in any case, so a smaller set is chosen only if it computes nothing transcendental twice.
     """
     cuts: list[list[int]] = []
     fewest = None
@@ -38,10 +40,11 @@ def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num
 
 
 def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> _Room:
-    """Return the room of each edge: of a node from its `in` to its `out`, what it costs to keep it.
+    """Return the capacity of each edge of the flow network.
 
-    A node that is computed again reads its operands.  One that only the gradient reads, not `native`, is no work twice,
-    but a little dearer to keep, since inference would compute it for nothing.
+    The edge of a node from its `in` to its `out` costs as much as saving it; the edge from "forward" to its `in` costs
+    as much as computing it again, which needs its operands, too.  A node that is not `native` costs nothing to compute
+    in the gradient, but a little more to save, because inference would compute it in vain.
     """
     room: _Room = {"forward": {}}
 
@@ -65,7 +68,7 @@ def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], t
 
 
 def _cheapest_cut(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> list[int]:
-    """Return the nodes of a minimum cut: find paths with room, and fill them, until there is none."""
+    """Return the nodes of a minimum cut: fill paths that have capacity left until there is none."""
     room = _network(trace, needed, free, native, transcendental)
     while True:
         came: dict[Any, Any] = {"forward": None}

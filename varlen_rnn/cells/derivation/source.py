@@ -1,4 +1,4 @@
-"""Nodes of a trace written as Python, for Numba to compile and for people to read."""
+"""Write nodes of a trace as Python, for Numba to compile and for people to read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(
     needed = trace.reach(roots, given)
     mine = [k for k in needed if k not in given]
     uses = Counter(a for k in mine for a in trace.nodes[k].operands) + Counter(roots)
-    # An operand of a choice is written twice; computed before it, it is no branch.
+    # A choice mentions an operand twice.  Computed on a line before, the choice compiles to a select, not a branch.
     chosen = {a for k in mine if trace.nodes[k].op in _CHOICES for a in trace.nodes[k].operands}
     taken = set(given.values())
     names = (name for name in (f"t{number}" for number in range(10**6)) if name not in taken)
@@ -49,7 +49,7 @@ _CHOICES = {name for name, operation in OPERATIONS.items() if operation.binds ==
 
 
 def _expression(op: str, operands: list[tuple[str, int]]) -> str:
-    """Return the text of an operation, with brackets where operands bind less tightly than it."""
+    """Return the text of an operation, with brackets around operands that bind less tightly."""
     binds = OPERATIONS[op].binds
     parts = []
     for place, (text, tight) in enumerate(operands):
@@ -65,6 +65,6 @@ def as_tuple(texts: Iterable[str]) -> str:
 
 
 def function(name: str, arguments: str, unpacked: str, lines: list[str], results: Iterable[str]) -> str:
-    """Return the text of a function that returns some results, after unpacking an argument."""
+    """Return the source of a function: it unpacks an argument if told to, runs `lines`, and returns `results`."""
     body = [unpacked] * bool(unpacked) + lines + [f"return {', '.join(results)}"]
     return f"def {name}({arguments}):\n" + "".join(f"    {line}\n" for line in body)

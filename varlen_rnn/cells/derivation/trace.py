@@ -1,4 +1,12 @@
-"""A trace: the operations that equations apply to scalars, in the order in which they ran, each once."""
+"""A trace: the operations that equations apply to scalars, in the order in which they ran, each once.
+
+The equation `y = x * x + 1` of one gate's input becomes four nodes; the last one is `y`:
+
+    0  x         of gate "a"
+    1  multiply  (0, 0)
+    2  number    1.0
+    3  add       (1, 2)
+"""
 
 from __future__ import annotations
 
@@ -16,19 +24,30 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class EquationError(ProgramError):
-    """An equation that is none."""
+    """An equation uses something that equations cannot do."""
 
 
 class Node(NamedTuple):
-    """An operation, or a leaf, with what it is applied to, by number, and a leaf's value or name."""
+    """A node of a trace: an operation, or a leaf.
 
-    op: str  # of OPERATIONS, or a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand, d_norm
+    Attributes
+    ----------
+    op : str
+        A key of OPERATIONS, or the kind of a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand,
+        d_norm.
+    operands : tuple of int
+        The numbers of the nodes that it is applied to.
+    `what` : object
+        The value of a number; the name, or the position, of any other leaf; None for an operation.
+    """
+
+    op: str
     operands: tuple[int, ...]
     what: Any = None
 
 
 class Scalar(Symbol):
-    """A number of one unit that is not known yet: a node of a trace."""
+    """A node of a trace as equations see it: a number of one unit, not known yet."""
 
     __slots__ = ("number", "trace")
     number: int
@@ -42,7 +61,7 @@ class Scalar(Symbol):
         return self.trace.apply(operation, *operands)
 
     def _refuse(self, *_: Any) -> Any:
-        hint = "it has none yet: choose by where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
+        hint = "it has no value yet: use where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
         raise EquationError("an equation", expected=", ".join(OPERATIONS), got="the value of a scalar", hint=hint)
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
@@ -114,7 +133,7 @@ class Trace:
         return Scalar(self, number)
 
     def node(self, op: str, *operands: int, what: Any = None) -> Scalar:
-        """Return the scalar of a node, which is made unless it is there."""
+        """Return the scalar of a node; make the node unless the trace has it."""
         order = tuple(sorted(operands)) if op in ("add", "multiply") else operands
         key = op, order, type(what), what
         if key not in self._known:
@@ -123,11 +142,11 @@ class Trace:
         return self.scalar(self._known[key])
 
     def number_of(self, value: Any) -> int:
-        """Return the number of a scalar's node, or of one made for a constant."""
+        """Return the number of a scalar's node; a constant gets a node."""
         if isinstance(value, Scalar):
             return value.number
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
-            hint = "a number of one's own for each unit is a vector, after the * of the signature"
+            hint = "a parameter with one number per unit is a vector: name it after the * of the signature"
             hint = "an equation ends with return: the output, then the other states" if value is None else hint
             raise EquationError("an equation", expected="numbers", got=type(value).__name__, hint=hint)
         if not abs(float(value)) <= _LARGEST:
@@ -139,7 +158,7 @@ class Trace:
         return self.scalar(self.number_of(value))
 
     def value(self, number: int) -> float | None:
-        """Return the value of a constant, and None of anything else."""
+        """Return the value of node `number` if it is a constant, else None."""
         return self.nodes[number].what if self.nodes[number].op == "number" else None
 
     def apply(self, op: str, *operands: Any) -> Scalar:
@@ -155,7 +174,7 @@ class Trace:
         return self.node(op, *numbers) if simple is None else simple
 
     def _simplified(self, op: str, numbers: list[int], values: list[float | None]) -> Scalar | None:
-        """Return what an operation comes down to, or None."""
+        """Return the simpler scalar that equals an operation (x + 0 is x), or None if there is none."""
         scalars, inner = [self.scalar(k) for k in numbers], [self.nodes[k] for k in numbers]
         first, last = scalars[0], scalars[-1]
         match op, values[0], values[-1]:
@@ -179,7 +198,7 @@ class Trace:
         return None
 
     def reach(self, roots: Iterable[int], given: Collection[int] = ()) -> list[int]:
-        """Return the numbers of the nodes that `roots` are computed from, `given` ones without what is below them."""
+        """Return the numbers of all nodes that `roots` depend on, in order; look no deeper than the `given` nodes."""
         found, todo = set(), list(roots)
         while todo:
             k = todo.pop()
@@ -191,7 +210,10 @@ class Trace:
     def evaluate(
         self, given: Mapping[int, Any], roots: Iterable[int], frozen: Mapping[int, Any] | None = None
     ) -> dict[int, Any]:
-        """Return the values of nodes by NumPy: `given` those of the leaves; `frozen` those of constant()."""
+        """Return the values of nodes, computed by NumPy.
+
+        `given` maps each leaf to its value, `frozen` each node of `constant()` to the value that it keeps.
+        """
         values = dict(given)
         for k in self.reach(roots, values):
             if k in values:
@@ -207,13 +229,13 @@ class Trace:
 
 
 class Row:
-    """The annotation of an argument of equations that is an input of the row itself, not projected: as a mask."""
+    """Annotates an argument of equations that comes with each row and is not projected, such as a mask."""
 
 
 def norm(value: Any) -> Any:
-    """Return a value normalised over the units of its row: less their mean, divided by their standard deviation.
+    """Return a value normalised over the units of its row: subtract their mean, divide by their standard deviation.
 
-    A variance gets 1e-5 more, as of PyTorch's `LayerNorm`; what follows is another phase of the step.
+    The variance gets 1e-5 added, as in PyTorch's `LayerNorm`.  The equations after a norm are a phase of their own.
     """
     if not isinstance(value, Scalar):
         raise EquationError("norm", expected="a value that depends on the unit", got=shown(value))
@@ -221,7 +243,7 @@ def norm(value: Any) -> Any:
 
 
 class Gate(Scalar):
-    """The sum of a gate's projected input and its recurrent product, each of which it makes when it is read."""
+    """The sum of a gate's projected input and its recurrent product; each part gets a node when it is read."""
 
     __slots__ = ("name",)
 
@@ -235,7 +257,7 @@ class Gate(Scalar):
 
     @property
     def h(self) -> Scalar:
-        """The product with the output before."""
+        """The product with the output of the step before."""
         return self.trace.node("h", what=self.name)
 
     @property
@@ -244,5 +266,5 @@ class Gate(Scalar):
         return (self.x + self.h).number
 
     def of(self, value: Any) -> Scalar:
-        """Return the product with a value of this step, in place of the output before."""
+        """Return the product with a value of this step, instead of the output of the step before."""
         return self.trace.node("of", self.trace.number_of(value), what=self.name)

@@ -1,6 +1,6 @@
-"""Programs as safetensors: the description as JSON in the metadata, the persistables as tensors; nothing is pickled.
+"""Programs as safetensors files: the description is JSON in the metadata, persistables are tensors; no pickle.
 
-Loading is untrusted input.  It runs nothing, and takes time and memory in proportion to the file.
+Files are untrusted input.  Loading runs nothing, and takes time and memory in proportion to the file.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
-_FORMAT = f"{_NAME}1"  # of the file; the description has a version of its own
-_RESERVED = "__metadata__"  # of safetensors
+_FORMAT = f"{_NAME}1"  # the version of the file; the description has its own
+_RESERVED = "__metadata__"  # the name that safetensors reserves
 
 
 def to_bytes(desc, persistables):
@@ -25,12 +25,12 @@ def to_bytes(desc, persistables):
         raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors uses this one itself")
     # safetensors writes strided arrays wrongly.
     arrays = {name: np.asarray(value.data, order="C") for name, value in persistables.items()}
-    # One entry, for safetensors writes several in any order: the same program has the same bytes.
+    # safetensors writes several entries in any order; with one entry, the same program has the same bytes.
     return safetensors.numpy.save(arrays, {_FORMAT: schema.to_json(desc)})
 
 
 def save(path, desc, persistables):
-    """Write what `to_bytes` returns; the file appears whole or not at all."""
+    """Write the result of `to_bytes`; the file appears whole or not at all."""
     write_file(check_path(path, "save, path"), to_bytes(desc, persistables))
 
 
@@ -46,7 +46,7 @@ def from_bytes(content, what="program"):
     Raises
     ------
     ProgramError
-        Damaged, of a newer version, or something else; `what` names the file.
+        If the content is damaged, comes from a newer version, or is no program; the argument `what` names the file.
     """
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ProgramError(what, expected="bytes", got=type(content).__name__)
@@ -61,7 +61,7 @@ def from_bytes(content, what="program"):
 
 
 def _header(content, what):
-    """Return the header of a safetensors file, each of its keys once: readers of that format take any."""
+    """Return the header of a safetensors file; raise if a key occurs twice, which other readers accept."""
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > len(content) - 8:
         raise ProgramError(what, expected="a safetensors file", got=f"{len(content)} bytes of something else")
@@ -82,7 +82,7 @@ def _description(metadata, what):
         return metadata[_FORMAT]
     hint = None
     if any(name.startswith("varlen_rnn checkpoint ") for name in metadata):
-        hint = "a checkpoint has arrays alone: read it with varlen_rnn.load"
+        hint = "a checkpoint has only arrays: read it with varlen_rnn.load"
     elif any(name.startswith(_NAME) and name != _FORMAT for name in metadata):
         hint = "a newer varlen_rnn wrote it"
     raise ProgramError(what, expected=f"a {_FORMAT}", got=f"metadata of {sorted(metadata)}"[:80], hint=hint)
@@ -94,6 +94,6 @@ def _as_tensor(name, array):
 
 
 def check_bools(what, array):
-    """Raise if a byte of bools that were read is neither 0 nor 1."""
+    """Raise if a byte of a bool array from a file is neither 0 nor 1."""
     if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
         raise ProgramError(what, expected="0 or 1 for a bool", got=int(array.view(np.uint8).max()))

@@ -1,6 +1,6 @@
-"""Values on their way between processes: feeds and fetches as bytes, nothing pickled.
+"""Send values between processes: feeds and fetches as bytes, without pickle.
 
-Reading is untrusted input: every array passes the checks of the constructors.
+Bytes are untrusted input: every array passes the checks of the constructors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows |
     Raises
     ------
     DTypeError
-        A name that is not a str, or a value that is none of these.
+        If a name is not a str, or a value has another type.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows |
 
 
 def _parts(name: str, value: object) -> tuple[str, list[Any]]:
-    """Return the kind of a value, and the arrays that it is made of."""
+    """Return the kind of a value, and its arrays."""
     if isinstance(value, LoDTensor):
         return "lod_tensor", [value.data, *value.structure.levels]
     if isinstance(value, SelectedRows):
@@ -72,7 +72,7 @@ def _parts(name: str, value: object) -> tuple[str, list[Any]]:
         check_unmasked(value, f"value {name!r}")
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
-    hint = "what the steps of a DynamicRNN keep stays in its process: cut after its gradient" * isinstance(
+    hint = "the saved steps of a DynamicRNN cannot leave their process: cut after its gradient" * isinstance(
         value, Scopes
     )
     raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint or None)
@@ -87,14 +87,14 @@ _MAKE: dict[str, Callable[..., Any]] = {
 
 
 def values_from_bytes(payload: bytes) -> dict[str, Any]:
-    """Return the values that `values_to_bytes` wrote, by name and in its order.
+    """Return the values that `values_to_bytes` wrote, by name and in the same order.
 
     Raises
     ------
     ProgramError
-        Bytes that it did not write, or that were damaged.
+        If `values_to_bytes` did not write the bytes, or they are damaged.
     LoDError, ShapeError, OutOfRangeError
-        A value that cannot be.
+        If the arrays of a value do not fit together.
 
     Examples
     --------
@@ -102,14 +102,14 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     {'counts': array([0, 1, 2])}
     """
     try:
-        # Copies that can be written to: kernels are compiled once more for arrays that cannot.
+        # Copies, since kernels would be compiled again for read-only arrays.
         arrays = {name: array.copy() for name, array in safetensors.numpy.load(payload).items()}
-        # Its reader of bytes hands out no metadata: that is the JSON object at the beginning.
+        # The reader of safetensors does not return metadata, which is in the JSON object at the beginning.
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
         kinds = json.loads(header["kinds"])
         known = header["format"] == _FORMAT and all(kind in _MAKE for kind in kinds.values())
     except Exception as error:
-        raise ProgramError("values", expected="what values_to_bytes returned", got=str(error)[:80]) from error
+        raise ProgramError("values", expected="the bytes of values_to_bytes", got=str(error)[:80]) from error
     if not known:
         raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
     counts = collections.Counter(key.rpartition("/")[0] for key in arrays)
