@@ -65,8 +65,21 @@ def _run_layer(name, dtype):
     forward.prepare()(x)
     forward.stream(3)(rows[:3])
     if name in _STEPS:
-        states = _STEPS[name](_SIZE, _SIZE, dtype=dtype)(embedding(ids)[:3])
-        (states[0] if isinstance(states, tuple) else states).sum().backward()
+        _run_steps(_STEPS[name](_SIZE, _SIZE, dtype=dtype), embedding(ids))
+
+
+def _run_steps(cell, x):
+    """Run one step, and a recurrence around the step."""
+    alone = cell(x[:3])
+    (alone[0] if isinstance(alone, tuple) else alone).sum().backward()
+    count = 2 if isinstance(alone, tuple) else 1
+
+    def step(row, *states):
+        new = cell(row, states if count > 1 else states[0])
+        return (new[0], *new) if count > 1 else (new, new)
+
+    outputs, *_ = nn.DynamicRNN(step)(x, [np.zeros((3, _SIZE), x.dtype)] * count)
+    outputs.sum().backward()
 
 
 def _optimize(dtype):
