@@ -38,6 +38,7 @@ class KernelHook(BuildHookInterface):
             except (OSError, subprocess.SubprocessError) as error:
                 reason = getattr(error, "stderr", None) or error
                 if self.config.get("required"):
+                    self._memory.cleanup()
                     raise RuntimeError(f"no kernels for {level}: {reason}") from error
                 self.app.display_warning(f"no kernels are compiled ahead for {level}: {reason}")
         for folder in found:
