@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from numba import config
 
-from varlen_rnn.runtime.cache import level
+from varlen_rnn.cli import main
+from varlen_rnn.runtime.cache import bundles, carry, level
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, runs_here
 
@@ -96,8 +98,10 @@ def test_names_of_levels_differ_from_each_other_and_from_the_host():
 def test_an_installed_bundle_is_run_in_place_of_compiling(installed, tmp_path):
     site, count, digest = installed
     assert count == 3
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
     assert run(tmp_path, site)[:2] == (0, digest)
     assert not list(tmp_path.iterdir())
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before  # which may be read-only
     own, same, _ = run(tmp_path)  # code for this host
     assert (own, same) == (count, digest)
 
@@ -158,3 +162,39 @@ def test_a_second_code_generator_makes_the_code_of_a_level(tmp_path_factory, tmp
     """Built as on a host that lacks the level, then run on this one, which has it."""
     site, _, digest = build(tmp_path_factory, HOST_LEVEL, VARLEN_RNN_LEVEL=HOST_LEVEL)
     assert run(tmp_path, site)[:2] == (0, digest)
+
+
+# Carried.
+
+
+@needs_level
+def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch, capsys):
+    """Installed kernels, to the cache of another machine; a damaged file stays behind, and is compiled there."""
+    site, count, digest = installed
+    monkeypatch.setattr(bundles, "installed_places", lambda: [site / bundles.PACKAGE])
+    monkeypatch.setattr(carry, "usable_bundles", bundles.usable_bundles.__wrapped__)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "here"))
+    assert main(["cache", "export", str(tmp_path / "kernels")]) == 0
+    assert capsys.readouterr().out.startswith(f"{count} kernels exported to")
+    (first, *_) = sorted((tmp_path / "kernels").rglob("*.nbc"))
+    first.write_bytes(first.read_bytes()[:-1])
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "kernels")]) == 0
+    assert f"{count - 1} kernels imported from" in (text := capsys.readouterr().out)
+    assert "1 damaged file left out" in text
+    assert not list((tmp_path / "there").rglob(first.name))
+    assert run(tmp_path / "there")[:2] == (1, digest)
+    assert main(["cache"]) == 0
+    assert "stale" not in capsys.readouterr().out
+
+
+def test_kernels_of_another_version_are_not_imported(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "kernels" / ("0" * 32)
+    folder.mkdir(parents=True)
+    (folder / "environment.txt").write_text("another version")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "kernels")]) == 2
+    output = capsys.readouterr()
+    assert "left out, for another version or machine: another version" in output.out
+    assert "expected kernels of this version" in output.err
+    assert not (tmp_path / "there").exists()
