@@ -48,13 +48,13 @@ def made():
 
 def inside(trainer):
     """Return the milliseconds per step in compiled functions, waiting for threads, and in NumPy's functions."""
-    from numba.core.dispatcher import Dispatcher
+    from varlen_rnn.runtime.numba_internals import CPUDispatcher
 
     profile = cProfile.Profile()
     profile.enable()
     trainer.fit(steps=trainer.step + STEPS)
     profile.disable()
-    codes = [one.py_func.__code__ for one in gc.get_objects() if isinstance(one, Dispatcher)]
+    codes = [one.py_func.__code__ for one in gc.get_objects() if isinstance(one, CPUDispatcher)]
     compiled = {(code.co_filename, code.co_firstlineno, code.co_name) for code in codes}
     kernels = waits = of_numpy = 0.0
     for function, (_, _, own, _, _) in pstats.Stats(profile).stats.items():

@@ -7,9 +7,8 @@ import inspect
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from numba.core.dispatcher import Dispatcher
-
 import varlen_rnn
+from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 NOT_PUBLIC = {"varlen_rnn.attention"}  # an engine's front, as `recurrence`
 KERNELS = (
@@ -62,8 +61,8 @@ def public_names(module):
 
 def is_kernel(name, value):
     """Return whether a name of a module of `kernels` is a function that compiled code may call, no part of one."""
-    is_ours = isinstance(value, Dispatcher) and not name.startswith("_") and not name.endswith("_cuda")
-    return is_ours and value.targetoptions.get("inline") != "always"
+    is_ours = isinstance(value, CPUDispatcher) and not name.startswith("_") and not name.endswith("_cuda")
+    return is_ours and not is_inlined(value)
 
 
 def kind_of(value):

@@ -44,8 +44,8 @@ def record(vocabulary_size, num_classes):
     vr.manual_seed(0)
     model = Classifier(vocabulary_size, num_classes)
     with vr.program_guard() as program:
-        ids = vr.data("ids", shape=[-1], dtype="int64", lod_level=1)
-        labels = vr.data("labels", shape=[-1], dtype="int64")
+        ids = vr.feed_data("ids", shape=[-1], dtype="int64", lod_level=1)
+        labels = vr.feed_data("labels", shape=[-1], dtype="int64")
         loss = vr.nn.functional.cross_entropy(model(ids), labels, reduction="sum")
         loss.name = "loss"
         vr.optim.SGD(model.parameters(), lr=0.5 / BATCH_SIZE).minimize(loss)

@@ -7,7 +7,8 @@ from varlen_rnn.ops.cost import per_output_element
 from varlen_rnn.tape.operator import OPERATORS
 
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
-_OURS = ("varlen_rnn.ops.", "varlen_rnn.program.")
+# An update is declared with its kernel.
+_OURS = tuple(f"varlen_rnn.{room}." for room in ("kernels", "ops", "program", "steps"))
 MARK = "<!-- This table is written by `python -m tests.operators_page`. -->\n"
 
 

@@ -88,8 +88,8 @@ def train_program(optimizer):
     vr.manual_seed(1)
     model = Model()
     with vr.program_guard() as program:
-        logits = model(vr.data("ids", [-1], "int64", lod_level=1))
-        loss = vr.nn.functional.cross_entropy(logits, vr.data("labels", [-1], "int64"))
+        logits = model(vr.feed_data("ids", [-1], "int64", lod_level=1))
+        loss = vr.nn.functional.cross_entropy(logits, vr.feed_data("labels", [-1], "int64"))
         logits.name, loss.name = "logits", "loss"
         optimizer(model.parameters()).minimize(loss)
     return program, model

@@ -123,7 +123,7 @@ def test_the_layer_in_a_program_and_from_its_file(tmp_path):
     k = vr.create_lod_tensor(rng.standard_normal((7, 6)), [[3, 1, 3]])
     y = layer(q, k, is_causal=True)
     with vr.program_guard() as program:
-        rows = [vr.data(name, [-1, n], "float64", lod_level=1) for name, n in (("q", 4), ("k", 6))]
+        rows = [vr.feed_data(name, [-1, n], "float64", lod_level=1) for name, n in (("q", 4), ("k", 6))]
         out = layer(*rows, is_causal=True)
     program.save(tmp_path / "attention")
     for one in (program, vr.Program.load(tmp_path / "attention")):

@@ -213,7 +213,7 @@ def test_a_program_and_its_file_give_the_same_bits(tmp_path):
             results.append(np.asarray(y))
             continue
         with vr.program_guard() as program:
-            out, _ = layer(vr.data("x", [-1, 4], "float64", lod_level=2), [(5,)])
+            out, _ = layer(vr.feed_data("x", [-1, 4], "float64", lod_level=2), [(5,)])
             optimizer.minimize((out * out).sum())
         if saved:
             program.save(tmp_path / "nested")

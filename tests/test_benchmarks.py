@@ -43,6 +43,7 @@ from benchmarks.report import write_report
 from benchmarks.sequence.case import KINDS as OPERATORS
 from benchmarks.suites import SUITES
 from tests.benchmark_lines import line_of
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
@@ -296,7 +297,7 @@ def test_whether_a_reply_comes():
     try:
         assert not process.replies(0.0), "nothing has been asked"
         process.send_build("layers", CASE)
-        assert process.replies(time.monotonic() + 600)
+        assert process.replies(time.monotonic() + HANGS)
         assert process.receive() == list(MODES)
     finally:
         process.stop()
@@ -470,7 +471,9 @@ def test_tables_line_up():
 
 def test_a_quick_run_of_small_work(tmp_path):
     arguments = [sys.executable, "-m", "benchmarks", "small", "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(arguments, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        arguments, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=HANGS, check=False
+    )
     assert done.returncode == 0, done.stderr
     about, lines = results.read(tmp_path / "small.jsonl")
     assert about["threads"] == contextvars.Context().run(vr.get_num_threads)

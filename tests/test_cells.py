@@ -88,7 +88,7 @@ def test_it_trains_in_float32_in_layers_and_directions():
 def record():
     layer, x, d_y = case()
     with vr.program_guard() as program:
-        fed = vr.data("x", shape=[-1, 4], dtype="float64", lod_level=1, requires_grad=True)
+        fed = vr.feed_data("x", shape=[-1, 4], dtype="float64", lod_level=1, requires_grad=True)
         y, _ = layer(fed)
         vr.backward((y * d_y).sum())
     return layer, x, d_y, program, y

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 from numba import njit
-from numba.core.registry import CPUDispatcher
 
+from tests.waiting import HANGS
 from varlen_rnn.kernels import (
     crf,
     ctc,
@@ -27,6 +27,7 @@ from varlen_rnn.kernels import (
     windows,
 )
 from varlen_rnn.runtime.cache import CHECKED, this_environment
+from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
     crf, ctc, edit_distance, largest, losses, moves, norms, pool, prefixes, rows, segment, softmax, updates,
@@ -51,9 +52,6 @@ def of_the_user(x, offsets):
     return out
 
 
-STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "rmsprop": 2, "adadelta": 2}
-NUMBERS = {"sgd": (0.1,), "momentum": (0.1, 0.9, False), "adagrad": (0.1, 1e-6), "adam": (0.1, 0.9, 0.99, 1e-8)}
-NUMBERS |= {"rmsprop": (0.1, 0.9, 0.5, 1e-8), "adadelta": (0.1, 0.9, 1e-6)}
 # For each kernel, arguments that are wrong.
 WRONG = {
     "pool_sum_cpu": (X, indices(0, 2, FAR), ONES, OUT),
@@ -114,7 +112,10 @@ WRONG = {
     "too few offsets": (X, indices(0, 2), ONES, OUT),
     "a block beyond the rows": (np.ones((60, 2)), indices(0, 100), ONES, OUT[:1]),
     "of_the_user": (X, indices(0, 2, FAR)),
-} | {f"{name}_cpu": (indices(FAR), ONES[None], *NUMBERS[name], *[X] * (1 + n)) for name, n in STATES.items()}
+} | {
+    f"{name}_cpu": (indices(FAR), ONES[None], 0.1, *update.constants.values(), *[X] * (1 + len(update.states)))
+    for name, update in updates.UPDATES.items()
+}
 FUNCTIONS = {
     name: value
     for module in MODULES
@@ -141,7 +142,7 @@ def main():
 def test_a_wrong_index_is_an_error(tmp_path):
     environment = os.environ | {"VARLEN_RNN_CHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "VARLEN_RNN_QUIET": "1"}
     command = [sys.executable, "-c", "import tests.test_checked_kernels as t; t.main()"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.stderr == ""
     *told, environment = done.stdout.splitlines()
     assert told == [f"{name}: index is out of bounds" for name in WRONG]
@@ -152,7 +153,7 @@ def test_a_wrong_index_is_an_error(tmp_path):
 
 
 def test_every_kernel_is_called_with_wrong_arguments():
-    bodies = {name for name, value in FUNCTIONS.items() if value.targetoptions.get("inline") == "always"}
+    bodies = {name for name, value in FUNCTIONS.items() if is_inlined(value)}
     assert FUNCTIONS.keys() - bodies - {"first_outside"} == WRONG.keys()
 
 

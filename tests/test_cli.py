@@ -15,6 +15,7 @@ import pytest
 from numba import config
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.cli import main
 from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
@@ -41,7 +42,7 @@ def test_a_command_that_does_not_exist_is_refused(capsys):
 
 def test_python_dash_m():
     command = [sys.executable, "-m", "varlen_rnn", "compare", "/no/such/file"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "varlen-rnn: /no/such/file: expected a file of lengths, got No such file or directory\n"
@@ -369,7 +370,7 @@ def test_warm_compiles_what_trainings_use(monkeypatch, capsys):
     monkeypatch.setenv("VARLEN_RNN_QUIET", "0")
     assert main(["cache", "warm", "--float64"]) == 0
     assert re.search(r"\d+ kernels, \d+\.\d MiB for this environment, in \d", capsys.readouterr().out)
-    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([sys.executable, "-c", TRAININGS], capture_output=True, text=True, check=False, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -229,6 +229,58 @@ def test_predictions_of_series_have_their_ids(tmp_path, capsys):
     assert len(printed.out.splitlines()) == 2
 
 
+def wide_text(rows, label=None, notes=()):
+    """Return a wide file of series: ids, notes if there are any, steps, and labels if there is a function of them."""
+    steps = max(map(len, rows))
+    lines = [["id", *(["note"] if notes else []), *(f"t{k}" for k in range(steps)), *([] if label is None else ["y"])]]
+    for number, row in enumerate(rows):
+        note = [str(notes[number])] if notes else []
+        blanks = [""] * (steps - len(row))
+        lines.append([f"s{number}", *note, *map(str, row), *blanks, *([] if label is None else [label(row)])])
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def lines_of(command, capsys):
+    capsys.readouterr()
+    assert main(command) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("steps", [2, 6, 9])
+def test_a_wide_file_of_another_number_of_steps_is_read_whole(tmp_path, capsys, steps):
+    """Fewer, as many or more columns than in the training; with the label, which is no step, and without it."""
+    rng, label = np.random.default_rng(0), lambda row: "up" if row[-1] > 0 else "down"
+    draw = lambda count, most: [rng.standard_normal(rng.integers(1, most + 1)).tolist() for _ in range(count)]
+    model = str(tmp_path / "model")
+    (tmp_path / "wide.csv").write_text(wide_text([[1.0] * 6, *draw(59, 6)], label))
+    command = ["train", str(tmp_path / "wide.csv"), "--wide", "--id", "id", "--label", "y"]
+    assert main([*command, "--out", model, *SMALL]) == 0
+    rows = [[0.5] * steps, *draw(9, steps)]
+    expected = load(model).predict_proba([np.array(row, np.float32)[:, None] for row in rows]).max(axis=1)
+    for number, text in enumerate((wide_text(rows), wide_text(rows, label))):
+        path = tmp_path / f"{number}.csv"
+        path.write_text(text)
+        records = lines_of(["predict", model, str(path)], capsys)
+        assert [record["id"] for record in records] == [f"s{k}" for k in range(10)]
+        np.testing.assert_allclose([record["probability"] for record in records], expected, atol=1e-5)
+    assert main(["evaluate", model, str(tmp_path / "1.csv")]) == 0
+    assert "10 sequences: accuracy" in capsys.readouterr().out
+
+
+def test_columns_of_a_wide_file_that_are_no_steps_are_remembered(tmp_path, capsys):
+    rows, model = [[float(k), float(k % 3)] for k in range(40)], str(tmp_path / "model")
+    path, label = tmp_path / "wide.csv", lambda row: str(row[1])
+    path.write_text(wide_text(rows, label, notes=range(40)))
+    command = ["train", str(path), "--wide", "--id", "id", "--label", "y", "--out", model, *SMALL]
+    assert main([*command, "--ignore", "note"]) == 0
+    expected = lines_of(["predict", model, str(path)], capsys)
+    (tmp_path / "plain.csv").write_text(wide_text(rows))
+    assert lines_of(["predict", model, str(tmp_path / "plain.csv")], capsys) == expected
+    assert main([*command, "--features", "t0,t1"]) == 2
+    error = capsys.readouterr().err
+    assert "--features: expected none of a wide form, got 't0,t1' (--ignore names the columns that are no" in error
+
+
 def test_many_classes_that_are_numbers_are_mentioned(tmp_path, capsys):
     path = tmp_path / "ages.csv"
     path.write_text("text,age\n" + "".join(f"{'a' * (k % 5 + 1)},{k // 2}\n" for k in range(40)))

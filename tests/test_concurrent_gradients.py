@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.tape import gradient as tape
 from varlen_rnn.tape.operator import find
 
@@ -27,7 +28,7 @@ def in_threads(*functions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS)
     return results
 
 
@@ -134,7 +135,7 @@ INTERRUPTS = """
 import faulthandler, signal, threading
 import numpy as np, varlen_rnn as vr
 
-faulthandler.dump_traceback_later(300, exit=True)  # it hangs
+faulthandler.dump_traceback_later(800, exit=True)  # it hangs
 
 def interrupt(signum, frame):
     raise KeyboardInterrupt
@@ -160,5 +161,7 @@ assert (interrupted, w.grad.tolist()) == (3000, [2, 2, 2])
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_an_interrupt_leaves_no_lock_locked_and_no_mode_set():
     """In a process of its own, where nobody else's callbacks swallow interrupts."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTS], capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTS], capture_output=True, text=True, check=False, timeout=HANGS
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -23,7 +23,7 @@ NUMBERS = {"t", "a_column", "depth", "c_column", "columns", "b_column", "alive",
 NUMBERS |= {"outputs", "first_row", "first_pass", "norms", "scales", "direction"}
 FLAGS = {"nesterov", "transposed", "accumulate", "first", "last", "to_caller", "of_outputs", "of_states"}
 VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_rows", "targets", "weight_rows"}
-RATES = {"bound", "lr", "mu", "epsilon", "beta1", "share1", "beta2", "share2", "alpha", "rho", "share"}
+RATES = {"bound", "lr", *(name for update in updates.UPDATES.values() for name in update.constants)} - FLAGS
 STATES = {"initial", "state", "carried", "passed"}
 ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
 
@@ -61,7 +61,7 @@ def argument(kernel, name, real):
         return types.int64[::1]
     if name == "index":
         return types.int64[:, ::1]
-    if name in RATES:
+    if name.removeprefix("share_of_") in RATES:
         return real
     of_features = ("scale", "bias", "weight") if kernel.startswith("norms.") else ("scale", "bias")
     if name in of_features or (kernel == "row_sums.row_sum_cuda" and name == "out"):

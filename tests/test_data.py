@@ -1,5 +1,8 @@
 """The data folder: every sequence once, in an order one can repeat; data sets that stay what they are; clear errors."""
 
+import pydoc
+import subprocess
+import sys
 import unicodedata
 
 import numpy as np
@@ -413,8 +416,25 @@ def test_a_data_set_refuses_other_indices(indices):
         data.take(indices)
 
 
-def test_data_is_a_function_and_has_what_its_package_has():
-    assert vr.data.batches is batches
-    assert vr.data.read_csv is read_csv
-    with vr.program_guard():
-        assert vr.data("x", [-1, 2], "float32").shape == (-1, 2)
+def test_data_is_a_module():
+    import varlen_rnn.data as d
+
+    assert d is vr.data is sys.modules["varlen_rnn.data"]
+    assert (d.batches.__module__, d.columns.__name__) == ("varlen_rnn.data.batches", "varlen_rnn.data.columns")
+    assert "batches" in dir(d)
+    assert "Batches of sequences" in pydoc.plain(pydoc.render_doc(d))
+
+
+def test_data_reloads():
+    """In a process of its own, where nothing else holds the functions of before."""
+    program = "import importlib, varlen_rnn as vr; assert callable(importlib.reload(vr.data)); vr.data.read_csv"
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_the_former_name_of_feed_data_warns():
+    with vr.program_guard() as program:
+        with pytest.warns(DeprecationWarning, match=r"vr.data\(...\) is now called vr.feed_data\(...\)") as warned:
+            x = vr.data("x", [-1, 2], dtype="float32")
+        vr.feed_data("y", [-1, 2], "float32")
+    assert warned[0].filename == __file__
+    assert (x.shape, program.feed_names) == ((-1, 2), ["x", "y"])

@@ -224,7 +224,7 @@ def test_a_layer_a_program_and_a_copy(tmp_path):
     (y * y).mean().backward()
     assert np.abs(layer.gain_l0.grad).max() > 0
     with vr.program_guard() as program:
-        fetched, _ = layer(vr.data("x", [-1, 3], "float64", lod_level=1))
+        fetched, _ = layer(vr.feed_data("x", [-1, 3], "float64", lod_level=1))
     program.save(tmp_path / "p")
     (found,) = vr.Executor().run(vr.Program.load(tmp_path / "p"), {"x": x}, [fetched.name])
     np.testing.assert_array_equal(np.asarray(found), np.asarray(y))

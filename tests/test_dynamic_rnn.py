@@ -99,7 +99,7 @@ def test_zeros_of_as_many_rows_as_there_are_sequences():
         return h, h + x
 
     with vr.program_guard() as program:
-        y, last = vr.nn.DynamicRNN(cell)(vr.data("x", [-1, 3], "float64", lod_level=1), [(3,)])
+        y, last = vr.nn.DynamicRNN(cell)(vr.feed_data("x", [-1, 3], "float64", lod_level=1), [(3,)])
     for lengths in ([2, 3], [0], [], [1, 1, 1, 4]):
         x = batch(lengths)
         wanted = vr.nn.DynamicRNN(cell)(x, [np.zeros((len(lengths), 3))])
@@ -161,7 +161,7 @@ def test_sequences_of_other_lengths_beside_the_first():
 
 def recorded(cell):
     with vr.program_guard() as program:
-        x, state = vr.data("x", [-1, 3], "float64", lod_level=1), vr.data("state", [-1, 3], "float64")
+        x, state = vr.feed_data("x", [-1, 3], "float64", lod_level=1), vr.feed_data("state", [-1, 3], "float64")
         y, _ = vr.nn.DynamicRNN(lambda row, h: cell(x, row, h))(x, [state])
         y.name = "y"
     return program
@@ -234,7 +234,7 @@ def test_recording_a_layer_describes_its_own_blocks_only(monkeypatch):
         made.clear()
         weight = vr.nn.Parameter(np.ones((3, 3)))
         with vr.program_guard():
-            x = vr.data("x", [-1, 3], "float64", lod_level=1)
+            x = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
             for _ in range(layers):
                 x, _ = vr.nn.DynamicRNN(lambda row, h: (h, row @ weight + h))(x, [(3,)])
             x.sum().backward()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 def run(script, *arguments):
     environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
 
 
 def own_file(path, count=40):

@@ -15,7 +15,7 @@ def program():
     vr.manual_seed(0)
     model = vr.nn.Linear(3, 2)
     with vr.program_guard() as recorded:
-        y = model(vr.data("x", [-1, 3], "float32", lod_level=1))
+        y = model(vr.feed_data("x", [-1, 3], "float32", lod_level=1))
         y.name = "y"
         vr.optim.SGD(model.parameters(), lr=0.5).minimize(y.sum())
     recorded.model = model
@@ -72,7 +72,7 @@ def test_a_program_that_grows_runs_as_it_is(program):
     feed = {"x": rows(2)}
     vr.Executor().run(program, feed, ["y"])
     with vr.program_guard(program):
-        twice = vr.data("z", [-1], "float32") * 2.0
+        twice = vr.feed_data("z", [-1], "float32") * 2.0
     np.testing.assert_array_equal(vr.Executor().run(program, feed | {"z": np.ones(1, np.float32)}, [twice])[0], [2.0])
 
 
@@ -89,7 +89,7 @@ def test_values_are_let_go_after_their_last_reader(monkeypatch):
     watched = vr.operator(watched)
     watched.infer(lambda x: x)
     with vr.program_guard() as program:
-        x = vr.data("x", [-1], "float64")
+        x = vr.feed_data("x", [-1], "float64")
         for _ in range(6):
             x = watched(x)
     vr.Executor().run(program, {"x": np.zeros(2)}, [x])
@@ -98,7 +98,7 @@ def test_values_are_let_go_after_their_last_reader(monkeypatch):
 
 def test_what_eager_code_refuses_a_run_refuses_too():
     with vr.program_guard() as program:
-        loss = vr.nn.functional.mse_loss(vr.data("x", [-1, 1], "float32"), vr.data("y", [-1, 1], "float32"))
+        loss = vr.nn.functional.mse_loss(vr.feed_data("x", [-1, 1], "float32"), vr.feed_data("y", [-1, 1], "float32"))
     with pytest.raises(vr.ShapeError, match="mse_loss, target"):
         vr.Executor().run(program, {"x": np.ones((5, 1), np.float32), "y": np.zeros((1, 1), np.float32)}, [loss])
 
@@ -115,7 +115,7 @@ def test_programs_of_something_else():
 
 def test_an_error_inside_of_a_run_names_its_operator():
     with vr.program_guard() as program:
-        y = vr.data("x", [-1, 3], "float64").reshape(2, 3)
+        y = vr.feed_data("x", [-1, 3], "float64").reshape(2, 3)
     with pytest.raises(vr.ShapeError, match="reshape: expected a shape of 3 elements"):
         vr.Executor().run(program, {"x": np.ones((1, 3))}, [y])
 
@@ -123,7 +123,7 @@ def test_an_error_inside_of_a_run_names_its_operator():
 def test_what_a_layer_kept_and_handed_over_is_not_overwritten():
     with vr.program_guard() as program:
         layer = vr.nn.LSTM(2, 3)
-        y, _ = layer(vr.data("x", [-1, 2], "float32", lod_level=1))
+        y, _ = layer(vr.feed_data("x", [-1, 2], "float32", lod_level=1))
         y.sum().backward()
     first, second = program.split(at=[y])
     feed = {"x": vr.create_lod_tensor(np.random.default_rng(0).random((5, 2), np.float32), [[2, 3]])}
@@ -136,7 +136,7 @@ def test_what_a_layer_kept_and_handed_over_is_not_overwritten():
 def test_what_is_fetched_is_the_callers_own(program):
     with vr.program_guard(program):
         flat = program.model.weight.reshape(6)
-        a, b = (vr.data(name, [2], "float32", requires_grad=True) for name in "ab")
+        a, b = (vr.feed_data(name, [2], "float32", requires_grad=True) for name in "ab")
         (a + b).sum().backward()
     feed = {"x": rows(2), "a": np.ones(2, np.float32), "b": np.ones(2, np.float32)}
     fetched = vr.Executor().run(program, feed, [flat, "a@GRAD", "b@GRAD", "a", "a"])
@@ -149,7 +149,7 @@ def test_what_is_fetched_is_the_callers_own(program):
 
 def test_a_variable_is_no_list_of_fetches_and_belongs_to_its_program(program):
     with vr.program_guard() as other:
-        x = vr.data("x", [-1, 3], "float32", lod_level=1)
+        x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
         total = x.sum()
     for one in (x, total):
         with pytest.raises(vr.ProgramError, match="fetch_list: expected a list"):
@@ -168,7 +168,7 @@ def test_a_run_trains_whatever_an_optimizer_updates():
     weight = vr.Variable(np.ones(2, np.float32), requires_grad=True)
     optimizer = vr.optim.Momentum([weight], lr=1.0)
     with vr.program_guard() as program:
-        optimizer.minimize((weight * vr.data("x", [2], "float32")).sum())
+        optimizer.minimize((weight * vr.feed_data("x", [2], "float32")).sum())
     feed = {"x": np.ones(2, np.float32)}
     vr.Executor().run(program, feed)
     np.testing.assert_array_equal(weight, [0, 0])

@@ -9,16 +9,18 @@ import sys
 
 import pytest
 
+from tests.waiting import HANGS
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 BEGIN = """
 import faulthandler, os, signal, threading
 import numpy as np
-from varlen_rnn.runtime import forks
+from varlen_rnn.runtime import forks, numba_internals
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.kernels.rows import gather_rows
 
-faulthandler.dump_traceback_later(300, exit=True)  # it hangs
+faulthandler.dump_traceback_later(800, exit=True)  # it hangs
 
 def make(constant):
     return lambda x: x * constant
@@ -34,7 +36,7 @@ def compile_another():
 def in_a_child(function):
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # for `faulthandler` waits here for its own thread
+        signal.alarm(800)  # for `faulthandler` waits here for its own thread
         try:
             os._exit(0 if function() else 1)
         except RuntimeError as error:
@@ -87,7 +89,7 @@ assert compile_another()
 def run(program):
     environment = os.environ | {"NUMBA_CACHE_DIR": os.devnull, "VARLEN_RNN_QUIET": "1"}
     command = [sys.executable, "-c", BEGIN + program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -95,7 +97,9 @@ def test_a_fork_waits_for_the_thread_that_compiles():
     run(LOOP)
 
 
-@pytest.mark.parametrize(("lock", "wanted"), [("forks.global_compiler_lock", 2), ("forks.ffi.lib._lock", 0)])
+@pytest.mark.parametrize(
+    ("lock", "wanted"), [("numba_internals.global_compiler_lock", 2), ("numba_internals.ffi.lib._lock", 0)]
+)
 def test_a_fork_that_has_waited_long_enough_goes_on(lock, wanted):
     """Without a compiler, and without the lock that the other thread has in LLVM."""
     run(STUCK.replace("with LOCK", f"with {lock}").replace("WANTED", str(wanted)))

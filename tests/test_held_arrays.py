@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 
 F = np.float32
 ROWS, MANY = 1000, 10**6
@@ -128,7 +129,7 @@ def rows_before_steps_of_the_users_own():
 @case
 def rows_that_are_fed():
     with vr.program_guard() as program:
-        y = pool(vr.data("x", [-1, -1], "float32", 1), "sum")
+        y = pool(vr.feed_data("x", [-1, -1], "float32", 1), "sum")
     x = rows()
     x.data.shape = (1, 4 * ROWS)
     vr.Executor().run(program, {"x": x}, [y])
@@ -200,7 +201,7 @@ def told():
 
 def _run(names):
     code = "import sys, tests.test_held_arrays as t\nfor n in sys.argv[1:]: print(n, end=': ', flush=True); t.main(n)"
-    found = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=600)
+    found = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=HANGS)
     return {name: line for name, line in (text.split(": ", 1) for text in found.stdout.splitlines()) if line}
 
 
@@ -252,7 +253,7 @@ def momentum():
 
 def fetched():
     with vr.program_guard() as program:
-        y = vr.data("x", [-1, 4], "float32") * 2.0
+        y = vr.feed_data("x", [-1, 4], "float32") * 2.0
     return vr.Executor().run(program, {"x": np.ones((3, 4), F)}, [y])[0]
 
 

@@ -19,15 +19,23 @@ FLOORS = [line.split() for line in _PLAN.split("```text\n")[1].split("```")[0].s
 LLVM_ALLOWED = {
     "environment.py",
     "level.py",
-    "parts.py",
-    "forks.py",
-    "jit.py",
+    "numba_internals.py",
     "activations.py",
     "vectors.py",
     "tile.py",
     "sync.py",
 }
+# The modules of Numba that its documentation names for users; all else stands in one file.
+NUMBA_PUBLIC = {"numba", "numba.types", "numba.cuda", "numba.extending", "numba.core.cgutils", "numba.core.errors"}
 NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}
+
+
+# The modules whose names users complete; what of theirs is public stands in `__all__`.
+PUBLIC = [
+    "varlen_rnn",
+    *(f"varlen_rnn.{name}" for name in ("baselines", "cells", "data", "interop", "metrics", "nn", "nn.functional")),
+    *(f"varlen_rnn.{name}" for name in ("onnx", "optim", "optim.lr_scheduler", "sklearn", "torch", "training")),
+]
 
 
 def part_of(path):
@@ -108,7 +116,7 @@ def test_imports_go_down_the_floors(path):
                 assert (
                     name.split(".")[1] in ("errors", "frozen")
                     or "kernels." in name
-                    or name.startswith("varlen_rnn.runtime.jit.")
+                    or name.startswith(("varlen_rnn.runtime.jit.", "varlen_rnn.runtime.numba_internals."))
                 ), name
                 assert "kernels." not in name or name.split(".")[2] in ("activations", "symbol"), name
         top = name.split(".")[0]
@@ -117,7 +125,59 @@ def test_imports_go_down_the_floors(path):
         if top == "llvmlite":
             assert path.name in LLVM_ALLOWED, f"{path.name} imports {name}"
         if top == "pickle":
-            assert path.parts[-2:] == ("cache", "disk.py"), "no pickle"
+            assert path.name == "numba_internals.py", "no pickle"
+
+
+INTERNALS = PACKAGE / "runtime" / "numba_internals.py"
+# Internal names of Numba and llvmlite that objects of public ones lead to.
+INTERNAL_NAMES = set(
+    """_compiler _lock _nrt _rebuild _reduce call_conv cudadrv ffi fndesc get_pointer_to_function
+    has_dynamic_globals no_cfunc_wrapper no_cpython_wrapper overloads pipeline_class run_frontend target_context
+    targetoptions""".split()
+)
+
+
+def internals_of_numba(source):
+    """Return the internal names of Numba that the source of a module imports, or uses as attributes or options."""
+    found = []
+    for name in imported(source, ()):
+        is_public = name in NUMBA_PUBLIC or name.rpartition(".")[0] in NUMBA_PUBLIC - {"numba.cuda"}
+        if name.startswith("numba.") and (not is_public or name in ("numba.core", "numba.np")):
+            found.append(name)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("numba.core", "numba.np")):
+            found.append(ast.unparse(node))
+        names = {
+            ast.Attribute: lambda node: [node.attr],
+            ast.keyword: lambda node: [node.arg],
+            ast.Dict: lambda node: [key.value for key in node.keys if isinstance(key, ast.Constant)],
+            ast.alias: lambda node: [node.name],
+        }
+        found += INTERNAL_NAMES.intersection(names.get(type(node), lambda node: [])(node))
+    return found
+
+
+def test_internals_of_numba_stand_in_one_file():
+    others = [path for folder in ("benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py")]
+    used = {path: internals_of_numba(path.read_text()) for path in (*FILES, *others) if path != INTERNALS}
+    assert {path: names for path, names in used.items() if names} == {}
+
+
+def test_internals_of_numba_are_found():
+    assert internals_of_numba("from numba.core import cgutils\nfrom numba import cuda, njit, types") == []
+    assert internals_of_numba("from numba.core.errors import TypingError\nimport numba.extending") == []
+    for source in (
+        "from numba.core import caching",
+        "import numba.core.compiler",
+        "from numba.np.numpy_support import from_dtype",
+        "import numba\nnumba.core.config",
+        "from llvmlite.binding import ffi",
+        "kernel.overloads",
+        "njit(_nrt=False)",
+        'njit(**{"pipeline_class": None})',
+    ):
+        assert internals_of_numba(source), source
+    assert len(internals_of_numba(INTERNALS.read_text())) > 15
 
 
 def test_relative_imports_have_full_names():
@@ -141,6 +201,8 @@ def test_oracles_import_nothing_of_ours():
     assert len(paths) > 4, "the oracles are found"
     for path in paths:
         assert not [name for name in imports(path) if name.startswith("varlen_rnn")], path
+        operators = [node.op for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.BinOp)]
+        assert not [op for op in operators if isinstance(op, ast.MatMult)], f"{path}: products.matmul"
 
 
 def test_names_of_the_contract():
@@ -151,6 +213,15 @@ def test_names_of_the_contract():
         value = vr
         for part in name.split("."):
             value = getattr(value, part)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_dir_shows_public_names_only(name):
+    module = pytest.importorskip(name)
+    more = {part for part in ("kernels", "onnx", "sklearn", "torch") if module is vr and part in vars(vr)}
+    assert dir(module) == sorted({*module.__all__, *more})
+    for shown in dir(module):
+        getattr(module, shown)
 
 
 def test_errors_are_value_errors():

@@ -6,6 +6,7 @@ import pytest
 from oracles import kernels as oracle
 
 from varlen_rnn.kernels import largest, moves, pool, rows, segment, updates
+from varlen_rnn.kernels.twins import twins
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.runtime import threads
 
@@ -206,14 +207,10 @@ def test_a_row_picked_twice_gets_both_gradients(device):
 
 
 UPDATES = {
-    "sgd": (updates.sgd, oracle.sgd, (0.1,), 0),
-    "momentum": (updates.momentum, oracle.momentum, (0.1, 0.9, False), 1),
-    "nesterov": (updates.momentum, oracle.momentum, (0.1, 0.9, True), 1),
-    "adagrad": (updates.adagrad, oracle.adagrad, (0.1, 1e-6), 1),
-    "adam": (updates.adam, oracle.adam, (0.1, 0.9, 0.999, 1e-8), 2),
-    "rmsprop": (updates.rmsprop, oracle.rmsprop, (0.1, 0.9, 0.5, 1e-8), 2),
-    "adadelta": (updates.adadelta, oracle.adadelta, (0.1, 0.9, 1e-6), 2),
+    name: (update.kernel, getattr(oracle, name), (0.1, *update.constants.values()), len(update.states))
+    for name, update in updates.UPDATES.items()
 }
+UPDATES["plain momentum"] = (updates.momentum, oracle.momentum, (0.1, 0.9, False), 1)
 
 
 @by_number
@@ -313,13 +310,14 @@ def test_products_do_not_depend_on_who_takes_which_piece(monkeypatch, num_thread
     rng = np.random.default_rng(0)
     sizes = (1000, 410), (1000, 33), (410, 150), (150,)
     a, b, weight, bias = (rng.normal(size=size).astype(np.float32) for size in sizes)
+    long = rng.normal(size=(9000, 90)).astype(np.float32)  # rows of more than one group of blocks
 
     def results():
         c = np.empty((1000, 150), np.float32)
         gemm.product(a, weight, c, bias=bias)
         once = c.copy()
         gemm.product(a, weight, c, accumulate=True)
-        return once, c, row_sums.row_product(a, b)
+        return once, c, row_sums.row_product(a, b), row_sums.row_product(long, long[:, :37].copy())
 
     monkeypatch.setattr(threads, "get_num_threads", lambda: 1)
     alone = results()
@@ -469,3 +467,26 @@ def test_largest_of_equal_numbers_and_nan(device, dtype):
     check(
         device, largest.largest, oracle.largest, x, np.array([0, 8, 14]), np.array([0, 7, 13]), np.zeros(13, np.int64)
     )
+
+
+def test_a_front_runs_where_its_last_argument_lives(device):
+    calls = []
+    front = twins(lambda *a: calls.append(("cpu", a)), lambda *a: calls.append(("cuda", a)), size=None)(pool.pool_sum)
+    first, out = np.zeros(3), device.put(np.zeros(2))
+    front(first, out)
+    assert front.__name__ == "pool_sum"
+    ((where, given),) = calls
+    assert where == device.name
+    assert given[0] is first
+    assert given[1] is out
+
+
+@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
+@pytest.mark.parametrize(("work", "most", "shards"), [(10**9, 5, 3), (10**9, 2, 2), (10**9, 0, 1), (1, 5, 1)])
+def test_a_front_that_knows_its_work_runs_in_shards(work, most, shards):
+    threads.set_num_threads(3)
+    calls, out = [], np.zeros(most)
+    front = twins(lambda *given: calls.append(given), None, work=lambda out: work)(pool.pool_sum)
+    front(out)
+    assert sorted(shard for shard, _, _ in calls) == list(range(shards))
+    assert all(number == shards and given is out for _, number, given in calls)

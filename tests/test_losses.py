@@ -189,8 +189,8 @@ def test_where_nothing_counts_the_mean_is_zero():
 def test_in_a_program_losses_have_the_same_bits(tmp_path, per):
     weights = RNG.random(9 if per == "row" else 5)
     with vr.program_guard() as program:
-        x, labels = vr.data("x", [-1, 4], "float64", lod_level=1), vr.data("labels", [-1], "int64")
-        y, w = vr.data("y", [-1, 4], "float64"), vr.data("w", [-1], "float64")
+        x, labels = vr.feed_data("x", [-1, 4], "float64", lod_level=1), vr.feed_data("labels", [-1], "int64")
+        y, w = vr.feed_data("y", [-1, 4], "float64"), vr.feed_data("w", [-1], "float64")
         fetched = [
             F.cross_entropy(x, labels, per=per),
             F.cross_entropy(x, labels, per=per, weight=WEIGHT, label_smoothing=0.1),

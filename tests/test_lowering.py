@@ -205,7 +205,7 @@ def test_a_gate_is_the_sum_of_a_product_of_the_input_and_one_of_the_state():
 def test_a_program_keeps_the_step_and_runs_it_fused(interpreted, monkeypatch):
     w = Weights(np.float64)
     with vr.program_guard() as program:
-        x, state = vr.data("x", [-1, FEATURES], "float64", lod_level=1), vr.data("h", [-1, HIDDEN], "float64")
+        x, state = vr.feed_data("x", [-1, FEATURES], "float64", lod_level=1), vr.feed_data("h", [-1, HIDDEN], "float64")
         y, last = vr.nn.DynamicRNN(lambda *given: gru(w, *given))(x, [state])
         ((y * y).sum() + last.sum()).backward()
         leaves = [own for _, own in program.recorder._stand_ins.values()]
@@ -225,6 +225,48 @@ def test_a_program_keeps_the_step_and_runs_it_fused(interpreted, monkeypatch):
     for result in results[:-1]:
         for mine, other in zip(result, results[-1], strict=True):
             np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", FUSED.values(), ids=FUSED)
+def test_a_step_of_unknown_width_is_fused_when_a_program_runs(cell):
+    """So it has the bits of eager mode, where every width is known."""
+    dtype, lengths, w = np.float64, [2, 0, 5], Weights(np.float64)
+    initial = states_of(cell, lengths, dtype)
+    layer = vr.nn.DynamicRNN(lambda *given: cell(w, *given))
+    with vr.program_guard() as program:
+        x = vr.data("x", [-1, -1], "float64", lod_level=1)
+        states = [vr.data(f"h{number}", [-1, -1], "float64") for number in range(len(initial))]
+        y, *last = layer(x, states)
+        ((y * y).sum() + sum((state * 2.0).sum() for state in last)).backward()
+        leaves = {id(given): own for given, own in program.recorder._stand_ins.values()}
+        fetches = [y, *last, *(leaves[id(weight)].grad for weight in w.made.values())]
+        fetches = [fetched.name for fetched in fetches]
+    assert layer.explain() == "runs fused if it can be, which its sizes tell when the program runs"
+    feed = {"x": rows(lengths, dtype), **{f"h{number}": state for number, state in enumerate(initial)}}
+    wanted, text = trained(cell, lengths, dtype)
+    assert text.startswith("runs fused")
+    wanted = [value for name, value in wanted.items() if name != "x" and not name.startswith("state")]
+    for one in (program, vr.Program.from_bytes(program.to_bytes())):
+        for mine, other in zip(vr.Executor().run(one, feed, fetches), wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(other))
+
+
+def test_a_program_runs_steps_of_several_widths():
+    """A weight may be fed, too: what does not fit it is an error of the operator, as in eager mode."""
+    with vr.program_guard() as program:
+        x, w = vr.data("x", [-1, -1], "float64", lod_level=1), vr.data("w", [-1, -1], "float64")
+        y, _ = vr.nn.DynamicRNN(lambda x_t, h: (F.tanh(x_t @ w) + h * 0.5,) * 2)(x, [(HIDDEN,)])
+    rng = np.random.default_rng(0)
+    for features in (2, 5, 2):
+        value = vr.create_lod_tensor(rng.standard_normal((5, features)), [[2, 3]])
+        weight = vr.Variable(rng.standard_normal((features, HIDDEN)))
+        wanted, _ = vr.nn.DynamicRNN(lambda x_t, h, weight=weight: (F.tanh(x_t @ weight) + h * 0.5,) * 2)(
+            value, [(HIDDEN,)]
+        )
+        (found,) = vr.Executor().run(program, {"x": value, "w": np.asarray(weight)}, [y])
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+    with pytest.raises(vr.ShapeError):
+        vr.Executor().run(program, {"x": value, "w": np.zeros((3, HIDDEN))}, [y])
 
 
 REFUSED = {

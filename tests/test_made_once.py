@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.program import recorder
 from varlen_rnn.rows import plan as plans
 
@@ -16,7 +17,7 @@ def asked_at_once(monkeypatch, owner, name, ask):
 
     def make(*arguments):
         result = made(*arguments)
-        meet.wait(20)
+        meet.wait(HANGS)
         return result
 
     monkeypatch.setattr(owner, name, make)
@@ -24,7 +25,7 @@ def asked_at_once(monkeypatch, owner, name, ask):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS)
     monkeypatch.undo()
     return got
 
@@ -48,7 +49,7 @@ def test_a_plan_makes_its_arrays_once(monkeypatch, ask):
 
 def test_a_program_has_one_description(monkeypatch):
     with vr.program_guard() as program:
-        y = vr.data("x", [-1], "float32") * 2.0
+        y = vr.feed_data("x", [-1], "float32") * 2.0
     first, second = asked_at_once(monkeypatch, recorder.Block, "desc", lambda: program.desc)
     assert first is second is program.desc
     assert vr.Executor().run(program, {"x": np.ones(1, np.float32)}, [y])[0] == 2
@@ -61,11 +62,11 @@ def test_a_description_that_was_begun_before_a_change_is_not_kept(monkeypatch):
         result = describe(block, persistables)
         monkeypatch.setattr(recorder.Block, "desc", describe)
         with vr.program_guard(program):
-            vr.data("later", [-1], "float32")
+            vr.feed_data("later", [-1], "float32")
         return result
 
     with vr.program_guard() as program:
-        vr.data("x", [-1], "float32")
+        vr.feed_data("x", [-1], "float32")
     monkeypatch.setattr(recorder.Block, "desc", describe_then_record)
     assert program.desc.blocks[0].var("later") is None
     assert program.desc.blocks[0].var("later") is not None

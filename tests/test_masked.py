@@ -21,7 +21,7 @@ def variable():
 
 def in_program(value):
     with vr.program_guard() as program:
-        y = vr.data("x", [-1, 3], "float32") * 2.0
+        y = vr.feed_data("x", [-1, 3], "float32") * 2.0
     return vr.Executor().run(program, {"x": value}, [y])
 
 

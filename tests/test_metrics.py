@@ -142,9 +142,9 @@ def test_counts_of_a_program_are_fetched(name):
     make, predictions, targets = CASES[name]
     metric = make()
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, *predictions.shape[1:]], predictions.dtype.name)
+        x = vr.feed_data("x", [-1, *predictions.shape[1:]], predictions.dtype.name)
         counts = metric.counts(
-            x * 1 if x.dtype.kind == "f" else x, vr.data("y", [-1, *targets.shape[1:]], targets.dtype.name)
+            x * 1 if x.dtype.kind == "f" else x, vr.feed_data("y", [-1, *targets.shape[1:]], targets.dtype.name)
         )
     for ran in (program, vr.Program.from_bytes(program.to_bytes())):
         (fetched,) = vr.Executor().run(ran, {"x": predictions, "y": targets}, [counts.name])

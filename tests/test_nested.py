@@ -160,7 +160,7 @@ def test_a_program_and_its_file_train_as_eager_mode_does(tmp_path):
             states.append(list(step.state_dict().values()))
             continue
         with vr.program_guard() as program:
-            out, _ = vr.nn.DynamicRNN(step, level=0)(vr.data("x", [-1, 4], "float64", lod_level=2), [(3,)])
+            out, _ = vr.nn.DynamicRNN(step, level=0)(vr.feed_data("x", [-1, 4], "float64", lod_level=2), [(3,)])
             optimizer.minimize((out * out).sum())
         if saved:
             program.save(tmp_path / "nested")

@@ -33,7 +33,7 @@ class Exported:
     def __init__(self, function, path, **feeds):
         self.function = function
         with vr.program_guard() as program:
-            given = {name: vr.data(name, *described) for name, described in feeds.items()}
+            given = {name: vr.feed_data(name, *described) for name, described in feeds.items()}
             found = function(**given)
             self.fetches = found if isinstance(found, (list, tuple)) else [found]
             names = [variable.name for variable in self.fetches]
@@ -117,6 +117,7 @@ LAYERS = {
     "RNN": lambda: vr.nn.RNN(4, 5, bidirectional=True),
     "RNN of relu": lambda: vr.nn.RNN(4, 5, nonlinearity="relu", bias=False),
     "peepholes": lambda: vr.nn.LSTM(4, 5, peepholes=True, clip=1.0, bidirectional=True),
+    "recomputed": lambda: vr.nn.GRU(4, 5, recompute=2),
     "coupled": lambda: vr.nn.LSTM(4, 5, coupled=True),
     "activations": lambda: vr.nn.LSTM(4, 5, activations=("hard_sigmoid", "softsign", ("leaky_relu", 0.2))),
     "merged": lambda: vr.nn.GRU(4, 5, num_layers=2, direction="both", merge="mean"),
@@ -174,7 +175,7 @@ class Classifier(vr.nn.Module):
 def test_a_whole_model(tmp_path):
     model = Classifier()
     with vr.program_guard() as program:
-        ids = vr.data("ids", [-1], "int64", lod_level=1)
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
         scores = model(ids)
         scores.name = "scores"
     vo.export(program, tmp_path / "a.onnx", ["scores"])
@@ -231,7 +232,7 @@ def test_names_that_nodes_could_have(tmp_path):
 def test_what_onnx_cannot_say(tmp_path):
     def refused(function, message, **feeds):
         with vr.program_guard() as program:
-            found = function(**{name: vr.data(name, *described) for name, described in feeds.items()})
+            found = function(**{name: vr.feed_data(name, *described) for name, described in feeds.items()})
         with pytest.raises(vr.ProgramError, match=message):
             vo.export(program, tmp_path / "model.onnx", [found])
         assert not list(tmp_path.iterdir())
@@ -258,6 +259,6 @@ def test_without_onnx(monkeypatch, tmp_path):
 
     monkeypatch.setitem(sys.modules, "onnx", None)
     with vr.program_guard() as program:
-        out = vr.data("x", [-1], "float32") * 2.0
+        out = vr.feed_data("x", [-1], "float32") * 2.0
     with pytest.raises(vr.ProgramError, match=r'pip install "varlen_rnn\[onnx\]"'):
         vo.export(program, tmp_path / "model.onnx", [out])

@@ -167,7 +167,7 @@ def test_python_numbers_and_masks_take_the_data_type_of_the_variable(number, dty
         assert result.dtype == dtype
     assert np.array_equal(x * number, np.ones(3) * np.asarray(number, dtype))
     with vr.program_guard() as program:
-        y = vr.data("x", [3], np.dtype(dtype).name) * number
+        y = vr.feed_data("x", [3], np.dtype(dtype).name) * number
     (fetched,) = vr.Executor().run(program, {"x": np.ones(3, dtype)}, [y])
     assert fetched.dtype == dtype
     assert np.array_equal(fetched, x * number)

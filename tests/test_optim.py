@@ -200,7 +200,7 @@ def strided(p):
 
 def of_a_program():
     with vr.program_guard():
-        return vr.data("g", [3, 2], "float64")
+        return vr.feed_data("g", [3, 2], "float64")
 
 
 SPOILS = {
@@ -352,7 +352,7 @@ def test_a_frozen_parameter_is_left_alone_by_a_program():
     model.weight.requires_grad = False
     before = model.state_dict()
     with vr.program_guard() as program:
-        loss = model(vr.data("x", [-1, 2], "float32")).sum()
+        loss = model(vr.feed_data("x", [-1, 2], "float32")).sum()
         vr.optim.Adam(model.parameters(), lr=0.1).minimize(loss)
     vr.Executor().run(program, {"x": np.ones((3, 2), np.float32)})
     assert np.array_equal(model.weight.data, before["weight"])

@@ -110,7 +110,7 @@ def test_groups_in_a_program_are_those_of_the_optimizer(case, tmp_path):
     p, ours, _, _ = make(case, groups=True)
     eager, other, _, _ = make(case, groups=True)
     with vr.program_guard() as program:
-        x = vr.data("x", [6, 3], "float64")
+        x = vr.feed_data("x", [6, 3], "float64")
         ours.minimize((x * p[0] + x * p[1] * p[1]).sum())
     program.save(tmp_path / "train.program")
     executor, values = vr.Executor(), gradients(3)[:5]

@@ -117,7 +117,7 @@ def test_functions_of_numpy_are_operators(name):
     assert found.requires_grad == bool(has_gradient)
     np.testing.assert_allclose(np.asarray(found), function(np.asarray(x)), rtol=1e-14)
     with vr.program_guard() as program:
-        described = function(vr.data("x", [-1, 3], "float64", lod_level=1))
+        described = function(vr.feed_data("x", [-1, 3], "float64", lod_level=1))
     assert np.array_equal(vr.Executor().run(program, {"x": x.value}, [described.name])[0], found)
 
 
@@ -168,7 +168,7 @@ def test_gradients_pass_between_floats_and_stop_at_integers():
 def test_programs_divide_by_lengths():
     x = rows(3)
     with vr.program_guard() as program:
-        given = vr.data("x", [-1, 3], "float64", lod_level=1)
+        given = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
         padded, lengths = vr.sequence_pad(given, 0.0)
         mean = padded.sum(axis=1) / F.maximum(lengths, 1).astype("float64").reshape(-1, 1)
     for ran in (program, vr.Program.from_bytes(program.to_bytes())):
@@ -322,7 +322,7 @@ def test_comparisons_in_a_program_that_is_saved():
         return F.where((x > 0.5) | ~(x >= -0.5), F.maximum(x, 0.25), F.minimum(x, -0.25)).sum()
 
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
         out = loss(x)
         out.backward()
     value = rows(3)
@@ -395,7 +395,7 @@ def test_split(sizes, axis):
 
 def test_split_of_a_program():
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 5], "float64", lod_level=1)
+        x = vr.feed_data("x", [-1, 5], "float64", lod_level=1)
         names = [part.name for part in (*F.split(x, 2), *F.split(x, [1, 5], axis=0))]
         with pytest.raises(vr.ProgramError, match="split, axis: expected one of a known size, or a list of sizes"):
             F.split(x, 2, axis=0)
@@ -492,8 +492,8 @@ def test_rows_by_a_variable_have_its_lod():
     found = vr.Variable(rows(3))[vr.Variable(index)]
     assert found.lod() == index.lod()
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
-        y = x[vr.data("index", [-1], "int64", lod_level=2)]
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1, requires_grad=True)
+        y = x[vr.feed_data("index", [-1], "int64", lod_level=2)]
         (y * y).sum().backward()
     feed = {"x": rows(3), "index": index}
     for one in (program, vr.Program.from_bytes(program.to_bytes())):
@@ -507,9 +507,9 @@ def test_a_variable_among_other_indices_is_for_values():
     x, index = vr.Variable(rows(3)), vr.Variable(np.array([2, 0]))
     assert np.array_equal(x[:, index], rows(3).data[:, [2, 0]])
     with vr.program_guard():
-        i = vr.data("i", [2], "int64")
+        i = vr.feed_data("i", [2], "int64")
         with pytest.raises(vr.ShapeError, match=r"a Variable of integers stands alone: x.transpose\(0, 1\)\[index\]"):
-            vr.data("x", [-1, 3], "float64")[:, i]
+            vr.feed_data("x", [-1, 3], "float64")[:, i]
 
 
 def test_the_gradient_of_a_row_taken_often_does_not_drift():
@@ -634,7 +634,7 @@ def test_axes_that_do_not_fit(make, error, message):
 
 def test_the_largest_of_a_program():
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 4], "float64", lod_level=1, requires_grad=True)
+        x = vr.feed_data("x", [-1, 4], "float64", lod_level=1, requires_grad=True)
         values, indices = F.topk(x, 2)
         rows_of_all, _ = F.topk(x, 3, axis=0)
         best = x[x.argmax(1)]

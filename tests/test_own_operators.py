@@ -105,7 +105,7 @@ def test_in_a_program(swish, tmp_path):
     leaf = vr.Variable(x, requires_grad=True)
     (swish(leaf, beta=2.0) * 3.0).sum().backward()
     with vr.program_guard() as program:
-        described = vr.data("x", [-1, 3], "float64", 1, requires_grad=True)
+        described = vr.feed_data("x", [-1, 3], "float64", 1, requires_grad=True)
         y = swish(described, beta=2.0)
         (y * 3.0).sum().backward()
     for run in (program, vr.Program.from_bytes(program.to_bytes())):
@@ -127,7 +127,7 @@ def test_in_a_program(swish, tmp_path):
 
 def test_in_a_fresh_process_its_module_is_imported_first(swish, tmp_path):
     with vr.program_guard() as program:
-        swish(vr.data("x", [-1, 3], "float64")).name = "y"
+        swish(vr.feed_data("x", [-1, 3], "float64")).name = "y"
     program.save(tmp_path / "p.safetensors")
     (tmp_path / "own.py").write_text(SWISH)
     code = """
@@ -202,26 +202,6 @@ def test_of_any_number_of_inputs_there_may_be_none():
 def test_an_operator_may_have_any_name(name):
     made = declared(name=name)(product)
     assert np.asarray(made(np.ones(2), np.ones(2))).tolist() == [1, 1]
-
-
-def test_what_fits_is_not_inferred_and_must_be_finished():
-    asked = []
-
-    @vr.operator(fits=lambda x, finished: x.dtype == np.float64)
-    def copied(x, finished: bool = True):
-        return x.like(x.data.copy()) if finished else x.data.copy()
-
-    @copied.infer
-    def infer(x, finished):
-        asked.append(x.dtype)
-        return x
-
-    assert np.asarray(copied(np.ones(2))).tolist() == [1, 1]
-    assert asked == []
-    assert np.asarray(copied(np.ones(2, np.float32))).tolist() == [1, 1]
-    assert asked == [np.float32]
-    with pytest.raises(vr.ProgramError, match="expected LoDTensors, for `fits` kept it from `infer`, got ndarray"):
-        copied(np.ones(2), finished=False)
 
 
 def test_an_operator_that_counts_passes_no_gradient_on():
@@ -354,7 +334,7 @@ def test_errors_of_other_kinds_name_the_operator():
     with pytest.raises(vr.ProgramError, match=message):
         failing(np.ones(3))
     with vr.program_guard() as program:
-        y = failing(vr.data("x", [-1], "float64", requires_grad=True))
+        y = failing(vr.feed_data("x", [-1], "float64", requires_grad=True))
         with pytest.raises(vr.ProgramError, match=r"operator 'failing'.*2 gradients of 1 inputs"):
             y.sum().backward()
     with pytest.raises(vr.ProgramError, match=message):
@@ -386,7 +366,7 @@ def test_errors_of_other_kinds_name_the_operator():
 
 def describe(operator):
     with vr.program_guard():
-        operator(vr.data("x", [-1], "float64"))
+        operator(vr.feed_data("x", [-1], "float64"))
 
 
 def test_an_error_of_ours_comes_out_as_it_is():
@@ -496,7 +476,7 @@ def test_a_gradient_that_nobody_declared_is_an_error_where_it_is_asked_for():
     (x.sum() + rounded(x).detach().sum()).backward()
     assert x.grad.tolist() == np.ones((2, 3)).tolist()
     with vr.program_guard():
-        x = vr.data("x", [3], "float64")
+        x = vr.feed_data("x", [3], "float64")
         weight = vr.nn.Parameter(np.ones(3))
         with pytest.raises(vr.ProgramError, match="expected a gradient, got none"):
             vr.optim.SGD([weight], 0.1).minimize(rounded(weight * x).sum())

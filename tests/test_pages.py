@@ -39,7 +39,7 @@ def names_of(page):
         if re.search(rf"^(import|from) {module}\b", page.read_text(), re.MULTILINE):
             pytest.importorskip(module, reason=f"{module} is not installed")
     blocks = re.findall(r"```(python|text)\n(.*?)```", page.read_text(), re.DOTALL)
-    names, printed = {}, ""
+    names, printed = {"__name__": page.stem}, ""
     for number, (language, text) in enumerate([*blocks, ("python", "")]):
         if language == "text":
             assert agrees(text, printed), f"block {number} of {page.name} printed\n{printed}"

@@ -56,7 +56,7 @@ def record(name):
     """Return the recorded training step, its model, and the loss's name."""
     model, optimizer, max_norm = begin(name)
     with vr.program_guard() as program:
-        ids, labels = vr.data("ids", [-1], "int64", lod_level=1), vr.data("labels", [-1], "int64")
+        ids, labels = vr.feed_data("ids", [-1], "int64", lod_level=1), vr.feed_data("labels", [-1], "int64")
         loss = step(model, optimizer, max_norm, ids, labels)
     return program, model, optimizer, loss.name
 

@@ -71,9 +71,9 @@ def test_an_inference_model(tmp_path):
     model = Model()
     folder = tmp_path / "new" / "folder"
     with vr.program_guard() as program:
-        labels = vr.data("labels", [-1], "int64")
-        ids = vr.data("ids", [-1], "int64", lod_level=1)
-        scale = vr.data("scale", [3], "float32")
+        labels = vr.feed_data("labels", [-1], "int64")
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        scale = vr.feed_data("scale", [3], "float32")
         logits = model(ids) * scale
         scores = vr.nn.functional.log_softmax(logits)
         loss = vr.nn.functional.cross_entropy(logits, labels)
@@ -98,7 +98,7 @@ def test_an_inference_model(tmp_path):
 
 def _other():
     with vr.program_guard() as other:
-        logits = vr.data("ids", [-1], "int64", lod_level=1)
+        logits = vr.feed_data("ids", [-1], "int64", lod_level=1)
         logits.name = "logits"
     return other, logits
 
@@ -144,7 +144,7 @@ def rewritten(content, description=None, metadata=None, **arrays):
 
 def simple():
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 3], "float32")
+        x = vr.feed_data("x", [-1, 3], "float32")
         y = x * vr.Variable(np.ones(3, np.float32), name="w", persistable=True)
         y.name = "y"
     return program
@@ -288,7 +288,7 @@ def test_a_wrong_program_overwrites_nothing(tmp_path, monkeypatch):
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     path, weight = tmp_path / "program.safetensors", vr.nn.Parameter(np.ones((2, 2), np.float32))
     with vr.program_guard() as program:
-        rows = vr.data("x", [-1, 2], "float32", lod_level=1)
+        rows = vr.feed_data("x", [-1, 2], "float32", lod_level=1)
 
         def step(depth):
             def cell(x, h):
@@ -303,7 +303,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path):
             save(path)
     assert not path.exists()
     with vr.program_guard() as program:
-        vr.data("x", [-1, 2], "float32") @ weight
+        vr.feed_data("x", [-1, 2], "float32") @ weight
     program.save(path)
     before = path.read_bytes()
     weight.data.shape = 4

@@ -153,7 +153,7 @@ def test_a_name_is_not_longer_than_can_be_shown():
     with pytest.raises(vr.ProgramError, match="up to 1000 characters"):
         vr.Program(program([var(f"{name}n")], [neg("m", f"{name}n")]))
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="up to 1000 characters"):
-        vr.data(f"{name}n", [-1], "float32")
+        vr.feed_data(f"{name}n", [-1], "float32")
 
 
 def test_an_error_is_no_longer_than_can_be_read():

@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parent.parent
 VALUES = {
@@ -55,7 +56,7 @@ def test_damaged_values_are_errors():
 
 def program():
     with vr.program_guard() as recorded:
-        x = vr.data("x", [-1, 3], "float64", lod_level=1)
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
         h, (h_n, _) = vr.nn.LSTM(3, 2, dtype=np.float64)(x)
         y = vr.sequence_pool(h, "sum") + h_n[0]
         y.name = "y"
@@ -88,7 +89,7 @@ def test_cuts_that_cannot_be(at, error):
 
 def test_two_workers_learn_what_one_process_learns():
     command = [sys.executable, str(ROOT / "examples" / "data_parallel.py")]  # as a reader runs it
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
     assert result.returncode == 0, result.stderr
     assert "2 workers: loss" in result.stdout
     assert "one process: parameters differ by" in result.stdout

@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from tests import recorded
 from tests.recorded import OPTIMIZERS
+from tests.waiting import HANGS
 from varlen_rnn.cli import main
 from varlen_rnn.ops.cost import costs
 from varlen_rnn.program.layout import WIDTH
@@ -34,7 +35,7 @@ def test_a_listing_is_aligned_and_its_lines_are_short():
 
 def test_the_listing_of_a_small_program():
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 2], "float32", lod_level=1)
+        x = vr.feed_data("x", [-1, 2], "float32", lod_level=1)
         vr.sequence_pool(x, "max") @ vr.Variable(np.ones((2, 3), np.float32), name="w", persistable=True)
     assert str(program).splitlines() == [
         "program, version 1",
@@ -71,7 +72,7 @@ def test_a_graph_has_every_operator_and_variable():
 
 def test_names_are_quoted_in_a_graph():
     with vr.program_guard() as program:
-        y = vr.data('a "b"\\n', [2], "float32") * 2.0
+        y = vr.feed_data('a "b"\\n', [2], "float32") * 2.0
         y.name = "\\"
     text = program.to_dot()
     assert 'label="a \\"b\\"\\\\n\\nfloat32 [2]"' in text
@@ -85,7 +86,7 @@ def cost_of(record, op_type):
 
 def layer(rows, cell="LSTM", directions=2):
     with vr.program_guard() as program:
-        x = vr.data("x", [rows, 3], "float32", lod_level=int(rows == -1), requires_grad=True)
+        x = vr.feed_data("x", [rows, 3], "float32", lod_level=int(rows == -1), requires_grad=True)
         if rows != -1:
             x = vr.tape.variable.apply("take_rows", x, vr.create_lod_tensor(np.arange(rows), [[rows]]))
         y, _ = getattr(vr.nn, cell)(3, 5, bidirectional=directions == 2)(x)
@@ -109,7 +110,7 @@ def test_the_cost_of_a_layer(cell, gates, directions):
 
 def test_the_cost_of_products_and_the_rest():
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 3], "float64", requires_grad=True)
+        x = vr.feed_data("x", [-1, 3], "float64", requires_grad=True)
         w, b = (vr.Variable(np.ones(s), requires_grad=True, persistable=True) for s in ((4, 3), (4,)))
         y = vr.tape.variable.apply("matmul", x, w, b, transposed=True)
         vr.nn.functional.tanh(y).sum().backward()
@@ -177,7 +178,7 @@ def test_nobody_reads_on(tmp_path):
         for _ in range(lines):
             assert writer.stdout.readline()
         writer.stdout.close()
-        assert (writer.stderr.read(), writer.wait(timeout=120)) == ("", 0)
+        assert (writer.stderr.read(), writer.wait(timeout=HANGS)) == ("", 0)
         writer.stderr.close()
 
 

@@ -12,7 +12,7 @@ def declare(name, value, unknown_rows=True):
     """Return a variable of the program for a value that it will be fed; its rows are of unknown number."""
     spec = describe(value if isinstance(value, vr.LoDTensor) else vr.LoDTensor(value))
     shape = (-1, *spec.shape[1:]) if spec.lod_level or (unknown_rows and spec.shape) else spec.shape
-    return vr.data(name, shape, spec.dtype, spec.lod_level, requires_grad=spec.dtype.kind == "f")
+    return vr.feed_data(name, shape, spec.dtype, spec.lod_level, requires_grad=spec.dtype.kind == "f")
 
 
 def assert_same(value, other):
@@ -128,8 +128,8 @@ def test_training(name):
     twin = Model()
     optimizer = OPTIMIZERS[name](twin.parameters())
     with vr.program_guard() as program:
-        ids = vr.data("ids", [-1], "int64", lod_level=1)
-        labels = vr.data("labels", [-1], "int64")
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        labels = vr.feed_data("labels", [-1], "int64")
         loss = vr.nn.functional.cross_entropy(twin(ids), labels)
         optimizer.minimize(loss)
     assert program.desc.blocks[0].var("embedding.weight@GRAD").type.type == vr.VarType.SELECTED_ROWS
@@ -145,8 +145,8 @@ def test_prune():
     vr.manual_seed(1)
     model = Model()
     with vr.program_guard() as program:
-        logits = model(vr.data("ids", [-1], "int64", lod_level=1))
-        loss = vr.nn.functional.cross_entropy(logits, vr.data("labels", [-1], "int64"))
+        logits = model(vr.feed_data("ids", [-1], "int64", lod_level=1))
+        loss = vr.nn.functional.cross_entropy(logits, vr.feed_data("labels", [-1], "int64"))
         vr.optim.Adam(model.parameters()).minimize(loss)
     inference = program.prune([logits])
     assert (inference.feed_names, inference.fetch_names) == (["ids"], [logits.name])
@@ -163,8 +163,8 @@ def test_split_parts_run_one_after_another():
     vr.manual_seed(1)
     model, (ids, labels) = Model(), next(batches())
     with vr.program_guard() as program:
-        logits = model(vr.data("ids", [-1], "int64", lod_level=1))
-        loss = vr.nn.functional.cross_entropy(logits, vr.data("labels", [-1], "int64"))
+        logits = model(vr.feed_data("ids", [-1], "int64", lod_level=1))
+        loss = vr.nn.functional.cross_entropy(logits, vr.feed_data("labels", [-1], "int64"))
         loss.backward()
     vr.manual_seed(2)
     fetches = [loss.name, "embedding.weight@GRAD", "lstm.weight_hh_l0@GRAD"]
@@ -194,7 +194,9 @@ def test_the_padded_twin(layer):
     y, h_n = run(leaf, vr.Variable(h_0))
     (y.sum() + h_n.sum()).backward()
     with vr.program_guard() as program:
-        described = run(vr.data("x", [-1, 3], "float32", 1, requires_grad=True), vr.data("h_0", [4, -1, 4], "float32"))
+        described = run(
+            vr.feed_data("x", [-1, 3], "float32", 1, requires_grad=True), vr.feed_data("h_0", [4, -1, 4], "float32")
+        )
         (described[0].sum() + described[1].sum()).backward()
     got = vr.Executor().run(program, {"x": x, "h_0": h_0}, [*described, "x@GRAD", "layer.weight_hh_l1@GRAD"])
     for value, other in zip(got, [y.value, h_n.value, leaf.grad, layer.weight_hh_l1.grad], strict=True):

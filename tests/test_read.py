@@ -86,6 +86,14 @@ def test_a_series_per_row(tmp_path):
     assert some.sequences[0].tolist() == [[2]]
 
 
+def test_fields_that_are_ignored_may_be_missing(tmp_path):
+    text = "id,note,t1,t2\na,x,1,2\n"
+    wide = read(saved(tmp_path, text), wide=True, id="id", ignore=["note", "y"])
+    assert (wide.features, wide.sequences[0].ravel().tolist()) == (("t1", "t2"), [1, 2])
+    long = read(saved(tmp_path, text), id="id", ignore=["note"])
+    assert (long.features, long.sequences[0].tolist()) == (("t1", "t2"), [[1, 2]])
+
+
 @pytest.mark.parametrize(
     ("missing", "expected"),
     [
@@ -525,6 +533,7 @@ def test_series_of_a_wide_form_may_have_ids(tmp_path):
         ("a.arrow", {"wide": True}, "read, wide: expected none of an .arrow file"),
         ("a.npz", {"tokens": "words"}, "read, tokens: expected none of an .npz file"),
         ("a.csv", {"features": ["x"]}, "read, features: expected none of texts"),
+        ("a.csv", {"ignore": ["x"]}, "read, ignore: expected none of texts"),
         ("a.csv", {"id": "id", "sequence": "x"}, "read, sequence: expected none of a long form"),
     ],
 )

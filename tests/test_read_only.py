@@ -4,12 +4,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
+from varlen_rnn.kernels import updates
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.pool import POOL_TYPES
+from varlen_rnn.runtime.numba_internals import CPUDispatcher
 from varlen_rnn.tape.operator import find
 
 LENGTHS = [2, 0, 3, 1]
@@ -55,24 +56,13 @@ X, PLAN = rows(3), vr.sort_by_seq_len([0, 2, 2, 5, 6])
 LR, STEP = vr.LoDTensor(np.array(0.1)), vr.LoDTensor(np.array(0))
 TABLE = {"padding_idx": None, "sparse": False}
 UPDATES = {
-    "sgd": ([], {"weight_decay": 0.1}),
-    "momentum": ([dense(5, 2)], {"momentum": 0.9, "nesterov": False, "weight_decay": 0.1}),
-    "adagrad": ([dense(5, 2)], {"epsilon": 1e-6, "weight_decay": 0.1}),
-    "adam": (
-        [STEP, dense(5, 2), dense(5, 2)],
-        {
-            "beta1": 0.9,
-            "beta2": 0.99,
-            "epsilon": 1e-8,
-            "corrected": True,
-            "lazy": True,
-            "weight_decay": 0.1,
-            "decoupled": True,
-        },
-    ),
-    "rmsprop": ([dense(5, 2)] * 2, {"alpha": 0.9, "momentum": 0.5, "epsilon": 1e-8, "weight_decay": 0.1}),
-    "adadelta": ([dense(5, 2)] * 2, {"rho": 0.9, "epsilon": 1e-8, "weight_decay": 0.1}),
+    name: (
+        [STEP if state == "step" else dense(5, 2) for state in find(name).inputs[3:]],
+        next(find(name).examples(np.random.default_rng(0)))[1],
+    )
+    for name in updates.UPDATES
 }
+UPDATES["adam of listed"] = (UPDATES["adam"][0], UPDATES["adam"][1] | {"lazy": True, "decoupled": True})
 # Inputs, or what returns them, and constants of every operator with kernels, by a name that begins with its own.
 CASES = {
     "recurrent": ([X, None, None, *weights("lstm", 1)], {"cell": "lstm", "keep": True}),
@@ -156,7 +146,7 @@ def compile_nothing(monkeypatch):
     def compile_again(self, signature):
         raise AssertionError(f"{self.py_func.__name__} is compiled again for {signature}")
 
-    monkeypatch.setattr(Dispatcher, "compile", compile_again)
+    monkeypatch.setattr(CPUDispatcher, "compile", compile_again)
 
 
 @pytest.mark.parametrize("change", [read_only, strided])

@@ -59,10 +59,13 @@ def test_a_program_that_was_saved_recomputes(tmp_path):
     layer = vr.nn.LSTM(3, 4, recompute=True)
     x = vr.create_lod_tensor(np.random.default_rng(0).random((9, 3), np.float32), [[5, 0, 4]])
     with vr.program_guard() as program:
-        y, _ = layer(vr.data("x", [-1, 3], "float32", lod_level=1, requires_grad=True))
+        y, _ = layer(vr.feed_data("x", [-1, 3], "float32", lod_level=1, requires_grad=True))
         (y * y).sum().backward()
         names = [y.name, "x@GRAD"]
-    assert {"recomputed_recurrent", "recomputed_recurrent_grad"} < {op.type for op in program.desc.blocks[0].ops}
+    recurrent = [op for op in program.desc.blocks[0].ops if op.type.startswith("recurrent")]
+    assert [(op.type, {attr.name: attr.value for attr in op.attrs}["every"]) for op in recurrent] == [
+        ("recurrent", 0), ("recurrent_grad", 0),
+    ]  # fmt: skip
     program.save(tmp_path / "p")
     y, d_x = vr.Executor().run(vr.Program.load(tmp_path / "p"), {"x": x}, names)
     eager = vr.Variable(x, requires_grad=True)
@@ -96,9 +99,48 @@ def test_checkpoints_are_of_the_rows(rows):
     x = vr.create_lod_tensor(np.zeros((5, 3)), [[2, 3]])
     weights = [np.zeros(shape) for shape in ((2, 3), (2, 2), (2,), (2,))]
     attrs = {"cell": "rnn_tanh", "num_forward": 6, "need_x": True, "need_weights": True, "reverse": (0,), "every": 2}
-    given = [x, None, *weights, np.zeros((rows, 2)), None, None]
-    with pytest.raises(vr.ShapeError, match="checkpoints: expected 3 rows"):
-        vr.tape.variable.apply("recomputed_recurrent_grad", *given, **attrs)
+    given = [x, None, *weights, None, vr.sort_by_seq_len(x), np.zeros((rows, 2)), None, None]
+    with pytest.raises(vr.ShapeError, match="recurrent_grad, kept: expected 3 rows of states"):
+        vr.tape.variable.apply("recurrent_grad", *given, **attrs)
+
+
+def test_a_gradient_that_recomputes_nothing_needs_the_outputs():
+    x = vr.create_lod_tensor(np.zeros((5, 3)), [[2, 3]])
+    weights = [np.zeros(shape) for shape in ((2, 3), (2, 2), (2,), (2,))]
+    attrs = {"cell": "rnn_tanh", "num_forward": 6, "need_x": True, "need_weights": True, "reverse": (0,)}
+    given = [x, None, *weights, None, vr.sort_by_seq_len(x), np.zeros((5, 2)), None, None]
+    with pytest.raises(vr.ShapeError, match="recurrent_grad: expected 5 inputs"):
+        vr.tape.variable.apply("recurrent_grad", *given, **attrs)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ({"every": -1}, "every: expected 0 or more steps"),
+        ({"every": 2, "all_states": True}, "every: expected None, with all states"),
+        ({"every": 2, "cell": "lstm(zoneout=True)"}, "every: expected None, with inputs of rows"),
+    ],
+)
+def test_steps_that_a_layer_cannot_recompute(attrs, message):
+    x = vr.create_lod_tensor(np.zeros((5, 3)), [[2, 3]])
+    vr.cells.lstm_cell(zoneout=True)
+    weights = [np.zeros(shape) for shape in ((2, 3), (2, 2), (2,), (2,))]
+    with pytest.raises(vr.ShapeError, match=f"recurrent, {message}"):
+        vr.tape.variable.apply("recurrent", x, None, *weights, **{"cell": "rnn_tanh", "keep": True, **attrs})
+
+
+def test_a_program_for_inference_cuts_nothing():
+    layer = vr.nn.GRU(3, 4, recompute=2)
+    x = vr.create_lod_tensor(np.random.default_rng(0).random((9, 3), np.float32), [[5, 0, 4]])
+    with vr.program_guard() as program:
+        y, _ = layer(vr.data("x", [-1, 3], "float32", lod_level=1))
+        name = y.name
+    pruned = program.prune([name])
+    (recurrent,) = (op for op in pruned.desc.blocks[0].ops if op.type == "recurrent")
+    assert "every" not in {attr.name for attr in recurrent.attrs}
+    (found,) = vr.Executor().run(pruned, {"x": x}, [name])
+    with vr.no_grad():
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(layer(x)[0]))
 
 
 @pytest.mark.parametrize("option", ["zoneout", "recurrent_dropout"])

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn import LoDTensorDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.nn import functional as F
 from varlen_rnn.program.recorder import Recorder
 
 
 def rows(name="x", width=3, level=1, dtype="float32"):
-    return vr.data(name, shape=[-1, width], dtype=dtype, lod_level=level)
+    return vr.feed_data(name, shape=[-1, width], dtype=dtype, lod_level=level)
 
 
 def ops(program):
@@ -34,7 +35,7 @@ def test_the_messages_of_the_design_documents():
     assert [VarType.Type(number).name for number in range(17)] == seed.split()
     assert VarType.CHANNEL is VarType.Type.CHANNEL
     with vr.program_guard() as program:
-        vr.data("video", shape=[-1, 640, 480], dtype="float32", lod_level=1)
+        vr.feed_data("video", shape=[-1, 640, 480], dtype="float32", lod_level=1)
     assert program.desc.blocks[0].var("video") == video
 
 
@@ -42,7 +43,7 @@ def test_the_gradient_of_an_embedding_is_selected_rows_and_one_operator_updates_
     def kinds(sparse):
         with vr.program_guard() as program:
             table = vr.nn.Embedding(10, 4, sparse=sparse)
-            vr.optim.SGD(table.parameters(), lr=0.1).minimize(table(vr.data("ids", [-1], "int64", 1)).sum())
+            vr.optim.SGD(table.parameters(), lr=0.1).minimize(table(vr.feed_data("ids", [-1], "int64", 1)).sum())
         return program.desc.blocks[0].var("weight@GRAD").type, ops(program)
 
     (sparse, with_sparse), (dense, with_dense) = kinds(True), kinds(False)
@@ -56,7 +57,7 @@ def test_a_sum_of_sparse_gradients_is_sparse_and_with_a_dense_one_dense():
     for tied, kind in ((False, VarType.SELECTED_ROWS), (True, VarType.LOD_TENSOR)):
         with vr.program_guard() as program:
             table = vr.nn.Embedding(10, 4)
-            ids = vr.data("ids", [-1], "int64", 1)
+            ids = vr.feed_data("ids", [-1], "int64", 1)
             loss = (table(ids) * table(ids)).sum()
             loss = loss + table.weight.sum() if tied else loss
             loss.backward()
@@ -78,7 +79,7 @@ def test_the_recurrent_operator_gives_its_plan_to_its_gradient():
 def test_a_step_of_the_users_own_is_a_nested_block():
     with vr.program_guard() as program:
         linear = vr.nn.Linear(3, 3)
-        state = vr.data("state", [-1, 3], "float32")
+        state = vr.feed_data("state", [-1, 3], "float32")
         y, _ = vr.nn.DynamicRNN(lambda x, h: (h, F.tanh(linear(x) + h)))(rows(), [state])
         y.sum().backward()
     root, step, gradient = program.desc.blocks
@@ -133,15 +134,15 @@ def test_constants():
         (lambda x: x / x.shape[0], "a size of a program's variable: expected no arithmetic.*mean"),
         (lambda x: x.shape[0] * 2, "a size of a program's variable: expected no arithmetic"),
         (lambda x: x.reshape(6, 3), "reshape: expected -1 first, for rows with a LoD"),
-        (lambda x: vr.nn.GRU(3, 4)(x, vr.data("h", [-1, -1, 4], "float32")), r"GRU, h_0: expected \(1, -1, 4\)"),
+        (lambda x: vr.nn.GRU(3, 4)(x, vr.feed_data("h", [-1, -1, 4], "float32")), r"GRU, h_0: expected \(1, -1, 4\)"),
         (lambda x: vr.Variable(np.ones((2, 2)).T, persistable=True) * 1.0, "expected an array that can be updated"),
         (lambda x: x + vr.create_lod_tensor(np.ones((2, 3), np.float32), [[2]]), "expected an array without LoD"),
         (lambda x: x + vr.Variable(np.ones(3, np.float32), True) * 2.0 @ 3, "matmul"),
-        (lambda x: vr.data("x", [-1], "float32"), "name 'x': expected a new one"),
-        (lambda x: vr.data("y", [3], "float32", lod_level=1), "data, shape: expected -1 first"),
-        (lambda x: vr.data("y", [-2], "float32"), "data, shape: expected at least -1"),
-        (lambda x: vr.data("y", [1], "complex64"), "expected one of"),
-        (lambda x: vr.data("y", [1], "nonsense"), "data, dtype: expected a data type"),
+        (lambda x: vr.feed_data("x", [-1], "float32"), "name 'x': expected a new one"),
+        (lambda x: vr.feed_data("y", [3], "float32", lod_level=1), "data, shape: expected -1 first"),
+        (lambda x: vr.feed_data("y", [-2], "float32"), "data, shape: expected at least -1"),
+        (lambda x: vr.feed_data("y", [1], "complex64"), "expected one of"),
+        (lambda x: vr.feed_data("y", [1], "nonsense"), "data, dtype: expected a data type"),
         (lambda x: vr.program_guard().__enter__(), "program_guard: expected no other inside"),
         (lambda x: x.backward(), "backward: expected a variable computed from leaves"),
     ],
@@ -166,7 +167,7 @@ def test_variables_stay_in_their_program():
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="variable 'x': expected one of this program"):
         x + 1.0
     with pytest.raises(vr.ProgramError, match="data: expected a program that is being recorded"):
-        vr.data("y", [1], "float32")
+        vr.feed_data("y", [1], "float32")
 
 
 def test_a_guard_can_go_on_with_its_program_and_gradients_leave_the_parameters_alone():
@@ -185,7 +186,7 @@ def test_two_threads_record_two_programs():
     def record(name):
         with vr.program_guard() as program:
             x = rows(name)
-            together.wait(10)
+            together.wait(HANGS)
             for _ in range(50):
                 x = x + 1.0
             programs[name] = program
@@ -206,7 +207,7 @@ def test_names_are_counted_in_constant_time():
 
 def test_a_step_that_fails_leaves_nothing_behind():
     with vr.program_guard() as program:
-        x, state = rows(), vr.data("state", [-1, 3], "float32")
+        x, state = rows(), vr.feed_data("state", [-1, 3], "float32")
         before = program.desc
         for cell in (lambda row, h: (row.sum(axis=7), h), lambda row, h: (row, h @ np.ones((3, 2), np.float32))):
             with pytest.raises(vr.InputError):
@@ -235,7 +236,7 @@ def test_unknown_sizes_pass_through_reshape():
 
 def test_a_block_cannot_stand_inside_itself():
     with vr.program_guard() as program:
-        x, state = rows(), vr.data("state", [-1, 3], "float32")
+        x, state = rows(), vr.feed_data("state", [-1, 3], "float32")
         vr.nn.DynamicRNN(lambda row, h: (row, vr.nn.DynamicRNN(lambda r, s: (r, s * r))(x, [h])[1] * 0.0 + h))(
             x, [state]
         )
@@ -276,10 +277,10 @@ def test_a_variable_may_be_called_as_a_list_of_edges_is():
 
 def test_outputs_whose_name_is_taken_are_not_declared_by_halves():
     with vr.program_guard():
-        x = vr.data("x", [-1, 3], "float32", lod_level=1)
-        vr.data("recurrent.h_n", [-1], "float32")
+        x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
+        vr.feed_data("recurrent.h_n", [-1], "float32")
         layer = vr.nn.GRU(3, 2)
         with pytest.raises(vr.ProgramError, match=r"recurrent\.h_n"):
             layer(x)
-        vr.data("recurrent.y", [-1], "float32")  # still free
+        vr.feed_data("recurrent.y", [-1], "float32")  # still free
         assert layer(x)[0].name == "recurrent_1.y"

@@ -1,5 +1,6 @@
 """The shrinking batch, for every cell: equals the oracle, and keeps the laws of a batch to the bit."""
 
+import contextlib
 import contextvars
 import itertools
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.recurrence import layer
 
+import varlen_rnn as vr
 from varlen_rnn import recurrence
-from varlen_rnn.cells import CELLS
+from varlen_rnn.cells import CELLS, find_cell, tanh
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import cpu, forward_loop, schedule, sharing
 from varlen_rnn.rows.plan import sort_by_seq_len
@@ -330,6 +332,59 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, cell, with_
     for results in others:
         for right, got in zip(one, results, strict=True):
             np.testing.assert_array_equal(got, right)
+
+
+def late(a, b, /):
+    """Its first phase has no product; that of the second reads what all units of the first one gave."""
+    return b.of(tanh(a.x))
+
+
+def early_and_late(a, b, /, h):
+    return b.of(tanh(a)) + h
+
+
+STEPS, MEMBERS = 50, 2
+# A cell, and how often in a step of the forward loop, and in all of the gradient's, the members of a team must meet.
+MEETINGS = {
+    "indrnn": (find_cell("indrnn"), 0, 0),
+    "sru": (find_cell("sru"), 0, 0),
+    "rnn_tanh": (CELLS["rnn_tanh"], 1, 1),
+    "late": (vr.cell(late), 2, 1),
+    "early and late": (vr.cell(early_and_late, name="early_and_late"), 2, 2),
+}
+
+
+def run_one_sequence(cell):
+    """Return the outputs and all gradients of a layer of 70 units on one sequence."""
+    rng, hidden, plan = np.random.default_rng(0), 70, sort_by_seq_len(np.array([0, STEPS]))
+    x_gates, h_gates = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
+    shapes = (x_gates, 3), (h_gates, hidden), (x_gates,), (h_gates,)
+    vectors = rng.normal(size=(len(cell.vectors), hidden))
+    direction = recurrence.Direction(*(rng.normal(size=shape) / 9 for shape in shapes), vectors=vectors)
+    x, d_last = rng.normal(size=(STEPS, 3)), np.ones((len(cell.states), 1, 1, hidden))
+    y, last, kept = recurrence.forward(cell, x, [direction], None, plan)
+    gradients = recurrence.backward(cell, x, [direction], None, plan, y, kept, np.ones_like(y), d_last)
+    d_x, (d_direction,), d_initial = gradients
+    return [y, last, d_x, d_initial, *(d for d in d_direction if d is not None)]
+
+
+@cpu_only
+@pytest.mark.parametrize(("cell", "forward", "backward"), MEETINGS.values(), ids=MEETINGS)
+def test_a_team_meets_only_where_a_product_reads_what_others_computed(monkeypatch, cell, forward, backward):
+    monkeypatch.setattr(threads, "SMALL_WORK", 0)
+    alone = contextvars.Context().run(lambda: (threads.set_num_threads_here(1), run_one_sequence(cell))[1])
+    monkeypatch.setattr(schedule, "split", lambda *_, **__: (1, MEMBERS))
+    monkeypatch.setattr(threads, "team", lambda: contextlib.nullcontext(True))
+    met, for_each_shard = [], threads.for_each_shard
+
+    def counted(kernel, work, *arguments, **options):
+        for_each_shard(kernel, work, *arguments, **options)
+        met.append(work[-1][0] / MEMBERS)  # the counter of the only group's barrier
+
+    monkeypatch.setattr(threads, "for_each_shard", counted)
+    for one, other in zip(alone, run_one_sequence(cell), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert met == [max(0, forward * STEPS - 1), backward * STEPS]  # at the first step there is nothing to wait for
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0], [5], [3, 0, 9], [2] * 100, [0] * 50 + [7] * 13, range(40)])

@@ -1,6 +1,7 @@
 """Directions, merges, projections, vectors and all states of layers, against NumPy, differences and PyTorch."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from oracles.recurrence import STEPS
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS, sigmoid, tanh
 from varlen_rnn.cells.define import cell
+from varlen_rnn.tape.variable import apply
 
 LENGTHS = {
     "ragged": [3, 1, 4, 2],
@@ -278,7 +280,7 @@ def test_a_program_that_was_saved_is_the_layer(options, tmp_path):
     x, _ = a_case(layer, LENGTHS["empty ones"])
     rows, lengths = x.value.data, x.value
     with vr.program_guard() as program:
-        fed = vr.data("x", [-1, FEATURES], "float64", lod_level=1, requires_grad=True)
+        fed = vr.feed_data("x", [-1, FEATURES], "float64", lod_level=1, requires_grad=True)
         y, (c,), (h_n, c_n) = layer.all_states(fed)
         loss = (y * y).sum() + (c * c).sum() + h_n.sum() + c_n.sum()
         loss.backward()
@@ -373,3 +375,28 @@ def test_projections_are_those_of_pytorch(num_layers, bidirectional):
     pairs += [(getattr(ours, name).grad, parameter.grad) for name, parameter in theirs.named_parameters()]
     for value, right in pairs:
         np.testing.assert_allclose(np.asarray(value), right.detach().numpy(), rtol=1e-9, atol=1e-11)
+
+
+LSTM_OF_3 = vr.nn.LSTM(3, 4)
+CHECKED = {
+    "LSTM, x": LSTM_OF_3,
+    "prepared, x": lambda x: LSTM_OF_3.prepare()(x),
+    "stream, rows": lambda x: LSTM_OF_3.stream(len(x.data))(x.data),
+    "recurrent, x": lambda x: apply(
+        "recurrent", x, None, None, *LSTM_OF_3.weights("_l0"), cell="lstm", keep=False, reverse=(0,), all_states=False
+    ),
+    "LSTMCell, x": vr.nn.LSTMCell(3, 4),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error"),
+    [((2, 5), np.float32, vr.ShapeError), ((2, 3), np.float64, vr.DTypeError), ((2, 1, 3), np.float32, vr.ShapeError)],
+)
+def test_every_way_to_run_a_layer_refuses_rows_in_the_same_words(name, shape, dtype, error):
+    message = rf"{name}: expected \((rows|batch), 3\).* float32, got {re.escape(str(shape))} {np.dtype(dtype)}"
+    if name == "recurrent, x" and dtype == np.float64:  # an operator takes both, but no weights of the other
+        message = "recurrent, weight_ih: expected float64, as x, got float32"
+    with pytest.raises(error, match=message):
+        CHECKED[name](vr.create_lod_tensor(np.zeros(shape, dtype), [[2]]))

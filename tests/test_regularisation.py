@@ -144,7 +144,7 @@ def test_threads_change_no_bit():
 def test_a_program_draws_masks_at_each_run(tmp_path):
     layer, program = vr.nn.GRU(3, 4, zoneout=0.5, dtype=np.float64), vr.Program()
     with vr.program_guard(program):
-        x = vr.data("x", (-1, 3), np.float64, lod_level=1)
+        x = vr.feed_data("x", (-1, 3), np.float64, lod_level=1)
         y, _ = layer(x)
     program.save(tmp_path / "zoned")
     executor, again = vr.Executor(), vr.Program.load(tmp_path / "zoned")
@@ -160,7 +160,7 @@ def test_a_model_for_inference_draws_nothing(options, tmp_path):
     """Also one that was recorded in training."""
     layer = vr.nn.GRU(3, 4, **options, dtype=np.float64)
     with vr.program_guard() as program:
-        y, _ = layer(vr.data("x", (-1, 3), np.float64, lod_level=1))
+        y, _ = layer(vr.feed_data("x", (-1, 3), np.float64, lod_level=1))
     vr.save_inference_model(tmp_path, ["x"], [y], program)
     model = vr.load_inference_model(tmp_path)
     (found,) = vr.Executor().run(model, {"x": batch()}, model.fetch_names)
@@ -328,7 +328,7 @@ def test_weight_norm_in_a_program_is_that_of_eager_mode(tmp_path):
     layer = vr.nn.weight_norm(vr.nn.LSTM(3, 4), "weight_hh_l0")
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32), [[4, 2]])
     with vr.program_guard() as program:
-        given = vr.data("x", [-1, 3], "float32", lod_level=1)
+        given = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
         y, _ = layer(given)
     found = vr.Executor().run(program, {"x": x}, [y])[0]
     np.testing.assert_array_equal(np.asarray(found), np.asarray(layer(x)[0]))

@@ -203,8 +203,8 @@ def test_a_program_takes_one_way_for_some_sequences_and_another_for_others():
         return vr.merge_by_mask(true * 2.0, -false, mask)
 
     with vr.program_guard() as program:
-        x = vr.data("x", shape=[-1, 2], dtype="float64", lod_level=1)
-        step(x, vr.data("lengths", shape=[-1], dtype="float64")).name = "y"
+        x = vr.feed_data("x", shape=[-1, 2], dtype="float64", lod_level=1)
+        step(x, vr.feed_data("lengths", shape=[-1], dtype="float64")).name = "y"
     for lengths in ([2, 0, 3, 1], [], [1]):
         feed = {"x": rows_of(lengths, 2), "lengths": np.array(lengths, float)}
         (found,) = vr.Executor().run(vr.Program.from_bytes(program.to_bytes()), feed, ["y"])

@@ -117,8 +117,8 @@ def test_a_program_and_its_file_train_as_eager_mode_does(tmp_path):
             trained.append(list(step.state_dict().values()))
             continue
         with vr.program_guard() as program:
-            inputs = [vr.data("x", [-1, 2], "float64", lod_level=1), vr.data("h", [-1, 5], "float64")]
-            inputs.append(vr.data("source", [-1, 3], "float64", lod_level=1))
+            inputs = [vr.feed_data("x", [-1, 2], "float64", lod_level=1), vr.feed_data("h", [-1, 5], "float64")]
+            inputs.append(vr.feed_data("source", [-1, 3], "float64", lod_level=1))
             out, *ends = vr.nn.DynamicRNN(step)(inputs[0], inputs[1:])
             optimizer.minimize(squares([out]) + squares(ends))
         if saved:

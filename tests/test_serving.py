@@ -202,11 +202,15 @@ ONE = np.ones((4, 3), np.float32)
         (lambda layer: layer.prepare()(ONE, offsets=[0, *[9] * 100, 4]), LoDError, "never fall"),
         (lambda layer: layer.prepare()(ONE[:, :2], offsets=[0, 4]), ShapeError, r"expected \(rows, 3\) float32"),
         (lambda layer: layer.prepare()(ONE.astype(float), offsets=[0, 4]), DTypeError, "got .* float64"),
-        (lambda layer: layer.prepare()(ONE, ONE, offsets=[0, 4]), ShapeError, r"states: expected 2, got 1"),
+        (
+            lambda layer: layer.prepare()(ONE, ONE, offsets=[0, 4]),
+            ShapeError,
+            r"states: expected \(h_0, c_0\)",
+        ),
         (
             lambda layer: layer.prepare()(ONE, (ONE, ONE), offsets=[0, 4]),
             ShapeError,
-            r"states\[0\]: expected \(1, 1, 4\)",
+            r"prepared, h_0: expected \(1, 1, 4\)",
         ),
         (lambda layer: layer.stream(0), ShapeError, "num_sequences: expected at least 1"),
         (lambda layer: layer.stream(2)(ONE), ShapeError, "2 rows, one for each slot, got 4"),

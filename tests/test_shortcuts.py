@@ -1,6 +1,5 @@
 """An operator's shortcut is its long way, to the bit, or refuses."""
 
-import dataclasses
 import pickle
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
 from varlen_rnn.ops.sequence.slice import _placed
-from varlen_rnn.tape.operator import OPERATORS, find
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import apply
 
@@ -134,93 +133,6 @@ def test_weights_that_came_from_another_process_fit():
     values = [value and pickle.loads(pickle.dumps(value)) for value in operands("gru")]
     assert values[2].dtype is not values[3].dtype, "equal data types, not one object"
     assert shortcut(values) is not None
-
-
-MOVES = [name for name, op in OPERATORS.items() if op.fits]
-
-
-def outcome(op, values, attrs):
-    """Return what an operator gives, or its error."""
-    try:
-        return run(op, values, attrs)
-    except vr.ProgramError as error:  # of a wrong number of inputs, which names one of our functions
-        return [type(error)]
-    except vr.InputError as error:
-        return [type(error), str(error)]
-
-
-def check_alike(op, values, attrs):
-    """Assert that an operator gives what it does if `infer` is asked, to the bit and to the word."""
-    found, wanted = outcome(op, values, attrs), outcome(dataclasses.replace(op, fits=None), values, attrs)
-    assert len(found) == len(wanted)
-    for value, other in zip(found, wanted, strict=True):
-        if isinstance(other, vr.LoDTensor):
-            assert value.data.tobytes() == other.data.tobytes()
-            assert (value.shape, value.dtype, value.lod()) == (other.shape, other.dtype, other.lod())
-        else:
-            assert value == other
-
-
-def calls(name):
-    """Return the values and constants of an operator's examples, or of what its gradient is applied to there."""
-    rng, op = np.random.default_rng(0), find(name.removesuffix("_grad"))
-    x, rows = rng.standard_normal(6), vr.create_lod_tensor(rng.standard_normal(6), [[2, 0, 3, 1]])
-    of_numbers = {
-        "sequence_expand": [([x[:4], rows], {"ref_level": -1})],
-        "sequence_expand_as": [([x[:4], rows], {})],
-        "sequence_slice": [([rows, np.array([1, 0, 1, 0]), np.array([1, 0, 2, 1])], {})],
-        "sequence_pool": [([rows], {"pool_type": "last", "pad_value": np.nan, "level": -1})],
-    }
-    for given, attrs in [*op.examples(rng), *of_numbers.get(op.type, [])]:
-        values = [value if isinstance(value, vr.LoDTensor) else vr.LoDTensor(value) for value in given]
-        if name.endswith("_grad"):
-            outputs = run(op, values, attrs)
-            d_out = outputs[0].like(rng.standard_normal(outputs[0].shape).astype(values[0].dtype))
-            values += [*outputs[1:], d_out]
-        yield values, attrs
-
-
-@pytest.mark.parametrize("name", MOVES)
-def test_what_fits_gets_what_the_long_way_computes(name):
-    op, num_fitting = find(name), 0
-    for values, attrs in calls(name):
-        num_fitting += op.fits(*values, **attrs)
-        check_alike(op, values, attrs)
-    assert num_fitting > 1
-
-
-def wrong(value):
-    """Yield what does not stand for rows that move, or for others."""
-    yield None
-    yield vr.SelectedRows([0], np.zeros((1, 2)), 9)
-    yield vr.sort_by_seq_len([0, 2])
-    yield vr.LoDTensor(np.float64(1))
-    yield vr.LoDTensor(np.zeros((2, 2), np.float16))
-    yield vr.LoDTensor(np.zeros(2, np.int32))
-    yield vr.LoDTensor(value.data)  # without a LoD
-    yield vr.LoDTensor(np.zeros((len(value.data), 7)), value.structure)
-    yield vr.LoDTensor(np.zeros(len(value.data), np.float32), value.structure)
-    yield vr.create_lod_tensor(np.zeros((9, 2)), [[9]])
-    for element in ((2,), ()):
-        torn = vr.LoDTensor(np.zeros((2 * len(value.data), *element)))
-        torn.data.shape = (len(value.data), *element, 2)
-        torn.set_lod(value.structure)
-        torn.data.shape = (2 * len(value.data), *element)
-        yield torn
-
-
-@pytest.mark.parametrize("name", MOVES)
-def test_on_what_does_not_fit_moves_say_what_the_long_way_says(name):
-    op = find(name)
-    for values, attrs in calls(name):
-        for position, value in enumerate(values):
-            for other in wrong(value):
-                check_alike(op, [*values[:position], other, *values[position + 1 :]], attrs)
-        for constant in attrs:
-            for other in (7, -7, 0.5, "other"):
-                check_alike(op, values, {**attrs, constant: other})
-        check_alike(op, values[:-1], attrs)
-        check_alike(op, values, dict(list(attrs.items())[:-1]))
 
 
 def test_copies_of_several_levels_are_not_mixed_up():

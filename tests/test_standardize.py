@@ -36,7 +36,7 @@ def test_no_optimizer_trains_it_and_a_state_takes_it_along():
     other.load_state_dict(layer.state_dict())
     np.testing.assert_array_equal(np.asarray(other(x)), np.asarray(layer(x)))
     with vr.program_guard() as program:
-        y = layer(vr.data("x", [-1, 2], "float32", lod_level=1))
+        y = layer(vr.feed_data("x", [-1, 2], "float32", lod_level=1))
     np.testing.assert_array_equal(vr.Executor().run(program, {"x": x}, [y.name])[0].data, np.asarray(layer(x)))
 
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from tests.waiting import HANGS
+
 STEP = """
 import sys, numpy as np, varlen_rnn as vr
 from varlen_rnn.runtime.cache.disk import DiskCache
@@ -19,7 +21,7 @@ print(len(saved), np.asarray(layer.weight_hh_l0.grad).tobytes().hex(), *sys.modu
 
 def modules_after(program):
     command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
-    return set(subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout.split())
+    return set(subprocess.run(command, capture_output=True, check=True, text=True, timeout=HANGS).stdout.split())
 
 
 def test_an_import_brings_nothing_that_only_some_programs_use():
@@ -32,7 +34,9 @@ def test_an_import_brings_nothing_that_only_some_programs_use():
 def test_a_warm_start_compiles_nothing_and_computes_the_same(tmp_path):
     command, environment = [sys.executable, "-c", STEP], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     cold, warm = (
-        subprocess.run(command, env=environment, capture_output=True, check=True, text=True, timeout=300).stdout.split()
+        subprocess.run(
+            command, env=environment, capture_output=True, check=True, text=True, timeout=HANGS
+        ).stdout.split()
         for _ in range(2)
     )
     assert int(cold[0]) > 0

@@ -101,7 +101,7 @@ def test_layers_that_cannot_go_on():
         vr.nn.Stateful(vr.nn.Linear(3, 4))
     run = vr.nn.Stateful(vr.nn.GRU(3, 4))
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="Stateful"):
-        run(vr.data("x", [-1, 3], "float32", lod_level=1), ["a"])
+        run(vr.feed_data("x", [-1, 3], "float32", lod_level=1), ["a"])
 
 
 def test_keys_without_an_order_are_refused():

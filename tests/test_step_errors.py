@@ -52,7 +52,7 @@ def test_a_step_or_a_loop_that_asks_for_values_is_told_what_chooses_and_repeats(
     with pytest.raises(vr.ProgramError, match=r"got one of a step .*where\(condition, x, y\) chooses .* while_loop"):
         vr.nn.DynamicRNN(lambda x, h: (x * use(h), h))(X, [(3,)])
     with vr.program_guard():
-        x = vr.data("x", [2, 3], "float32")
+        x = vr.feed_data("x", [2, 3], "float32")
         with pytest.raises(vr.ProgramError, match=r"got one of a step or a loop.*where\(condition, x, y\) chooses"):
             vr.while_loop(lambda x: x.sum() < 9.0, lambda x: [x * use(x)], [x])
         with pytest.raises(vr.ProgramError, match=r"got a variable of a program .an Executor fetches it; .*where\("):
@@ -62,7 +62,9 @@ def test_a_step_or_a_loop_that_asks_for_values_is_told_what_chooses_and_repeats(
 def test_a_loop_of_a_program_names_what_has_a_gradient():
     weight = vr.nn.Parameter(np.ones((2, 2), np.float32))
     with vr.program_guard():
-        (x,) = vr.while_loop(lambda x: x.sum() < 9.0, lambda x: [x + x @ weight], [vr.data("x", [1, 2], "float32")])
+        (x,) = vr.while_loop(
+            lambda x: x.sum() < 9.0, lambda x: [x + x @ weight], [vr.feed_data("x", [1, 2], "float32")]
+        )
         with pytest.raises(vr.ProgramError, match=r"backward through 'while_loop': .*nn\.DynamicRNN"):
             vr.optim.SGD([weight], lr=0.1).minimize(x.sum())
 

@@ -102,7 +102,7 @@ def test_no_rows_are_a_batch():
         (lambda cell: cell(np.zeros((1, 2, 3))), "LSTMCell, x: expected"),
         (lambda cell: cell(np.zeros((2, 3), np.float32)), "LSTMCell, x: expected"),
         (lambda cell: cell(None), "LSTMCell, x: expected"),
-        (lambda cell: cell(np.zeros((2, 3)), np.zeros((2, 4))), "LSTMCell, hx: expected a pair"),
+        (lambda cell: cell(np.zeros((2, 3)), np.zeros((2, 4))), r"LSTMCell, hx: expected \(h, c\), got ndarray"),
         (lambda cell: cell(np.zeros((2, 3)), (np.zeros((2, 4)), np.zeros((1, 4)))), "LSTMCell, c: expected"),
         (lambda cell: cell(np.zeros((2, 3)), (np.zeros(4), np.zeros((2, 4)))), "LSTMCell, h: expected"),
     ],

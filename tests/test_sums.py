@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
+from varlen_rnn import recurrence
+from varlen_rnn.cells import cell
 from varlen_rnn.kernels import pool, rows
 from varlen_rnn.kernels.sums import BLOCK
 from varlen_rnn.nn import functional as F
+from varlen_rnn.products import row_sums
+from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.variable import apply
 
 SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
@@ -142,6 +146,68 @@ def test_sums_keep_their_bound(device, dtype):
     for i, (begin, end) in enumerate(itertools.pairwise(offsets)):
         assert_bounded(device.get(out)[i], x[begin:end])
         assert_bounded(device.get(scattered)[i], np.concatenate([initial[i : i + 1], x[ids == i]]))
+
+
+def assert_known(got, summands, roundings):
+    """Assert that a sum is known to some roundings of the sum of magnitudes."""
+    right, magnitudes = math.fsum(summands), math.fsum(np.abs(summands))
+    assert abs(float(got) - right) <= roundings * np.finfo(got.dtype).eps / 2 * magnitudes
+
+
+PRODUCT_ROUNDINGS = 162  # of `x^T d`, 1e-5 in float32
+# About a block of rows, and about one and two groups of blocks.
+PRODUCT_COUNTS = [1, 49, 300] if SIMULATOR else [1, 127, 129, 4095, 4096, 4097, 8192, 8193, 20_000]
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", PRODUCT_COUNTS)
+def test_products_over_rows_keep_their_bound(device, count, dtype):
+    """Of numbers of any size, and of a large one before small ones, each of which would be rounded off alone."""
+    a, b = numbers(0, count, 3, dtype=dtype), numbers(1, count, 2, dtype=dtype)
+    a[:, 0], a[0, 0], b[:, 0] = np.finfo(dtype).eps / 2, 1, 1
+    got = device.get(row_sums.row_product(device.put(a), device.put(b)))
+    assert got.dtype == dtype
+    for i, j in itertools.product(range(3), range(2)):
+        assert_known(got[i, j], a[:, i].astype(np.float64) * b[:, j], PRODUCT_ROUNDINGS)
+
+
+@no_simulator
+@pytest.mark.parametrize("count", [10_000, MILLION])
+def test_the_gradient_of_a_weight_does_not_drift(count):
+    x = vr.Variable(tenths(count, 2))
+    gradient = gradient_of(lambda weight: x @ weight, 2, 3)
+    np.testing.assert_allclose(gradient, count * float(TENTH) ** 2, rtol=1e-5)
+
+
+@no_simulator
+@pytest.mark.parametrize("count", [100, 4097, 20_000])
+def test_products_over_rows_without_an_end(count):
+    a, b = np.ones((count, 3), np.float32), np.ones((count, 1), np.float32)
+    a[0] = np.inf, -np.inf, np.nan
+    a[-1, 1] = np.inf
+    np.testing.assert_array_equal(row_sums.row_product(a, b)[:, 0], [np.inf, np.nan, np.nan])
+
+
+@pytest.mark.twins
+def test_gradients_of_vectors_do_not_drift_over_steps(device):
+    """The last step's is large, and each other one would be rounded off alone."""
+    steps = 200
+
+    @cell
+    def scaled(a, /, *, v):
+        return v * a.x
+
+    x = device.put(np.append(np.full(steps - 1, 2.0**-24), 1).astype(np.float32)[:, None])
+    of_x, of_h = np.ones((1, 1), np.float32), np.ones((0, 1), np.float32)
+    zeros, none = np.zeros(1, np.float32), np.zeros(0, np.float32)
+    weights = [device.put(w) for w in (of_x, of_h, zeros, none)]
+    direction = recurrence.Direction(*weights, vectors=device.put(np.ones((1, 1), np.float32)))
+    plan = sort_by_seq_len(np.array([0, steps]))
+    y, _, kept = recurrence.forward(scaled, x, [direction], None, plan)
+    d_y, d_last = device.put(np.ones((steps, 1), np.float32)), device.put(np.zeros((1, 1, 1, 1), np.float32))
+    _, (gradient,), _ = recurrence.backward(scaled, x, [direction], None, plan, y, kept, d_y, d_last)
+    assert_known(device.get(gradient.vectors)[0, 0], device.get(x)[:, 0], BLOCK + 2)
 
 
 @pytest.mark.twins

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.recurrence import schedule
 from varlen_rnn.runtime import threads
 
@@ -44,7 +45,7 @@ def test_threads_that_the_user_starts_have_the_number_that_was_set_last():
 
     def set_own(number):
         vr.set_num_threads(number)
-        meet.wait(10)
+        meet.wait(HANGS)
         return vr.get_num_threads()
 
     with ThreadPoolExecutor(2) as pool:
@@ -107,7 +108,7 @@ def test_an_error_comes_out_after_all_shards_that_began():
     began, ended = threading.Barrier(4), []
 
     def kernel(shard, num_shards):
-        began.wait(10)
+        began.wait(HANGS)
         if shard == 2:
             raise RuntimeError("shard 2")
         time.sleep(0.02)
@@ -138,10 +139,10 @@ def test_who_waits_for_a_shard_that_failed_is_told(caller_fails):
     waited = []
 
     def kernel(shard, num_shards):
-        began.wait(10)
+        began.wait(HANGS)
         if (threading.current_thread() is caller) == caller_fails:
             raise RuntimeError("failed")
-        waited.append(told.wait(5))
+        waited.append(told.wait(HANGS))
 
     with pytest.raises(RuntimeError, match="failed"):
         threads.for_each_shard(kernel, num_shards=2, give_up=told.set)
@@ -158,7 +159,7 @@ def test_shards_of_concurrent_calls_run_at_once():
     threads._forget_threads()  # of earlier calls, which may suffice
     meet = threading.Barrier(6)
     calls = [
-        threading.Thread(target=threads.for_each_shard, args=(lambda *_: meet.wait(10),), kwargs={"num_shards": 3})
+        threading.Thread(target=threads.for_each_shard, args=(lambda *_: meet.wait(HANGS),), kwargs={"num_shards": 3})
         for _ in range(2)
     ]
     for call in calls:
@@ -195,7 +196,7 @@ def test_shards_run_on_the_threads_that_the_system_gives(monkeypatch, after):
 
     def kernel(shard, num_shards):
         if shard <= after:
-            began.wait(10)
+            began.wait(HANGS)
         seen.append(shard)
 
     for _ in range(2):
@@ -227,11 +228,11 @@ def forward():
 def refuse(*arguments):
     raise RuntimeError("can't start new thread")
 
-def split(*arguments, may_meet):
+def split(*arguments, may_meet, **options):
     asked.append(may_meet)
-    return chosen(*arguments, may_meet)
+    return chosen(*arguments, may_meet, **options)
 
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(800, exit=True)
 threads.SMALL_WORK, schedule._BARRIER_COST = 0, 0
 layer = vr.nn.LSTM(4, 64)
 x = vr.create_lod_tensor(np.ones((40, 4), np.float32), [[20, 15, 5]])
@@ -251,7 +252,7 @@ assert len(threads._helpers) == 3
 
 def test_a_layer_runs_without_a_team_where_a_member_might_not_come():
     """In a process of its own, for a team that waits for a member waits for ever."""
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -261,7 +262,7 @@ def test_an_interrupt_comes_out_after_all_shards_ended(while_waiting):
     caller, before = threading.main_thread(), signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def kernel(shard, num_shards):
-        meet.wait(10)
+        meet.wait(HANGS)
         if threading.current_thread() is caller:
             if not while_waiting:
                 raise KeyboardInterrupt
@@ -286,7 +287,7 @@ import numpy as np, varlen_rnn as vr
 from varlen_rnn.runtime import threads
 from varlen_rnn.recurrence import schedule
 
-faulthandler.dump_traceback_later(500, exit=True)  # it hangs
+faulthandler.dump_traceback_later(800, exit=True)  # it hangs
 threads.SMALL_WORK, schedule._BARRIER_COST = 0, BARRIER
 vr.set_num_threads(4)
 layer = vr.nn.LSTM(4, 64)
@@ -334,7 +335,7 @@ assert 1 <= len(threads._helpers) <= 3
 @pytest.mark.parametrize("barrier", [0, 10**9], ids=["teams", "groups"])
 def test_interrupts_leave_nothing_behind(barrier):
     program = INTERRUPTS.replace("= 0, BARRIER", f"= 0, {barrier}")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -367,6 +368,13 @@ def test_many_sequences_are_taken_in_turns_and_few_are_the_work_of_teams(lengths
         groups, parts = schedule.split(seq_lens, products, 16, may_meet=False)
         assert parts == 1
         assert groups == min(num_threads, max(1, np.count_nonzero(lengths)))
+
+
+def test_a_team_pays_for_barriers_only_if_it_meets():
+    vr.set_num_threads(2)
+    work = np.array([4000]), 4000 * 30_000, 16
+    assert schedule.split(*work, may_meet=True) == (1, 1)
+    assert schedule.split(*work, may_meet=True, meets=False) == (1, 2)
 
 
 def test_groups_are_not_small_for_the_sake_of_one_sequence():
@@ -407,7 +415,7 @@ def test_concurrent_calls_and_fork(monkeypatch, members):
     """Also as a team of more members than cores, whatever the work, for whoever comes first."""
     met = []
 
-    def split(*_, may_meet):
+    def split(*_, may_meet, **__):
         met.append(may_meet)
         return (1, members) if may_meet else (2, 1)
 
@@ -427,7 +435,7 @@ def test_concurrent_calls_and_fork(monkeypatch, members):
         child = os.fork()
         if child == 0:  # the parent's threads do not exist here
             meet = threading.Barrier(2)
-            threads.for_each_shard(lambda *_: meet.wait(10), num_shards=2)
+            threads.for_each_shard(lambda *_: meet.wait(HANGS), num_shards=2)
             os._exit(0 if np.array_equal(forward(layer, x), expected) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -199,6 +200,55 @@ def test_an_interrupt_while_it_validates_loses_no_record():
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(epochs=3)
     assert trainer.fit(epochs=3) == expected
+
+
+class Told(Callback):
+    """Notes the epochs that it is told of."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def on_epoch_end(self, trainer):
+        self.epochs.append(trainer.history[-1]["epoch"])
+
+
+def interrupt_at_line(number, function):
+    """Return a tracer that interrupts a function at the n-th line that runs of it, and the lines that ran."""
+    met = []
+
+    def trace(frame, event, _):
+        if frame.f_code is not function.__code__:
+            return trace if event == "call" and not met else None
+        if event == "line":
+            met.append(frame.f_lineno)
+            if len(met) == number:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace, met
+
+
+@pytest.mark.parametrize("function", [Trainer._end_epoch, Trainer._tell_of_record, Trainer.save])
+def test_an_interrupt_in_any_line_at_the_end_of_an_epoch_loses_nothing(tmp_path, function):
+    """Neither the record, nor its loss, nor a callback that was to be told of it, nor its file."""
+    expected = make(validate=lambda: {"more": 1.0}).fit(epochs=2)
+    for number in range(1, 100):
+        folder = tmp_path / str(number)
+        trainer = make(validate=lambda: {"more": 1.0}, callbacks=[Checkpoints(folder), Told()])
+        trace, met = interrupt_at_line(number, function)
+        sys.settrace(trace)
+        try:
+            trainer.fit(epochs=2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if len(met) < number:
+            break
+        assert trainer.fit(epochs=2) == expected
+        assert len(list(folder.glob("*.safetensors"))) == 2, f"line {met[-1]}"
+        assert trainer.callbacks[1].epochs == [1, 2], f"line {met[-1]}"
+    assert number > 5
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -151,7 +151,7 @@ for batch, labels in vr.data.batches([[1, 2], [3]], [0, 1], batch_size=2):
     batch.lod()
     batch.data = labels  # misc
 with vr.program_guard() as program:
-    fed = vr.data("x", shape=[-1, 4], dtype="float32")
+    fed = vr.feed_data("x", shape=[-1, 4], dtype="float32")
 vr.Executor().run(program, {"x": x}, fetch_list=[fed])
 vr.Executor().run(program.desc)  # arg-type
 

@@ -24,8 +24,8 @@ def test_length_items_and_iteration_are_of_rows():
 
 def test_the_rows_of_a_program_are_counted_where_they_are_known():
     with vr.program_guard():
-        assert len(vr.data("known", [3, 2], "float32")) == 3
-        unknown = vr.data("unknown", [-1, 2], "float32")
+        assert len(vr.feed_data("known", [3, 2], "float32")) == 3
+        unknown = vr.feed_data("unknown", [-1, 2], "float32")
         for count in (len, iter, bool, float):
             with pytest.raises(vr.ProgramError, match="'unknown'"):
                 count(unknown)
@@ -123,7 +123,7 @@ def test_a_single_number_is_written_as_one():
     with pytest.raises(ValueError, match="a single number"):
         format(vr.Variable(np.ones(3)), ".2f")
     with vr.program_guard(), pytest.raises(vr.ProgramError, match="expected a value"):
-        format(vr.data("x", [1], "float32"), ".2f")
+        format(vr.feed_data("x", [1], "float32"), ".2f")
 
 
 def test_rows_by_an_index_with_a_lod_have_it():
@@ -135,7 +135,7 @@ def test_rows_by_an_index_with_a_lod_have_it():
     with pytest.raises(vr.OutOfRangeError, match=r"gather, index, entry 1: expected -5 <= row < 5, got 6"):
         y[vr.LoDTensor(np.array([0, 6]))]
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, 2], "float64", lod_level=1)
+        x = vr.feed_data("x", [-1, 2], "float64", lod_level=1)
         out = x[np.array([1, 0])]
     (found,) = vr.Executor().run(program, {"x": y.value}, [out])
     assert np.array_equal(found, np.asarray(y)[[1, 0]])

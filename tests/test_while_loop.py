@@ -67,9 +67,9 @@ def test_decoding_equals_python_at_once_in_a_program_and_from_its_file(tmp_path)
     assert [part.tolist() for part in spelled.value.to_sequences()] == wanted
     assert 1 < int(count) <= 7
     with vr.program_guard() as program:
-        h, c = (vr.data(name, [-1, 6], "float64") for name in "hc")
-        given = vr.data("starts", [-1], "int64", lod_level=1)
-        spelled, _, count = model(h, c, vr.data("first", [-1], "int64"), given)
+        h, c = (vr.feed_data(name, [-1, 6], "float64") for name in "hc")
+        given = vr.feed_data("starts", [-1], "int64", lod_level=1)
+        spelled, _, count = model(h, c, vr.feed_data("first", [-1], "int64"), given)
     program.save(tmp_path / "speller")
     for one in (program, vr.Program.load(tmp_path / "speller"), program.prune([spelled.name, count.name])):
         feed = dict(zip("hc", states(), strict=True)) | {"first": np.arange(3), "starts": starts()}
@@ -92,7 +92,7 @@ def test_variables_may_be_sequences_that_grow(limit, turns):
     assert float(n) == turns
     assert y.value.recursive_sequence_lengths() == [[2**turns * length for length in (2, 0, 3, 1)]]
     with vr.program_guard() as program:
-        out, count = doubled(vr.data("x", [-1, 1], "float64", lod_level=1), vr.data("limit", [], "float64"))
+        out, count = doubled(vr.feed_data("x", [-1, 1], "float64", lod_level=1), vr.feed_data("limit", [], "float64"))
     got, counted = vr.Executor().run(program, {"x": x, "limit": np.array(limit)}, [out, count])
     assert counted == turns
     assert got.lod() == y.lod()
@@ -115,8 +115,8 @@ def test_loops_in_loops_and_in_steps():
 
     x, big = vr.create_lod_tensor(np.full((3, 1), 5.0), [[2, 1]]), np.full(3, 100.0)
     with vr.program_guard() as program:
-        y, _ = vr.nn.DynamicRNN(step)(vr.data("x", [-1, 1], "float64", lod_level=1), [(1,)])
-        (z,) = twice(vr.data("big", [-1], "float64"))
+        y, _ = vr.nn.DynamicRNN(step)(vr.feed_data("x", [-1, 1], "float64", lod_level=1), [(1,)])
+        (z,) = twice(vr.feed_data("big", [-1], "float64"))
     got = vr.Executor().run(program, {"x": x, "big": big}, [y, z])
     h, wanted = np.zeros((2, 1)), np.zeros((3, 1))
     for rows, alive in (([0, 2], 2), ([1], 1)):
@@ -136,7 +136,7 @@ def test_gradients_pass_at_once_and_not_in_a_program():
     np.testing.assert_allclose(x.grad, [5.0, 80.0])  # of x ** 5: 1 + 16 is less than 20, 1 + 32 is not
     with vr.program_guard():
         weight = vr.nn.Parameter(np.ones(2))
-        (y,) = vr.while_loop(lambda y: y.sum() < 20.0, lambda y: [y + weight], [vr.data("x", [2], "float64")])
+        (y,) = vr.while_loop(lambda y: y.sum() < 20.0, lambda y: [y + weight], [vr.feed_data("x", [2], "float64")])
         with pytest.raises(vr.ProgramError, match="while_loop"):
             vr.optim.SGD([weight], 0.1).minimize(y.sum())
 

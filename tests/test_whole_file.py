@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn import whole_file
 from varlen_rnn.whole_file import write_file
 
@@ -87,7 +88,7 @@ def test_what_is_no_file_is_written_to(path):
     reader = threading.Thread(target=lambda: read.append(path.read_bytes()))
     reader.start()
     write_file(path, b"through a pipe")
-    reader.join(10)
+    reader.join(HANGS)
     assert read == [b"through a pipe"]
     assert stat.S_ISFIFO(path.stat().st_mode)
 

@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ class Unprintable:
 
 
 READ = ["format", "sequence", "label", "id", "time", "features", "wide", "tokens", "delimiter", "missing"]
-READ += ["label_kind", "classes"]
+READ += ["label_kind", "classes", "ignore"]
 WRONG = {
     "None": lambda: None, "a text": lambda: "a", "texts": lambda: ["a", "b"], "a dict": lambda: {"a": 1},
     "objects": lambda: np.array([object()]), "a generator": lambda: (number for number in [1]), "-1": lambda: -1,
@@ -150,7 +151,7 @@ def saved(value, save):
 
 def program():
     with vr.program_guard() as recorded:
-        y = vr.data("x", [-1, 3], "float32") * 2.0
+        y = vr.feed_data("x", [-1, 3], "float32") * 2.0
         y.name = "y"
     return recorded
 
@@ -162,7 +163,13 @@ def guard(program):
 
 def guarded(*arguments):
     with vr.program_guard():
-        return vr.data(*arguments)
+        return vr.feed_data(*arguments)
+
+
+def hooked(returned):
+    weight = parameter()
+    weight.register_hook(lambda gradient: returned)
+    (weight * 2.0).sum().backward()
 
 
 def double(x, times: int = 2):
@@ -318,6 +325,11 @@ CALLS = {
     "Variable": (vr.Variable, lambda: X),
     "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
     "backward, gradient": (lambda g: (parameter() * 2.0).backward(g), lambda: np.ones((4, 2), np.float32)),
+    "inspect_gradients": (
+        vr.inspect_gradients, lambda: (parameter() * 2.0).sum(), lambda: 1.0, lambda: [("a", parameter())],
+    ),
+    "register_hook": (lambda hook: parameter().register_hook(hook), lambda: print),
+    "register_hook, result": (hooked, lambda: np.ones((4, 2), np.float32)),
     "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
     "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value))),
     "manual_seed": (vr.manual_seed, int),
@@ -340,7 +352,7 @@ CALLS = {
     "infer, result": (lambda result: doubled(infer=lambda x, times: result)(X), lambda: vr.TensorSpec((5, 3), X.dtype)),
     "grad": (lambda function: doubled().grad(function), lambda: print),
     "backward, of": (lambda of: doubled().backward(of)(double_grad), lambda: "x"),
-    "backward, fits": (lambda given: doubled().backward("x", fits=given)(double_grad), lambda: print),
+    "backward, cost": (lambda given: doubled().backward("x", cost=given)(double_grad), lambda: print),
     "backward, function": (lambda function: doubled().backward("x")(function), lambda: double_grad),
     "backward, result": (with_backward, lambda: X),
     "examples": (lambda function: doubled().examples(function), lambda: print),
@@ -361,7 +373,7 @@ CALLS = {
     "values_to_bytes": (vr.values_to_bytes, dict),
     "values_to_bytes, value": (lambda value: vr.values_to_bytes({"x": value}), lambda: X),
     "values_from_bytes": (vr.values_from_bytes, lambda: vr.values_to_bytes({})),
-    "data": (lambda shape, level: guarded("x", shape, "float32", level), lambda: [-1], int),
+    "feed_data": (lambda shape, level: guarded("x", shape, "float32", level), lambda: [-1], int),
     "Program.save": (lambda path: program().save(path), lambda: Path(tempfile.mkdtemp(), "a")),
     "Program.load": (vr.Program.load, lambda: saved(program(), lambda path, value: value.save(path))),
     "Program.from_bytes": (vr.Program.from_bytes, lambda: program().to_bytes()),
@@ -585,7 +597,7 @@ CALLS = {
         lambda path, *given: vr.data.read(path, **dict(zip(READ, given, strict=True))),
         lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
-        lambda: ["u"],
+        lambda: ["u"], lambda: ["z"],
     ),
     "batches, beside": (
         lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),
@@ -615,7 +627,7 @@ OPTIONS = {
                 "seed": int, "epoch": int},
     "operator": {"name": lambda: "of_a_test", "outputs": lambda: ("y",), "intermediate": tuple, "may_miss": tuple,
                  "in_place": bool, "cost": lambda: None, "inference": dict, "overwrites": lambda: None,
-                 "fits": lambda: None, "shortcut": lambda: None, "places": lambda: None},
+                 "places": lambda: None},
     "cell": {"name": lambda: "of_a_test"},
     "lstm_cell": {"peepholes": bool, "coupled": bool, "forget_gate": lambda: True, "cell_clip": lambda: None,
                   "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh")},
@@ -688,11 +700,11 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
 def test_every_public_function_is_called():
     public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines,
               "metrics": vr.metrics}  # fmt: skip
-    functions = {name for module in public.values() for name, value in vars(module).items()
-                 if callable(value) and not name.startswith("_") and not isinstance(value, type(vr))}  # fmt: skip
+    found = {name: getattr(module, name) for module in public.values() for name in dir(module)}
+    functions = {name for name, value in found.items() if callable(value) and not isinstance(value, ModuleType)}
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
     of_programs = {"Executor", "Program"}
-    made_by_others = {"PaddingReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
+    made_by_others = {"PaddingReport", "GradientReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}

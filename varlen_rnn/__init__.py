@@ -1,9 +1,6 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
-from typing import TYPE_CHECKING
-
-from varlen_rnn import baselines, cells, metrics, nn, ops, optim, steps, training
-from varlen_rnn import data as _data
+from varlen_rnn import baselines, cells, data, metrics, nn, ops, optim, steps, training
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (
@@ -45,8 +42,7 @@ from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.format.wire import values_from_bytes, values_to_bytes
-from varlen_rnn.program.guard import data as _declare
-from varlen_rnn.program.guard import program_guard
+from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
 from varlen_rnn.random import manual_seed
@@ -57,6 +53,7 @@ from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.inspect import GradientReport, inspect_gradients
 from varlen_rnn.tape.modes import grad_enabled, no_grad
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, backward
@@ -66,6 +63,7 @@ __all__ = [
     "CheckpointError",
     "DTypeError",
     "Executor",
+    "GradientReport",
     "InputError",
     "LoD",
     "LoDError",
@@ -100,12 +98,14 @@ __all__ = [
     "ctc_greedy_decoder",
     "data",
     "edit_distance",
+    "feed_data",
     "from_arrow",
     "from_awkward",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",
     "init_memories",
+    "inspect_gradients",
     "linear_chain_crf",
     "load",
     "load_inference_model",
@@ -158,22 +158,8 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# `vr.data(...)` declares what a program is fed, as `fluid.data` did; `vr.data.batches(...)`, and its other attributes,
-# are those of the package `varlen_rnn.data`.
-if TYPE_CHECKING:  # type checkers know no functions with attributes
+_PACKAGES = ("kernels", "onnx", "sklearn", "torch")  # public, but imported by their own names
 
-    class _Data:
-        __call__ = staticmethod(_declare)
 
-        def __init__(self) -> None:
-            self.Batches, self.Dataset, self.batches = _data.Batches, _data.Dataset, _data.batches
-            self.from_texts, self.read_csv, self.read_jsonl = _data.from_texts, _data.read_csv, _data.read_jsonl
-            self.documentation_sentences = _data.documentation_sentences
-            self.standard_library_functions = _data.standard_library_functions
-            self.unicode_names = _data.unicode_names
-            self.read = _data.read
-
-    data = _Data()
-else:
-    data = _declare
-    vars(data).update({name: getattr(_data, name) for name in _data.__all__})
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in _PACKAGES if name in globals())]

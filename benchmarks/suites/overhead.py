@@ -84,7 +84,7 @@ def _described(operator, repeats):
     """
     with vr.program_guard() as program:
         variables = [
-            vr.data(
+            vr.feed_data(
                 f"x{number}", [-1, *value.shape[1:]] if value.num_levels else value.shape, value.dtype, value.num_levels
             )
             for number, value in enumerate(operator.inputs)

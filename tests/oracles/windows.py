@@ -7,6 +7,8 @@ import itertools
 
 import numpy as np
 
+from tests.oracles.products import matmul
+
 
 def pad(sequences, value, steps):
     out = np.full((len(sequences), steps, *sequences[0].shape[1:]), value, sequences[0].dtype)
@@ -33,7 +35,7 @@ def conv(sequences, weight, bias, start, taps, padding):
     for x in sequences:
         longer = np.concatenate([padding[:up], x, padding[up:]])
         for t in range(len(x)):
-            out.append((longer[up + t + start :][:taps].ravel() @ weight + bias)[None])
+            out.append((matmul(longer[up + t + start :][:taps].ravel(), weight) + bias)[None])
     return np.concatenate(out)
 
 
@@ -100,4 +102,4 @@ def layer_norm_grad(x, weight, d_y, epsilon, d_x):
         width, deviations = x.shape[1], x[row] - x[row].mean()
         inverse = 1 / np.sqrt(x[row].var() + epsilon)
         jacobian = inverse * (np.eye(width) - 1 / width) - inverse**3 / width * np.outer(deviations, deviations)
-        d_x[row] = (weight * d_y[row]) @ jacobian
+        d_x[row] = matmul(weight * d_y[row], jacobian)

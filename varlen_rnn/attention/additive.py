@@ -7,8 +7,7 @@ panel, which are neighbours, so that a score is the sum of its features in their
 import functools
 from typing import Any, NamedTuple
 
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.attention.blocks import KEYS, in_panels
 from varlen_rnn.kernels.activations import tanh

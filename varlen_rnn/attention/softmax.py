@@ -4,8 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.attention.blocks import KEYS, Block, Window, in_panels
 from varlen_rnn.kernels.activations import exp

@@ -5,3 +5,7 @@ from varlen_rnn.baselines.padded import Padded
 __all__ = [
     "Padded",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -65,5 +65,10 @@ __all__ = [
     "where",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 CELLS = {built_in.name: built_in for built_in in (RNN_TANH, RNN_RELU, LSTM, GRU)}
 """The cells that have layers of their own, by the names that programs have for them."""

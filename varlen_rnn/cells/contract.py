@@ -204,8 +204,11 @@ class Cell(Frozen):
         order = self._put_windows({} if product_slots is None else product_slots)
         self._put("reads_output", _check_equations(self, order, step, step_grad))
         count = len(self.gates)
-        columns = 0, len(self.slots)
-        phase = Phase(*_adapted(step, step_grad), count, 0, order, columns, 0, 0, 0, columns, (0, 0))
+        columns, (adapted, adapted_grad) = (0, len(self.slots)), _adapted(step, step_grad)
+        phase = Phase(
+            step=adapted, step_grad=adapted_grad, gates=count, h_slot=0, order=order, slots=columns, passes=0,
+            carries=0, norms=0, kept=columns, vectors=(0, 0),
+        )  # fmt: skip
         rest: dict[str, Any] = {"x_gates": self.gates, "h_gates": self.gates, "x_order": tuple(range(count))}
         rest |= {"equations": None, "source": None, "proj_clip": math.inf}
         self._put_rest((phase,), step, **rest, **dict.fromkeys(_DERIVED_ONLY, ()))

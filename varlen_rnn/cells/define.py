@@ -165,12 +165,16 @@ def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
         gates, ending = derived.gates[number], f"_{number}" * several
         of_gates = [(place, column.name) for place, column in enumerate(columns, begin) if column.kind in OF_PRODUCTS]
         h_slot = of_gates[0][0] if of_gates else begin
-        order, slots = tuple(gates.index(gate) for _, gate in of_gates), (begin, begin + len(columns))
-        functions = body(space[f"step{ending}"]), body(space[f"step_grad{ending}"])
         first, end = derived.kept[number]
-        counts = derived.passes[number], derived.carries[number], len(derived.normed[number])
-        windows = (begin + first, begin + end), (vector, vector + len(derived.vectors[number]))
-        phases.append(Phase(*functions, len(gates), h_slot, order, slots, *counts, *windows))
+        phases.append(
+            Phase(
+                step=body(space[f"step{ending}"]), step_grad=body(space[f"step_grad{ending}"]), gates=len(gates),
+                h_slot=h_slot, order=tuple(gates.index(gate) for _, gate in of_gates),
+                slots=(begin, begin + len(columns)), passes=derived.passes[number], carries=derived.carries[number],
+                norms=len(derived.normed[number]), kept=(begin + first, begin + end),
+                vectors=(vector, vector + len(derived.vectors[number])),
+            )
+        )  # fmt: skip
         vector += len(derived.vectors[number])
         begin += len(columns)
     return tuple(phases)

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 from varlen_rnn import data
+from varlen_rnn.data.formats import FORMATS, SUFFIXES, form_of
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
-from varlen_rnn.data.read import FORMATS, NOT_OF, form_of
+from varlen_rnn.data.options import Options
 from varlen_rnn.errors import InputError
 
 _OPTIONS = (
@@ -16,6 +17,7 @@ _OPTIONS = (
     "id",
     "time",
     "features",
+    "ignore",
     "wide",
     "tokens",
     "delimiter",
@@ -27,12 +29,13 @@ _OPTIONS = (
 def add_options(parser):
     """Add the options to a parser."""
     add = parser.add_argument_group("how the file is read").add_argument
-    add("--format", choices=sorted(set(FORMATS.values())), help="by default what the suffix says")
+    add("--format", choices=sorted(FORMATS), help="by default what the suffix says")
     add("--sequence", metavar="COLUMN", help="the sequences: texts, or lists; default text")
     add("--label", metavar="COLUMN", help="the labels: classes or numbers, of sequences or of their steps")
     add("--id", metavar="COLUMN", help="of a row per step: what tells sequences apart")
     add("--time", metavar="COLUMN", help="of a row per step: the order within a sequence")
     add("--features", metavar="COLUMNS", help="the numbers, with commas between; default all other columns")
+    add("--ignore", metavar="COLUMNS", help="of numbers in columns: those that are none, with commas between")
     add("--wide", action="store_true", default=None, help="a row is a series whose steps are its columns")
     add("--tokens", choices=["characters", "words", "list"], help="what texts are cut into; default by their length")
     add("--delimiter", metavar="CHARACTER", help="between columns; default a comma")
@@ -56,16 +59,16 @@ def check_out(option, path, *inputs):
 def options_of(arguments):
     """Return the options that were given, by name."""
     given = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
-    if "features" in given:
-        given["features"] = [name.strip() for name in given["features"].split(",")]
+    for option in given.keys() & {"features", "ignore"}:
+        given[option] = [name.strip() for name in given[option].split(",")]
     return given
 
 
 def fitting(options, path):
     """Return the options that fit a file, whose form may differ from the training file's."""
-    format = options.get("format") or FORMATS.get(Path(path).suffix.lower(), "csv")
-    others = NOT_OF[form_of(format, options.get("id"), options.get("wide", False))]
-    return {name: value for name, value in options.items() if name not in others}
+    format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
+    form = form_of(format, Options(id=options.get("id"), wide=options.get("wide", False)))
+    return {name: value for name, value in options.items() if name not in form.unused}
 
 
 def read(path, options):

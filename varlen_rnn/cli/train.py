@@ -58,6 +58,9 @@ def _run(arguments):
     if not 0 <= arguments.seed < 2**32:  # as scikit-learn's seeds are
         raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     options = reading.options_of(arguments)
+    if arguments.wide and arguments.features is not None:  # the steps of another file are others
+        expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
+        raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
     print(data)
     if data.label_kind not in KIND_OF:
@@ -85,7 +88,7 @@ def _run(arguments):
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
     model.set_params(callbacks=(), checkpoints=None)
     options["label_kind"] = data.label_kind  # another file may leave it open
-    if data.features:  # a file for predictions may have more columns
+    if data.features and not arguments.wide:  # a file for predictions may have more columns, and of a wide one steps
         options["features"] = list(data.features)
     model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
     print(f"model: {arguments.out}")

@@ -1,10 +1,16 @@
 """Batches of sequences, embedded data sets, and readers of your own files."""
 
+import sys
+import types
+import warnings
+from typing import Any
+
 from varlen_rnn.data.batches import Batches, batches
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.datasets import documentation_sentences, standard_library_functions, unicode_names
 from varlen_rnn.data.read import read
 from varlen_rnn.data.readers import from_texts, read_csv, read_jsonl
+from varlen_rnn.program.guard import feed_data as _feed_data
 
 __all__ = [
     "Batches",
@@ -18,3 +24,18 @@ __all__ = [
     "standard_library_functions",
     "unicode_names",
 ]
+
+
+class _Module(types.ModuleType):
+    """The class of this module, so that `vr.data(...)`, the former name of `vr.feed_data(...)`, goes on to work."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        warnings.warn("vr.data(...) is now called vr.feed_data(...)", DeprecationWarning, stacklevel=2)
+        return _feed_data(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _Module
+
+
+def __dir__() -> list[str]:
+    return __all__

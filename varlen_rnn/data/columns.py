@@ -11,24 +11,18 @@ import numpy as np
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
 from varlen_rnn.data.missing import filled, with_labels
+from varlen_rnn.data.options import Options
+from varlen_rnn.data.readers import from_texts
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
 from varlen_rnn.rows.lod import LoDTensor
 
 
-def read_columns(
-    path: str,
-    format: str,
-    sequence: str,
-    label: str | None,
-    missing: str,
-    classes: Any,
-    label_kind: str | None,
-    as_texts: Any,
-) -> Dataset:
+def read_columns(format: str, path: str, options: Options) -> Dataset:
     """Return the data set of a Parquet or an Arrow IPC file; the latter's rows stay in the file (a memory map)."""
     pa = library("pyarrow", '"varlen_rnn[arrow]"')
+    sequence, label = options.sequence or "text", options.label
     table = _table(pa, path, format)
     for field in (sequence, label):
         if field is not None and field not in table.column_names:
@@ -39,22 +33,24 @@ def read_columns(
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
     if _is_text(pa, column.type) or _of_texts(pa, column.type):
-        return as_texts(column.to_pylist(), values)
+        return from_texts(column.to_pylist(), values, **options.of_texts())
     if column.null_count:
         raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
     where = f"{path}, column {sequence!r}"
-    if missing != "error" and _null_numbers(pa, column):
+    if options.missing != "error" and _null_numbers(pa, column):
         sequences = _with_nan(column.to_pylist(), where)
     else:
         tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
         sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
-    return _dataset(path, sequences, values, missing, classes, label_kind)
+    return _dataset(path, sequences, values, options)
 
 
 def _null_numbers(pa: Any, column: Any) -> bool:
     """Return whether any number in lists of them is null."""
+    from pyarrow import compute  # which `import pyarrow` does not import
+
     while pa.types.is_nested(column.type):
-        column = pa.compute.list_flatten(column)
+        column = compute.list_flatten(column)
     return column.null_count > 0
 
 
@@ -108,9 +104,7 @@ def _of_texts(pa: Any, kind: Any) -> bool:
     return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
 
 
-def read_npz(
-    path: str, sequence: str, label: str | None, missing: str, classes: Any, label_kind: str | None
-) -> Dataset:
+def read_npz(path: str, options: Options) -> Dataset:
     """Return the data set of a file of `np.savez`: rows one after another, "offsets", and labels.
 
     Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
@@ -125,6 +119,7 @@ def read_npz(
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
+    sequence, label = options.sequence or "rows", options.label
     for name in (sequence, "offsets", label):
         if name is not None and name not in arrays:
             got = f"only {', '.join(map(repr, arrays))}"
@@ -134,7 +129,7 @@ def read_npz(
         expected = f"{len(tensor.lod()[0]) - 1} labels, one per sequence"
         raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
     values = None if label is None else arrays[label].tolist()
-    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, missing, classes, label_kind)
+    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, options)
 
 
 def _as_rows(rows: np.ndarray) -> np.ndarray:
@@ -144,14 +139,8 @@ def _as_rows(rows: np.ndarray) -> np.ndarray:
     return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows
 
 
-def _dataset(
-    path: str,
-    sequences: list[np.ndarray],
-    values: list[Any] | None,
-    missing: str,
-    classes: Any,
-    label_kind: str | None,
-) -> Dataset:
+def _dataset(path: str, sequences: list[np.ndarray], values: list[Any] | None, options: Options) -> Dataset:
+    missing, classes = options.missing, options.classes
     if not sequences:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
     if values is not None and len(values) != len(sequences):
@@ -163,5 +152,6 @@ def _dataset(
     there = with_labels(values, missing, lambda number: f"{path}, label of record {number}")
     sequences, values = [sequences[number] for number in there], [values[number] for number in there]
     where = lambda number: f"{path}, label of record {there[number]}"
-    labels, names = labels_of(values, list(map(len, sequences)), where, classes, label_kind, gaps=missing != "error")
+    lengths, kind = list(map(len, sequences)), options.label_kind
+    labels, names = labels_of(values, lengths, where, classes, kind, gaps=missing != "error")
     return Dataset(path, sequences, labels, [], names, "list")

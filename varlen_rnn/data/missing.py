@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from varlen_rnn.errors import InputError
 
+Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
 MISSING = ("error", "drop", "zero", "forward")
 EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # texts that mean a missing number
 

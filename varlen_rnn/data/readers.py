@@ -17,15 +17,15 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import typed
+from varlen_rnn.data.missing import Missing
+from varlen_rnn.data.options import Options
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import other_delimiter
-from varlen_rnn.data.vocabulary import TOKENS
-from varlen_rnn.errors import DTypeError, InputError, check_choice, check_list, check_path, shown
+from varlen_rnn.errors import DTypeError, InputError, check_list, check_path, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 
 Tokens: TypeAlias = Literal["characters", "words", "list", "auto"]
-Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
 
 
 def from_texts(
@@ -78,7 +78,10 @@ def from_texts(
     >>> data.vocabulary, data.classes, data.labels
     (['<unk>', 'bad', 'food', 'good'], ['no', 'yes'], array([1, 0]))
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     texts = check_list(texts, "texts", "a list of texts")
     values = [None] * len(texts)
     if labels is not None:
@@ -88,7 +91,7 @@ def from_texts(
             raise InputError("labels", expected=f"{len(texts)}, one per text", got=len(values))
     pairs = enumerate(zip(texts, values, strict=True))
     records = [Record(text, label, f"texts, entry {n}", f"labels, entry {n}") for n, (text, label) in pairs]
-    return dataset_of(records, name, labelled=labels is not None, **options)
+    return dataset_of(records, name, labels is not None, options)
 
 
 def read_jsonl(
@@ -130,7 +133,10 @@ def read_jsonl(
     >>> read_jsonl(path, "x")
     Dataset walks.jsonl: 2 sequences of 1 to 2 rows, median 1.5; 2 classes
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     records = []
     # Not splitlines, which cuts at separators that JSON strings may contain.
     for number, line in enumerate(file_text(path).split("\n"), 1):
@@ -147,7 +153,7 @@ def read_jsonl(
             value.setdefault(label)
         records.append(_record(value, sequence, label, where))
     _check_any(records, path)
-    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
+    return dataset_of(records, pathlib.Path(path).name, label is not None, options)
 
 
 def read_csv(
@@ -193,7 +199,10 @@ def read_csv(
     >>> read_csv(path, tokens="words").labels
     array([1, 0])
     """
-    options = _options(tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing)
+    options = Options(
+        tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
+        label_kind=label_kind, missing=missing,
+    )  # fmt: skip
     text, records = file_text(path), []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -224,28 +233,7 @@ def read_csv(
         as_text = label_kind is not None or classes is not None
         pairs = zip(records, values, strict=True)
         records = [one if as_text and value is not None else one._replace(label=value) for one, value in pairs]
-    return dataset_of(records, pathlib.Path(path).name, labelled=label is not None, **options)
-
-
-def _options(
-    tokens: Tokens,
-    vocabulary: Sequence[str] | None,
-    classes: Iterable[str] | None,
-    min_count: int,
-    max_vocabulary: int | None,
-    label_kind: str | None,
-    missing: str,
-) -> dict[str, Any]:
-    check_choice(tokens, "tokens", *TOKENS, "auto")
-    return {
-        "tokens": tokens,
-        "vocabulary": vocabulary,
-        "classes": classes,
-        "min_count": min_count,
-        "max_vocabulary": max_vocabulary,
-        "label_kind": label_kind,
-        "missing": missing,
-    }
+    return dataset_of(records, pathlib.Path(path).name, label is not None, options)
 
 
 def file_text(path: StrPath) -> str:

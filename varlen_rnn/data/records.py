@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
-from varlen_rnn.data.missing import MISSING, filled, with_labels
+from varlen_rnn.data.missing import filled, with_labels
+from varlen_rnn.data.options import Options
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
 
 _NUMBERS = {int, float, type(None)}
 
@@ -25,29 +25,17 @@ class Record(NamedTuple):
     label_where: str
 
 
-def dataset_of(
-    records: list[Record],
-    name: str,
-    *,
-    labelled: bool,
-    tokens: str,
-    vocabulary: Sequence[str] | None,
-    classes: Iterable[str] | None,
-    min_count: int,
-    max_vocabulary: int | None,
-    label_kind: str | None = None,
-    missing: str = "error",
-) -> Dataset:
+def dataset_of(records: list[Record], name: str, labelled: bool, options: Options) -> Dataset:
     """Return the data set of records, which all hold the same kind of sequence.
 
     Examples
     --------
     >>> records = [Record([1, 2.5], "a", "line 1", "line 1"), Record([], "b", "line 2", "line 2")]
-    >>> options = dict(tokens="list", vocabulary=None, classes=None, min_count=1, max_vocabulary=None)
-    >>> dataset_of(records, "two", labelled=True, **options).sequences
+    >>> dataset_of(records, "two", True, Options(tokens="list")).sequences
     [array([[1. ], [2.5]], dtype=float32), array([], shape=(0, 1), dtype=float32)]
     """
-    check_choice(missing, "missing", *MISSING)
+    tokens, vocabulary, classes = options.tokens or "auto", options.vocabulary, options.classes
+    missing = options.missing
     if labelled:
         there = with_labels([item.label for item in records], missing, lambda number: records[number].label_where)
         records = [records[number] for number in there]
@@ -63,13 +51,13 @@ def dataset_of(
             tokens = natural_tokens([item.sequence for item in records])
         cut = [item.sequence if tokens == "list" else split_text(item.sequence, tokens) for item in records]
         if vocabulary is None:
-            vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
+            vocabulary = build_vocabulary(cut, options.min_count, options.max_vocabulary)
         vocabulary = check_vocabulary(vocabulary)
         sequences = encode_all(cut, vocabulary)
     if not labelled:
         return Dataset(name, sequences, None, vocabulary, check_list(classes or [], "classes"), tokens)
     where, lengths = lambda number: records[number].label_where, list(map(len, sequences))
-    labels, names = labels_of(values or [], lengths, where, classes, label_kind, gaps=missing != "error")
+    labels, names = labels_of(values or [], lengths, where, classes, options.label_kind, gaps=missing != "error")
     return Dataset(name, sequences, labels, vocabulary, names, tokens)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of, typed
 from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
+from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, check_list, shown
 
 
@@ -103,65 +104,46 @@ def other_delimiter(fields: Sequence[str]) -> str | None:
     return f"delimiter {found[0]!r}" if found else None
 
 
-def read_long(
-    table: Table,
-    id: str,
-    time: str | None,
-    features: Sequence[str] | None,
-    label: str | None,
-    missing: str,
-    classes: Any,
-    label_kind: str | None,
-) -> Dataset:
+def read_long(table: Table, options: Options) -> Dataset:
     """Return the data set of a table with a row for each step: rows of one id, in the order of time, are a sequence.
 
     A label that is the same in all rows of each id is one of sequences, else one of rows.
     """
-    others = [name for name in (id, time, label) if name is not None]
+    id, time = str(options.id), options.time
     ids = table.column(id, "id")
     group, times = _groups(table, id, ids), None if time is None else _times(table, time)
-    features = _features(table, features, others)
+    features = _features(table, options, id, time)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
-    texts = None if label is None else table.column(label, "label")
-    keep = [_kept(rows[part], missing, table.places(part)) for part in parts]
+    keep = [_kept(rows[part], options.missing, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
     names = tuple(ids[part[0]] for part in parts)
-    data = _labelled(table, names, sequences, texts, parts, kept, missing, classes, label_kind)
+    data = _labelled(table, names, sequences, parts, kept, options)
     return dataclasses.replace(data, features=tuple(features))
 
 
-def read_wide(
-    table: Table,
-    id: str | None,
-    features: Sequence[str] | None,
-    label: str | None,
-    missing: str,
-    classes: Any,
-    label_kind: str | None,
-) -> Dataset:
+def read_wide(table: Table, options: Options) -> Dataset:
     """Return the data set of a table with a row for each series: fields are its steps, blanks at the end no steps."""
-    features = _features(table, features, [name for name in (id, label) if name is not None])
+    features = _features(table, options, options.id)
     rows, sequences = np.stack([table.numbers(name) for name in features], axis=1), []
     for number, row in enumerate(rows):
         there = np.flatnonzero(~np.isnan(row))
         row = row[: there[-1] + 1 if len(there) else 0, None]
-        sequences.append(_kept(row, missing, table.places(np.full(len(row), number)))[0])
-    texts = None if label is None else table.column(label, "label")
+        sequences.append(_kept(row, options.missing, table.places(np.full(len(row), number)))[0])
     parts = [np.array([number]) for number in range(len(rows))]
-    ids = () if id is None else tuple(table.column(id, "id"))
-    data = _labelled(table, ids, sequences, texts, parts, parts, missing, classes, label_kind)
+    ids = () if options.id is None else tuple(table.column(options.id, "id"))
+    data = _labelled(table, ids, sequences, parts, parts, options)
     return dataclasses.replace(data, features=tuple(features))
 
 
-def _features(table: Table, features: Sequence[str] | None, others: Sequence[str]) -> list[str]:
-    """Return the names of the fields of numbers."""
-    names = [name for name in table.fields if name not in others]
-    if features is not None:
-        names = check_list(features, "features", "a list of fields")
+def _features(table: Table, options: Options, *others: str | None) -> list[str]:
+    """Return the names of the fields of numbers: not the label's, the ignored ones and `others`."""
+    names = [name for name in table.fields if name not in (options.label, *(options.ignore or ()), *others)]
+    if options.features is not None:
+        names = check_list(options.features, "features", "a list of fields")
     if not names:
         raise InputError(table.name, expected="fields of numbers", got=f"only {shown(table.fields)}")
     return names
@@ -223,17 +205,15 @@ def _labelled(
     table: Table,
     ids: tuple[str, ...],
     sequences: list[np.ndarray],
-    texts: list[str] | None,
     parts: list[np.ndarray],
     kept: list[np.ndarray],
-    missing: str,
-    classes: Any,
-    label_kind: str | None,
+    options: Options,
 ) -> Dataset:
     """Return the data set of sequences with lines of the table, of which some are kept as rows."""
-    if texts is None:
+    missing, classes, label_kind = options.missing, options.classes, options.label_kind
+    if options.label is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list", ids=ids)
-    values = typed(texts)
+    values = typed(table.column(options.label, "label"))
     whole = [[values[line] for line in part] for part in parts]
     own = [[label for label in labels if not is_missing(label)] for labels in whole]
     if missing == "error":

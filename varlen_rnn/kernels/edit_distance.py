@@ -7,9 +7,8 @@ Source: Wagner and Fischer (1974), "The string-to-string correction problem".
 
 from numba import cuda
 
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body
@@ -47,6 +46,11 @@ def edit_distance_cuda(ids, offsets, labels, label_offsets, scratch, distances):
         distances[i] = distance_of(i, ids, offsets, labels, label_offsets, scratch)
 
 
+def _work(ids, offsets, labels, label_offsets, scratch, distances):
+    return 4 * int((offsets[1:] - offsets[:-1]) @ (label_offsets[1:] - label_offsets[:-1]))
+
+
+@twins(edit_distance_cpu, edit_distance_cuda, work=_work)
 def edit_distance(ids, offsets, labels, label_offsets, scratch, distances):
     """Compute the edit distance of each sequence of ids from its sequence of labels.
 
@@ -68,9 +72,3 @@ def edit_distance(ids, offsets, labels, label_offsets, scratch, distances):
     >>> distances
     array([3])
     """
-    arguments = ids, offsets, labels, label_offsets, scratch, distances
-    if on_device(distances):
-        launch(edit_distance_cuda, distances.size, *(beside(a, distances) for a in arguments))
-    else:
-        cells = 4 * int((offsets[1:] - offsets[:-1]) @ (label_offsets[1:] - label_offsets[:-1]))
-        for_each_shard(edit_distance_cpu, *arguments, num_shards=count_shards(cells, max(1, len(distances))))

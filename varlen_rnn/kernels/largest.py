@@ -5,7 +5,7 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 from numba import cuda
 
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
@@ -54,6 +54,7 @@ def largest_cuda(x, offsets, limits, out):
         take_largest(x, offsets[i], offsets[i + 1], out, limits[i], limits[i + 1])
 
 
+@twins(largest_cpu, largest_cuda, lambda x, offsets, limits, out: offsets.size - 1)
 def largest(x, offsets, limits, out):
     """Compute where the largest numbers of each sequence stand, the largest first, and of equal ones the first.
 
@@ -76,7 +77,3 @@ def largest(x, offsets, limits, out):
     >>> largest(np.array([1.0, 3.0, 3.0, 5.0]), np.array([0, 3, 4]), np.array([0, 2, 3]), out); out
     array([1, 2, 3])
     """
-    if on_device(out):
-        launch(largest_cuda, len(offsets) - 1, x, beside(offsets, out), beside(limits, out), out)
-    else:
-        largest_cpu(x, offsets, limits, out)

@@ -7,7 +7,7 @@ Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, twins
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _AT_ONCE = np.uint64(1024)  # numbers, which stay in the first cache while they are copied
@@ -34,6 +34,7 @@ def pick_ends_cuda(x, offsets, last, out):
         out[i, j] = x[row, j] if first < end else out.dtype.type(0)
 
 
+@twins(pick_ends_cpu, pick_ends_cuda)
 def pick_ends(x, offsets, last, out):
     """Compute the first row of each sequence, or the last one, and 0 for an empty sequence.
 
@@ -52,10 +53,6 @@ def pick_ends(x, offsets, last, out):
     >>> out = np.empty((2, 1)); pick_ends(np.array([[1.0], [3.0], [5.0]]), np.array([0, 2, 3]), True, out); out.ravel()
     array([3., 5.])
     """
-    if on_device(out):
-        launch(pick_ends_cuda, out.size, x, beside(offsets, out), last, out)
-    else:
-        pick_ends_cpu(x, offsets, last, out)
 
 
 @cpu_kernel
@@ -85,6 +82,7 @@ def pick_ends_grad_cuda(d_out, offsets, last, d_x):
             d_x[end - 1 if last else first, j] = d_out[i, j]
 
 
+@twins(pick_ends_grad_cpu, pick_ends_grad_cuda, elements_of_first)
 def pick_ends_grad(d_out, offsets, last, d_x):
     """Compute the gradient of `pick_ends`: the rows of `d_out` where they came from, 0 elsewhere.
 
@@ -103,10 +101,6 @@ def pick_ends_grad(d_out, offsets, last, d_x):
     >>> d_x = np.empty((3, 1)); pick_ends_grad(np.array([[7.0], [8.0]]), np.array([0, 2, 3]), False, d_x); d_x.ravel()
     array([7., 0., 8.])
     """
-    if on_device(d_x):
-        launch(pick_ends_grad_cuda, d_out.size, d_out, beside(offsets, d_x), last, d_x)
-    else:
-        pick_ends_grad_cpu(d_out, offsets, last, d_x)
 
 
 @cpu_kernel
@@ -135,6 +129,7 @@ def reverse_rows_cuda(x, offsets, out):
             out[row, j] = x[first + end - 1 - row, j]
 
 
+@twins(reverse_rows_cpu, reverse_rows_cuda, columns_of_sequences)
 def reverse_rows(x, offsets, out):
     """Compute the rows of every sequence from the last to the first; the gradient is the same of the gradient.
 
@@ -152,10 +147,6 @@ def reverse_rows(x, offsets, out):
     >>> out = np.empty((3, 1)); reverse_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), out); out.ravel()
     array([2., 1., 3.])
     """
-    if on_device(out):
-        launch(reverse_rows_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), out)
-    else:
-        reverse_rows_cpu(x, offsets, out)
 
 
 @cpu_kernel

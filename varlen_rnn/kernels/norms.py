@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.runtime.device import launch, on_device
+from varlen_rnn.kernels.twins import rows_of_last, twins
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 _LANES = 16  # so that additions need not wait for each other
@@ -73,6 +73,7 @@ def layer_norm_cuda(x, weight, bias, epsilon, out):
             out[row, j] = (x[row, j] - mean) * inverse * weight[j] + bias[j]
 
 
+@twins(layer_norm_cpu, layer_norm_cuda, rows_of_last)
 def layer_norm(x, weight, bias, epsilon, out):
     """Compute `out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, with the mean and variance of each row.
 
@@ -93,10 +94,6 @@ def layer_norm(x, weight, bias, epsilon, out):
     >>> out = np.empty((1, 2)); layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), 0.0, out); out
     array([[-1.,  1.]])
     """
-    if on_device(out):
-        launch(layer_norm_cuda, out.shape[0], x, weight, bias, epsilon, out)
-    else:
-        layer_norm_cpu(x, weight, bias, epsilon, out)
 
 
 @cpu_kernel
@@ -138,6 +135,7 @@ def layer_norm_grad_cuda(x, weight, d_y, epsilon, d_x):
             d_x[row, j] = inverse * (weight[j] * d_y[row, j] - mean - y * slope)
 
 
+@twins(layer_norm_grad_cpu, layer_norm_grad_cuda, rows_of_last)
 def layer_norm_grad(x, weight, d_y, epsilon, d_x):
     """Compute the gradient of `x` in `layer_norm`, whose statistics are computed again.
 
@@ -158,7 +156,3 @@ def layer_norm_grad(x, weight, d_y, epsilon, d_x):
     >>> d_x
     array([[ 0.1875, -0.1875]])
     """
-    if on_device(d_x):
-        launch(layer_norm_grad_cuda, d_x.shape[0], x, weight, d_y, epsilon, d_x)
-    else:
-        layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x)

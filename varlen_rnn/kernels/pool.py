@@ -13,7 +13,8 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
-from varlen_rnn.runtime.device import as_operand, beside, launch, on_device
+from varlen_rnn.kernels.twins import elements_of_first, launch_beside, twins
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 
@@ -111,6 +112,7 @@ def pool_sum_cuda(x, offsets, scale, out):
         out[i, j] = settled(total, lost) * scale[i]
 
 
+@twins(pool_sum_cpu, pool_sum_cuda)
 def pool_sum(x, offsets, scale, out):
     """Compute `out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; 0 for an empty sequence.
 
@@ -134,10 +136,6 @@ def pool_sum(x, offsets, scale, out):
     >>> pool_sum(x, np.array([0, 2, 3]), np.array([0.5, 1.0]), out); out.ravel()
     array([2., 5.])
     """
-    if on_device(out):
-        launch(pool_sum_cuda, out.size, x, beside(offsets, out), beside(scale, out), out)
-    else:
-        pool_sum_cpu(x, offsets, scale, out)
 
 
 @cpu_kernel
@@ -193,6 +191,7 @@ def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
             d_x[row, j] = scale[i] * d_out[i, j]
 
 
+@twins(pool_sum_grad_cpu, pool_sum_grad_cuda, elements_of_first)
 def pool_sum_grad(d_out, offsets, scale, d_x):
     """Compute `d_x[row] = scale[i] * d_out[i]` for the rows of every sequence i.
 
@@ -212,10 +211,6 @@ def pool_sum_grad(d_out, offsets, scale, d_x):
     >>> pool_sum_grad(d_out, np.array([0, 2, 3]), np.array([0.5, 1.0]), d_x); d_x.ravel()
     array([1., 1., 5.])
     """
-    if on_device(d_x):
-        launch(pool_sum_grad_cuda, d_out.size, d_out, beside(offsets, d_x), beside(scale, d_x), d_x)
-    else:
-        pool_sum_grad_cpu(d_out, offsets, scale, d_x)
 
 
 @body
@@ -261,6 +256,7 @@ def pool_max_cuda(x, offsets, out, index):
         index[i, j] = best_row
 
 
+@twins(pool_max_cpu, pool_max_cuda)
 def pool_max(x, offsets, out, index):
     """Compute the maximum of every column over the rows of each sequence, and the first row that holds it.
 
@@ -282,10 +278,6 @@ def pool_max(x, offsets, out, index):
     >>> pool_max(np.array([[1.0], [3.0], [3.0]]), np.array([0, 3, 3]), out, index); out.ravel(), index.ravel()
     (array([3., 0.]), array([ 1, -1]))
     """
-    if on_device(out):
-        launch(pool_max_cuda, out.size, x, beside(offsets, out), out, index)
-    else:
-        pool_max_cpu(x, offsets, out, index)
 
 
 @cpu_kernel
@@ -307,6 +299,7 @@ def pick_rows_cuda(x, index, out):
         out[i, j] = x[row, j] if row >= 0 else out.dtype.type(0)
 
 
+@twins(pick_rows_cpu, pick_rows_cuda)
 def pick_rows(x, index, out):
     """Compute `out[i, j] = x[index[i, j], j]`, and 0 where `index` is -1.  Its gradient is `pick_rows_grad`.
 
@@ -326,10 +319,6 @@ def pick_rows(x, index, out):
     array([[3., 2.],
            [0., 4.]])
     """
-    if on_device(out):
-        launch(pick_rows_cuda, out.size, x, beside(index, out), out)
-    else:
-        pick_rows_cpu(x, index, out)
 
 
 @cpu_kernel
@@ -365,6 +354,12 @@ def pick_rows_grad_cuda(d_out, index, d_x):
                 d_x[row, j] += d_out[i, j]
 
 
+def _pick_grad_on_device(d_out, index, d_x):
+    launch_beside(clear_cuda, d_x.size, d_x)
+    launch_beside(pick_rows_grad_cuda, d_x.shape[1], d_out, index, d_x)
+
+
+@twins(pick_rows_grad_cpu, _pick_grad_on_device, size=None)
 def pick_rows_grad(d_out, index, d_x):
     """Compute `d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where `index` is not -1, in the order of i.
 
@@ -382,8 +377,3 @@ def pick_rows_grad(d_out, index, d_x):
     >>> d_x = np.empty((3, 1)); pick_rows_grad(np.array([[5.0], [6.0]]), np.array([[1], [-1]]), d_x); d_x.ravel()
     array([0., 5., 0.])
     """
-    if on_device(d_x):
-        launch(clear_cuda, d_x.size, d_x)
-        launch(pick_rows_grad_cuda, d_x.shape[1], d_out, beside(index, d_x), d_x)
-    else:
-        pick_rows_grad_cpu(d_out, index, d_x)

@@ -16,9 +16,8 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.ctc import log_add
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 # Columns of a node; its first child is the one made last, and its place is among the kept prefixes, or -1.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
@@ -159,6 +158,11 @@ def search_prefixes_cuda(log_probs, offsets, blank, beam_size, nodes, kept, chan
         search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
 
 
+def _work(log_probs, offsets, blank, beam_size, *rest):
+    return 4 * log_probs.size * beam_size
+
+
+@twins(search_prefixes_cpu, search_prefixes_cuda, work=_work)
 def search_prefixes(log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
     """Find the most probable texts of each sequence, as nodes of a tree.
 
@@ -182,10 +186,3 @@ def search_prefixes(log_probs, offsets, blank, beam_size, nodes, kept, chances, 
     >>> nodes[kept[:, NODE], LABEL], np.exp(chances[:, TOTAL])  # "1", and nothing
     (array([ 1, -1]), array([0.84, 0.16]))
     """
-    arguments = log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
-    if on_device(counts):
-        given = (beside(a, counts) if isinstance(a, np.ndarray) else a for a in arguments)
-        launch(search_prefixes_cuda, counts.size, *given)
-    else:
-        shards = count_shards(4 * log_probs.size * beam_size, max(1, len(counts)))
-        for_each_shard(search_prefixes_cpu, *arguments, num_shards=shards)

@@ -8,7 +8,8 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
-from varlen_rnn.runtime.device import beside, launch, on_device, to_host
+from varlen_rnn.kernels.twins import launch_beside, twins
+from varlen_rnn.runtime.device import to_host
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbours go far apart
@@ -58,6 +59,7 @@ def gather_rows_cuda(table, ids, out):
         out[k, j] = table[row, j] if row >= 0 else out.dtype.type(0)
 
 
+@twins(gather_rows_cpu, gather_rows_cuda)
 def gather_rows(table, ids, out):
     """Compute `out[k] = table[ids[k]]`, and 0 where the id is -1.
 
@@ -79,10 +81,6 @@ def gather_rows(table, ids, out):
            [0., 0.],
            [3., 4.]])
     """
-    if on_device(out):
-        launch(gather_rows_cuda, out.size, table, beside(ids, out), out)
-    else:
-        gather_rows_cpu(table, ids, out)
 
 
 @cpu_kernel
@@ -229,14 +227,17 @@ def scatter_add_rows_cuda(values, rows, starts, order, out):
         out[rows[i], j] = settled(total, lost)
 
 
-def _by_row(ids):
-    """Return the rows that are listed, ascending, where the entries of each begin in `order`, and `order`."""
+def _scatter_on_device(values, ids, out):
+    """Launch `scatter_add_rows_cuda` on the listed rows, ascending, and where the entries of each begin in `order`."""
+    ids = to_host(ids)
     order = np.argsort(ids, kind="stable")
     ascending = ids[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
-    return ascending[starts], np.append(starts, len(ids)), order
+    listed = ascending[starts], np.append(starts, len(ids)), order
+    launch_beside(scatter_add_rows_cuda, len(starts) * out.shape[1], values, *listed, out)
 
 
+@twins(scatter_add_rows_cpu, _scatter_on_device, size=None)
 def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 
@@ -256,8 +257,3 @@ def scatter_add_rows(values, ids, out):
     array([[2.],
            [5.]])
     """
-    if on_device(out):
-        listed = _by_row(to_host(ids))
-        launch(scatter_add_rows_cuda, len(listed[0]) * out.shape[1], values, *(beside(a, out) for a in listed), out)
-    else:
-        scatter_add_rows_cpu(values, ids, out)

@@ -8,8 +8,8 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 from numba import cuda
 
-from varlen_rnn.kernels.rows import gather_rows
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.rows import gather_rows_cpu, gather_rows_cuda
+from varlen_rnn.kernels.twins import elements_of_first, twins
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 
@@ -31,6 +31,7 @@ def segment_inputs_cuda(x, starts, t, out):
         out[k, j] = x[starts[k] + t, j]
 
 
+@twins(segment_inputs_cpu, segment_inputs_cuda)
 def segment_inputs(x, starts, t, out):
     """Compute `out[k] = x[starts[k] + t]`: the rows of step `t`, longest sequence first.
 
@@ -54,10 +55,6 @@ def segment_inputs(x, starts, t, out):
     >>> out = np.empty((2, 1)); segment_inputs(x, np.array([1, 0]), 0, out); out.ravel()
     array([1., 0.])
     """
-    if on_device(out):
-        launch(segment_inputs_cuda, out.size, x, beside(starts, out), t, out)
-    else:
-        segment_inputs_cpu(x, starts, t, out)
 
 
 @cpu_kernel
@@ -78,6 +75,7 @@ def concat_outputs_cuda(step, starts, t, out):
         out[starts[k] + t, j] = step[k, j]
 
 
+@twins(concat_outputs_cpu, concat_outputs_cuda, elements_of_first)
 def concat_outputs(step, starts, t, out):
     """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
 
@@ -100,12 +98,9 @@ def concat_outputs(step, starts, t, out):
     >>> out = np.zeros((4, 1)); concat_outputs(np.array([[5.0], [6.0]]), np.array([1, 0]), 0, out); out.ravel()
     array([6., 5., 0., 0.])
     """
-    if on_device(out):
-        launch(concat_outputs_cuda, step.size, step, beside(starts, out), t, out)
-    else:
-        concat_outputs_cpu(step, starts, t, out)
 
 
+@twins(gather_rows_cpu, gather_rows_cuda)
 def init_memories(boot, sorted_indices, out):
     """Compute `out[k] = boot[sorted_indices[k]]`: initial states in the order of a plan.
 
@@ -126,7 +121,6 @@ def init_memories(boot, sorted_indices, out):
     >>> out = np.empty((2, 1)); init_memories(np.array([[7.0], [8.0]]), np.array([1, 0]), out); out.ravel()
     array([8., 7.])
     """
-    gather_rows(boot, sorted_indices, out)
 
 
 @cpu_kernel
@@ -147,6 +141,7 @@ def init_memories_grad_cuda(d_out, sorted_indices, d_boot):
         d_boot[sorted_indices[k], j] = d_out[k, j]
 
 
+@twins(init_memories_grad_cpu, init_memories_grad_cuda, elements_of_first)
 def init_memories_grad(d_out, sorted_indices, d_boot):
     """Compute `d_boot[sorted_indices[k]] = d_out[k]`: states of ranks back in the caller's order.
 
@@ -166,7 +161,3 @@ def init_memories_grad(d_out, sorted_indices, d_boot):
     >>> init_memories_grad(d_out, np.array([2, 0, 1]), d_boot); d_boot.ravel()
     array([2., 3., 1.])
     """
-    if on_device(d_boot):
-        launch(init_memories_grad_cuda, d_out.size, d_out, beside(sorted_indices, d_boot), d_boot)
-    else:
-        init_memories_grad_cpu(d_out, sorted_indices, d_boot)

@@ -11,7 +11,7 @@ from numba import cuda
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import columns_of_sequences, twins
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 
@@ -71,6 +71,7 @@ def softmax_cuda(x, offsets, out):
                 out[row, j] /= total
 
 
+@twins(softmax_cpu, softmax_cuda, columns_of_sequences)
 def softmax(x, offsets, out):
     """Compute the softmax of each column over the rows of each sequence: positive, and 1 in sum.
 
@@ -91,10 +92,6 @@ def softmax(x, offsets, out):
     >>> out = np.empty((3, 1)); softmax(np.array([[1e9], [1e9], [-5.0]]), np.array([0, 2, 3]), out); out.ravel()
     array([0.5, 0.5, 1. ])
     """
-    if on_device(out):
-        launch(softmax_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), out)
-    else:
-        softmax_cpu(x, offsets, out)
 
 
 @cpu_kernel
@@ -132,6 +129,7 @@ def softmax_grad_cuda(y, d_y, offsets, d_x):
             d_x[row, j] -= y[row, j] * total
 
 
+@twins(softmax_grad_cpu, softmax_grad_cuda, lambda y, d_y, offsets, d_x: (offsets.size - 1) * d_x.shape[1])
 def softmax_grad(y, d_y, offsets, d_x):
     """Compute the gradient of `softmax` from its result: `y (d_y - sum of y d_y)`, column by column.
 
@@ -151,7 +149,3 @@ def softmax_grad(y, d_y, offsets, d_x):
     >>> softmax_grad(y, d_y, np.array([0, 2]), d_x); d_x.ravel()
     array([ 0.25, -0.25])
     """
-    if on_device(d_x):
-        launch(softmax_grad_cuda, (len(offsets) - 1) * d_x.shape[1], y, d_y, beside(offsets, d_x), d_x)
-    else:
-        softmax_grad_cpu(y, d_y, offsets, d_x)

@@ -1,24 +1,139 @@
 """Updates of optimizers, in place, on listed rows of a parameter.
 
 A sparse update lists the rows of a merged `SelectedRows`.  A dense update is the same kernel on views of one row,
-`(1, size)`, with `rows = [0]`.  Scalars take the data type of the parameter, so float32 stays float32.
+`(1, size)`, with `rows = [0]`.  Numbers take the data type of the parameter, so float32 stays float32.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+
+An update is written as its step, the equation of one element, and as the declaration of its kernel, which documents the
+arrays.  `update` makes the two loops from both, and `varlen_rnn.ops.updates` the operator.
 
 Sources: the formulas of Fluid's operators `sgd`, `momentum`, `adagrad` and `adam`, whose epsilon stands outside of the
 root and, in `adam`, is not scaled by the bias correction.
 """
 
+import inspect
 import math
+from typing import Any, NamedTuple
 
 from numba import cuda
 
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
-def _typed(param, *scalars):
-    """Return the scalars in the data type of `param`: a CUDA kernel would take a Python number as a float64."""
-    return [param.dtype.type(scalar) for scalar in scalars]
+class Update(NamedTuple):
+    """An update, as `update` declares it.
+
+    Attributes
+    ----------
+    kernel : callable
+        The front, `kernel(rows, grad, lr, *constants, *states, param)`.
+    states : tuple of str
+        The arrays that it changes besides the parameter.
+    constants : dict of str to float or bool
+        The numbers besides the learning rate, with values to try the update on.
+    fractions : tuple of str
+        The constants that must be less than 1, because the step reads their share.
+    rows : {"all", "listed", "repeated"}
+        The rows that a sparse gradient moves.
+    """
+
+    kernel: Any
+    states: tuple[str, ...]
+    constants: dict[str, float]
+    fractions: tuple[str, ...]
+    rows: str
+
+
+UPDATES: dict[str, Update] = {}
+_SHARE = "share_of_"
+_LOOPS = '''
+def {name}_cpu(rows, grad, {numbers}, {arrays}):
+    """Compute `{arrays} = {step}(...)` at the listed rows.  No bounds are checked."""
+    number = param.dtype.type
+    {shares}
+    {typed}
+    for k in range(grad.shape[0]):
+        row = rows[k]
+        for j in range(grad.shape[1]):
+            {elements}, = {step}(grad[k, j], {operands}, {elements})
+
+
+def {name}_cuda(rows, grad, {operands}, {arrays}):
+    """Twin of `{name}_cpu`, with the shares of numbers as arguments; one thread per {thread} of `grad`."""
+    i, count, number = cuda.grid(1), {count}, param.dtype.type
+    {typed}
+    if i * count < grad.size:
+        first, j = i // grad.shape[1], i % grad.shape[1]
+        for k in range(first, first + count):
+            row = rows[k]
+            {elements}, = {step}(grad[k, j], {operands}, {elements})
+'''
+
+
+def update(step, rows="all", **constants):
+    """Return a decorator that makes the kernel of an update, its two loops and their front, from its documentation.
+
+    Parameters
+    ----------
+    step : callable
+        A `body` that returns the new states and the new parameter of one element.  Its arguments are the gradient, the
+        numbers, the states and the parameter, in this order.  For a number `x`, an argument `share_of_x` is 1 - x,
+        computed in float64: in float32, 1 - 0.99999999 is 0, and 1 - 0.999 is off by 1e-5.
+    rows : {"all", "listed", "repeated"}
+        What a sparse gradient moves: all rows; the listed rows, each once; or the listed rows as often as they are
+        listed, one after another.
+    **constants : float or bool
+        The numbers besides the learning rate, in the order of the kernel's parameters, with values to try it on.
+
+    Returns
+    -------
+    callable
+        The decorator, for a function `kernel(rows, grad, lr, *constants, *states, param)` that only documents it.
+    """
+
+    def declare(documented):
+        names = list(inspect.signature(documented).parameters)
+        numbers, arrays = names[2 : 3 + len(constants)], names[3 + len(constants) :]
+        operands = list(inspect.signature(step).parameters)[1 : -len(arrays)]
+        typed = [name for name in operands if not isinstance(constants.get(name), bool)]
+        is_per_column = rows == "repeated"  # so that repeated rows need no atomics
+        cpu, twin = _loops(documented, step, numbers, arrays, operands, typed, is_per_column)
+
+        def on_device(listed, grad, *given):
+            number, values = given[-1].dtype.type, dict(zip(numbers, given, strict=False))
+            values |= {_SHARE + name: 1 - value for name, value in values.items()}
+            scalars = [number(values[name]) if name in typed else values[name] for name in operands]
+            num_threads = grad.shape[1] if is_per_column else grad.size
+            launch_beside(twin, num_threads, listed, grad, *scalars, *given[len(numbers) :])
+
+        front = twins(cpu, on_device, size=None)(documented)
+        front.cuda = twin
+        fractions = tuple(name for name in constants if _SHARE + name in operands)
+        UPDATES[documented.__name__] = Update(front, tuple(arrays[:-1]), constants, fractions, rows)
+        return front
+
+    return declare
+
+
+def _loops(documented, step, numbers, arrays, operands, typed, is_per_column):
+    """Return the CPU loop and the CUDA twin of an update, compiled from their text: each has its own parameters."""
+    shares = [name for name in operands if name.startswith(_SHARE)]
+    text = _LOOPS.format(
+        name=documented.__name__,
+        step=step.__name__,
+        numbers=", ".join(numbers),
+        arrays=", ".join(arrays),
+        operands=", ".join(operands),
+        elements=", ".join(f"{name}[row, j]" for name in arrays),
+        shares="; ".join(f"{name} = number(1 - {name.removeprefix(_SHARE)})" for name in shares),
+        typed="; ".join(f"{name} = number({name})" for name in typed),
+        thread="column" if is_per_column else "element",
+        count="grad.shape[0]" if is_per_column else "1",
+    )
+    space = {"cuda": cuda, step.__name__: step, "__name__": documented.__module__}
+    exec(compile(text, f"<update {documented.__name__}>", "exec"), space)
+    return cpu_kernel(space[f"{documented.__name__}_cpu"]), cuda_kernel(space[f"{documented.__name__}_cuda"])
 
 
 @body
@@ -27,30 +142,11 @@ def sgd_step(g, lr, p):
     return (p - lr * g,)
 
 
-@cpu_kernel
-def sgd_cpu(rows, grad, lr, param):
-    """`param[rows[k]] -= lr grad[k]`, in the order of k.  No bounds are checked."""
-    lr = param.dtype.type(lr)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            (param[row, j],) = sgd_step(grad[k, j], lr, param[row, j])
-
-
-@cuda_kernel
-def sgd_cuda(rows, grad, lr, param):
-    """Twin of `sgd_cpu`; one thread per column, so that repeated rows need no atomics."""
-    j = cuda.grid(1)
-    lr = param.dtype.type(lr)
-    if j < grad.shape[1]:
-        for k in range(grad.shape[0]):
-            (param[rows[k], j],) = sgd_step(grad[k, j], lr, param[rows[k], j])
-
-
+@update(sgd_step, rows="repeated")
 def sgd(rows, grad, lr, param):
-    """Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.
+    """Update by `p -= lr g`.
 
-    No bounds are checked.
+    Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.  No bounds are checked.
 
     Parameters
     ----------
@@ -66,53 +162,26 @@ def sgd(rows, grad, lr, param):
     >>> param = np.ones((2, 1)); sgd(np.array([1, 1]), np.array([[1.0], [3.0]]), 0.25, param); param.ravel()
     array([1., 0.])
     """
-    (lr,) = _typed(param, lr)
-    if on_device(param):
-        launch(sgd_cuda, grad.shape[1], beside(rows, param), grad, lr, param)
-    else:
-        sgd_cpu(rows, grad, lr, param)
 
 
 @body
-def momentum_step(g, lr, mu, nesterov, v, p):
-    """Return (v, p): v = mu v + g, then p - lr v, or p - lr (g + mu v) when `nesterov`."""
-    v = mu * v + g
-    return v, p - lr * (g + mu * v if nesterov else v)
+def momentum_step(g, lr, momentum, nesterov, v, p):
+    """Return (v, p): v = momentum v + g, then p - lr v, or p - lr (g + momentum v) when `nesterov`."""
+    v = momentum * v + g
+    return v, p - lr * (g + momentum * v if nesterov else v)
 
 
-@cpu_kernel
-def momentum_cpu(rows, grad, lr, mu, nesterov, velocity, param):
-    """`velocity, param = momentum_step(...)` at the listed rows.  No bounds are checked."""
-    lr, mu = param.dtype.type(lr), param.dtype.type(mu)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            v, p = momentum_step(grad[k, j], lr, mu, nesterov, velocity[row, j], param[row, j])
-            velocity[row, j], param[row, j] = v, p
+@update(momentum_step, momentum=0.9, nesterov=True)
+def momentum(rows, grad, lr, momentum, nesterov, velocity, param):
+    """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`.
 
-
-@cuda_kernel
-def momentum_cuda(rows, grad, lr, mu, nesterov, velocity, param):
-    """Twin of `momentum_cpu`; one thread per element of `grad`."""
-    i = cuda.grid(1)
-    lr, mu = param.dtype.type(lr), param.dtype.type(mu)
-    if i < grad.size:
-        k, j = i // grad.shape[1], i % grad.shape[1]
-        row = rows[k]
-        v, p = momentum_step(grad[k, j], lr, mu, nesterov, velocity[row, j], param[row, j])
-        velocity[row, j], param[row, j] = v, p
-
-
-def momentum(rows, grad, lr, mu, nesterov, velocity, param):
-    """Update in place, at the listed rows: v = mu v + g, then p -= lr v, or p -= lr (g + mu v) when `nesterov`.
-
-    No bounds are checked.
+    In place, at the listed rows.  No bounds are checked.
 
     Parameters
     ----------
     rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
     grad : (n, features) C-contiguous, float32 or float64
-    lr, mu : float
+    lr, momentum : float
         Learning rate; momentum.
     nesterov : bool
     velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
@@ -124,11 +193,6 @@ def momentum(rows, grad, lr, mu, nesterov, velocity, param):
     >>> momentum(np.array([1]), np.array([[1.0]]), 0.5, 0.5, False, velocity, param); velocity.ravel(), param.ravel()
     (array([1. , 1.5]), array([1.  , 0.25]))
     """
-    lr, mu = _typed(param, lr, mu)
-    if on_device(param):
-        launch(momentum_cuda, grad.size, beside(rows, param), grad, lr, mu, nesterov, velocity, param)
-    else:
-        momentum_cpu(rows, grad, lr, mu, nesterov, velocity, param)
 
 
 @body
@@ -138,33 +202,11 @@ def adagrad_step(g, lr, epsilon, m, p):
     return m, p - lr * g / (math.sqrt(m) + epsilon)
 
 
-@cpu_kernel
-def adagrad_cpu(rows, grad, lr, epsilon, moment, param):
-    """`moment, param = adagrad_step(...)` at the listed rows.  No bounds are checked."""
-    lr, epsilon = param.dtype.type(lr), param.dtype.type(epsilon)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            m, p = adagrad_step(grad[k, j], lr, epsilon, moment[row, j], param[row, j])
-            moment[row, j], param[row, j] = m, p
-
-
-@cuda_kernel
-def adagrad_cuda(rows, grad, lr, epsilon, moment, param):
-    """Twin of `adagrad_cpu`; one thread per element of `grad`."""
-    i = cuda.grid(1)
-    lr, epsilon = param.dtype.type(lr), param.dtype.type(epsilon)
-    if i < grad.size:
-        k, j = i // grad.shape[1], i % grad.shape[1]
-        row = rows[k]
-        m, p = adagrad_step(grad[k, j], lr, epsilon, moment[row, j], param[row, j])
-        moment[row, j], param[row, j] = m, p
-
-
+@update(adagrad_step, rows="listed", epsilon=1e-6)
 def adagrad(rows, grad, lr, epsilon, moment, param):
-    """Update in place, at the listed rows: m += g^2, then p -= lr g / (sqrt(m) + epsilon).
+    """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`.
 
-    No bounds are checked.
+    In place, at the listed rows.  No bounds are checked.
 
     Parameters
     ----------
@@ -183,58 +225,21 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
 
     Source: Duchi, Hazan and Singer (2011).
     """
-    lr, epsilon = _typed(param, lr, epsilon)
-    if on_device(param):
-        launch(adagrad_cuda, grad.size, beside(rows, param), grad, lr, epsilon, moment, param)
-    else:
-        adagrad_cpu(rows, grad, lr, epsilon, moment, param)
 
 
 @body
-def adam_step(g, lr, beta1, share1, beta2, share2, epsilon, m1, m2, p):
-    """Return (m1, m2, p): m1 = b1 m1 + s1 g, m2 = b2 m2 + s2 g^2, then p - lr m1 / (sqrt(m2) + epsilon).
-
-    The shares are 1 - beta, computed in float64: in float32, 1 - 0.99999999 is 0, and 1 - 0.999 is off by 1e-5.
-    """
-    m1 = beta1 * m1 + share1 * g
-    m2 = beta2 * m2 + share2 * g * g
+def adam_step(g, lr, beta1, share_of_beta1, beta2, share_of_beta2, epsilon, m1, m2, p):
+    """Return (m1, m2, p): m1 = b1 m1 + s1 g, m2 = b2 m2 + s2 g^2, then p - lr m1 / (sqrt(m2) + epsilon)."""
+    m1 = beta1 * m1 + share_of_beta1 * g
+    m2 = beta2 * m2 + share_of_beta2 * g * g
     return m1, m2, p - lr * m1 / (math.sqrt(m2) + epsilon)
 
 
-@cpu_kernel
-def adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
-    """`moment1, moment2, param = adam_step(...)` at the listed rows.  No bounds are checked."""
-    number = param.dtype.type
-    share1, share2 = number(1 - beta1), number(1 - beta2)
-    lr, beta1, beta2, epsilon = number(lr), number(beta1), number(beta2), number(epsilon)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            m1, m2, p = adam_step(
-                grad[k, j], lr, beta1, share1, beta2, share2, epsilon, moment1[row, j], moment2[row, j], param[row, j]
-            )
-            moment1[row, j], moment2[row, j], param[row, j] = m1, m2, p
-
-
-@cuda_kernel
-def adam_cuda(rows, grad, lr, beta1, share1, beta2, share2, epsilon, moment1, moment2, param):
-    """Twin of `adam_cpu`, but for the shares, 1 - beta, which come typed; one thread per element of `grad`."""
-    i = cuda.grid(1)
-    if i < grad.size:
-        k, j = i // grad.shape[1], i % grad.shape[1]
-        row = rows[k]
-        m1, m2, p = adam_step(
-            grad[k, j], lr, beta1, share1, beta2, share2, epsilon, moment1[row, j], moment2[row, j], param[row, j]
-        )
-        moment1[row, j], moment2[row, j], param[row, j] = m1, m2, p
-
-
+@update(adam_step, beta1=0.9, beta2=0.99, epsilon=1e-8)
 def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
-    """Update in place, at the listed rows: the two moments, then p -= lr m1 / (sqrt(m2) + epsilon).
+    """Update by `m1 = beta1 m1 + (1 - beta1) g; m2 = beta2 m2 + (1 - beta2) g^2; p -= lr m1 / (sqrt(m2) + epsilon)`.
 
-    m1 = beta1 m1 + (1 - beta1) g and m2 = beta2 m2 + (1 - beta2) g^2.
-
-    No bounds are checked.
+    In place, at the listed rows.  No bounds are checked.
 
     Parameters
     ----------
@@ -256,59 +261,27 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
 
     Source: Kingma and Ba (2015), in the order of operations of its section 2's last paragraph.
     """
-    if on_device(param):
-        scalars = _typed(param, lr, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
-        launch(adam_cuda, grad.size, beside(rows, param), grad, *scalars, moment1, moment2, param)
-    else:
-        adam_cpu(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param)
 
 
 @body
-def rmsprop_step(g, lr, alpha, share, mu, epsilon, s, v, p):
-    """Return (s, v, p): s = alpha s + share g^2, v = mu v + g / (sqrt(s) + epsilon), then p - lr v."""
-    s = alpha * s + share * g * g
-    v = mu * v + g / (math.sqrt(s) + epsilon)
+def rmsprop_step(g, lr, alpha, share_of_alpha, momentum, epsilon, s, v, p):
+    """Return (s, v, p): s = alpha s + share g^2, v = momentum v + g / (sqrt(s) + epsilon), then p - lr v."""
+    s = alpha * s + share_of_alpha * g * g
+    v = momentum * v + g / (math.sqrt(s) + epsilon)
     return s, v, p - lr * v
 
 
-@cpu_kernel
-def rmsprop_cpu(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
-    """`square, velocity, param = rmsprop_step(...)` at the listed rows.  No bounds are checked."""
-    number = param.dtype.type
-    share = number(1 - alpha)
-    lr, alpha, mu, epsilon = number(lr), number(alpha), number(mu), number(epsilon)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            s, v, p = rmsprop_step(
-                grad[k, j], lr, alpha, share, mu, epsilon, square[row, j], velocity[row, j], param[row, j]
-            )
-            square[row, j], velocity[row, j], param[row, j] = s, v, p
+@update(rmsprop_step, alpha=0.9, momentum=0.5, epsilon=1e-8)
+def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
+    """Update by `s = alpha s + (1 - alpha) g^2; v = momentum v + g / (sqrt(s) + epsilon); p -= lr v`.
 
-
-@cuda_kernel
-def rmsprop_cuda(rows, grad, lr, alpha, share, mu, epsilon, square, velocity, param):
-    """Twin of `rmsprop_cpu`, but for the share, 1 - alpha, which comes typed; one thread per element of `grad`."""
-    i = cuda.grid(1)
-    if i < grad.size:
-        k, j = i // grad.shape[1], i % grad.shape[1]
-        row = rows[k]
-        s, v, p = rmsprop_step(
-            grad[k, j], lr, alpha, share, mu, epsilon, square[row, j], velocity[row, j], param[row, j]
-        )
-        square[row, j], velocity[row, j], param[row, j] = s, v, p
-
-
-def rmsprop(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
-    """Update in place, at the listed rows: v = mu v + g / (sqrt(s) + epsilon), p -= lr v.
-
-    s = alpha s + (1 - alpha) g^2 before.  No bounds are checked.
+    In place, at the listed rows.  No bounds are checked.
 
     Parameters
     ----------
     rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
     grad : (n, features) C-contiguous, float32 or float64
-    lr, alpha, mu, epsilon : float
+    lr, alpha, momentum, epsilon : float
         Learning rate; decay of the squares; momentum; what keeps the quotient finite.
     square, velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
 
@@ -322,49 +295,21 @@ def rmsprop(rows, grad, lr, alpha, mu, epsilon, square, velocity, param):
 
     Source: Tieleman and Hinton (2012), in the form of `torch.optim.RMSprop`.
     """
-    if on_device(param):
-        scalars = _typed(param, lr, alpha, 1 - alpha, mu, epsilon)
-        launch(rmsprop_cuda, grad.size, beside(rows, param), grad, *scalars, square, velocity, param)
-    else:
-        rmsprop_cpu(rows, grad, lr, alpha, mu, epsilon, square, velocity, param)
 
 
 @body
-def adadelta_step(g, lr, rho, share, epsilon, s, a, p):
+def adadelta_step(g, lr, rho, share_of_rho, epsilon, s, a, p):
     """Return (s, a, p): s = rho s + share g^2, d = g sqrt(a + e) / sqrt(s + e), a = rho a + share d^2, p - lr d."""
-    s = rho * s + share * g * g
+    s = rho * s + share_of_rho * g * g
     d = math.sqrt(a + epsilon) / math.sqrt(s + epsilon) * g
-    return s, rho * a + share * d * d, p - lr * d
+    return s, rho * a + share_of_rho * d * d, p - lr * d
 
 
-@cpu_kernel
-def adadelta_cpu(rows, grad, lr, rho, epsilon, square, delta, param):
-    """`square, delta, param = adadelta_step(...)` at the listed rows.  No bounds are checked."""
-    number = param.dtype.type
-    share = number(1 - rho)
-    lr, rho, epsilon = number(lr), number(rho), number(epsilon)
-    for k in range(grad.shape[0]):
-        row = rows[k]
-        for j in range(grad.shape[1]):
-            s, a, p = adadelta_step(grad[k, j], lr, rho, share, epsilon, square[row, j], delta[row, j], param[row, j])
-            square[row, j], delta[row, j], param[row, j] = s, a, p
-
-
-@cuda_kernel
-def adadelta_cuda(rows, grad, lr, rho, share, epsilon, square, delta, param):
-    """Twin of `adadelta_cpu`, but for the share, 1 - rho, which comes typed; one thread per element of `grad`."""
-    i = cuda.grid(1)
-    if i < grad.size:
-        k, j = i // grad.shape[1], i % grad.shape[1]
-        row = rows[k]
-        s, a, p = adadelta_step(grad[k, j], lr, rho, share, epsilon, square[row, j], delta[row, j], param[row, j])
-        square[row, j], delta[row, j], param[row, j] = s, a, p
-
-
+@update(adadelta_step, rho=0.9, epsilon=1e-6)
 def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
-    """Update in place, at the listed rows: d = g sqrt(a + epsilon) / sqrt(s + epsilon), p -= lr d.
+    """Update by `s = rho s + (1 - rho) g^2; d = g sqrt(a + epsilon) / sqrt(s + epsilon); p -= lr d`.
 
-    s = rho s + (1 - rho) g^2 before, and a = rho a + (1 - rho) d^2 after.  No bounds are checked.
+    Then `a = rho a + (1 - rho) d^2`.  In place, at the listed rows.  No bounds are checked.
 
     Parameters
     ----------
@@ -384,8 +329,12 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
 
     Source: Zeiler (2012), in the form of `torch.optim.Adadelta`.
     """
-    if on_device(param):
-        scalars = _typed(param, lr, rho, 1 - rho, epsilon)
-        launch(adadelta_cuda, grad.size, beside(rows, param), grad, *scalars, square, delta, param)
-    else:
-        adadelta_cpu(rows, grad, lr, rho, epsilon, square, delta, param)
+
+
+# For compiled code, and launches of one's own.
+sgd_cpu, sgd_cuda = sgd.cpu, sgd.cuda
+momentum_cpu, momentum_cuda = momentum.cpu, momentum.cuda
+adagrad_cpu, adagrad_cuda = adagrad.cpu, adagrad.cuda
+adam_cpu, adam_cuda = adam.cpu, adam.cuda
+rmsprop_cpu, rmsprop_cuda = rmsprop.cpu, rmsprop.cuda
+adadelta_cpu, adadelta_cuda = adadelta.cpu, adadelta.cuda

@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import columns_of_sequences, twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
@@ -49,6 +49,7 @@ def row_conv_cuda(x, offsets, weight, direction, out):
             out[row, j] = total
 
 
+@twins(row_conv_cpu, row_conv_cuda, columns_of_sequences)
 def row_conv(x, offsets, weight, direction, out):
     """Compute `out[row] = sum of weight[k] x[row + direction k]`, by features, over the k inside of the sequence.
 
@@ -72,10 +73,6 @@ def row_conv(x, offsets, weight, direction, out):
     >>> row_conv(x, np.array([0, 2, 3]), weight, 1, out); out.ravel()
     array([21.,  2.,  3.])
     """
-    if on_device(out):
-        launch(row_conv_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), weight, direction, out)
-    else:
-        row_conv_cpu(x, offsets, weight, direction, out)
 
 
 @cpu_kernel
@@ -118,6 +115,7 @@ def cumsum_cuda(x, offsets, direction, out):
             total, lost = add_block(total, lost, part)
 
 
+@twins(cumsum_cpu, cumsum_cuda, columns_of_sequences)
 def cumsum(x, offsets, direction, out):
     """Compute the running sums of each column along every sequence.
 
@@ -140,7 +138,3 @@ def cumsum(x, offsets, direction, out):
     >>> out = np.empty((3, 1)); cumsum(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 3]), 1, out); out.ravel()
     array([1., 3., 5.])
     """
-    if on_device(out):
-        launch(cumsum_cuda, (len(offsets) - 1) * out.shape[1], x, beside(offsets, out), direction, out)
-    else:
-        cumsum_cpu(x, offsets, direction, out)

@@ -17,3 +17,7 @@ __all__ = [
     "MeanSquaredError",
     "Metric",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,3 +41,7 @@ __all__ = [
     "functional",
     "weight_norm",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

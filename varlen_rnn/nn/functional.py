@@ -100,6 +100,10 @@ def scaled_dot_product_attention(
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def _limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Return how many keys before and after it a query sees; None: all of them."""
     limits = check_list(window, f"{op}, window", "a pair (left, right)")

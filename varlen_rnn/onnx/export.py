@@ -59,7 +59,7 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
     >>> import tempfile, varlen_rnn as vr
     >>> lstm = vr.nn.LSTM(3, 4)
     >>> with vr.program_guard() as program:
-    ...     x = vr.data("x", [-1, 3], "float32", lod_level=1)
+    ...     x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
     ...     pooled = vr.sequence_pool(lstm(x)[0], "max")
     >>> export(program, tempfile.mkdtemp() + "/model.onnx", [pooled])
     """

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.errors import ProgramError, check_path, shown
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
 from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
 from varlen_rnn.ops.constants import assign
-from varlen_rnn.program.guard import data, program_guard
+from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.tape.variable import Variable
 
@@ -59,7 +59,7 @@ def load(path: Any) -> Program:
     Raises
     ------
     ProgramError
-        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model.
+        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model, or is damaged.
     """
     onnx = library()
     path = check_path(path, "onnx.load, path")
@@ -86,8 +86,18 @@ class _Reader:
         self.onnx, self.graph, self.opsets = onnx, model.graph, model.opset_import
         self.values: dict[str, Any] = {"": None}
         for tensor in self.graph.initializer:
-            self.values[tensor.name] = np.array(onnx.numpy_helper.to_array(tensor))
+            self.values[tensor.name] = self._array(tensor)
         self.refused: list[str] = []
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        """Return the numbers of a tensor, or raise if its content contradicts its shape or its data type."""
+        try:
+            return np.array(self.onnx.numpy_helper.to_array(tensor))
+        except (KeyError, TypeError, ValueError) as error:
+            kinds = {number: name for name, number in self.onnx.TensorProto.DataType.items()}
+            kind = kinds.get(tensor.data_type, tensor.data_type)
+            expected = f"numbers of shape {list(tensor.dims)} and type {kind}"
+            raise ProgramError(f"onnx.load, tensor {tensor.name!r}", expected=expected, got=shown(error)) from error
 
     def read(self) -> list[Variable]:
         """Return what the model returns; raise what cannot be read."""
@@ -155,15 +165,19 @@ class _Reader:
                 f"onnx.load, input {item.name!r}", expected="a tensor", got=item.type.WhichOneof("value")
             )
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
-        dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        try:
+            dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        except KeyError as error:
+            expected, got = "a data type of ONNX", kind.elem_type
+            raise ProgramError(f"onnx.load, input {item.name!r}", expected=expected, got=got) from error
         if axes is None or max(axes) >= len(sizes):  # the latter has no sequences, though it meets some
-            return data(item.name, sizes, str(dtype))
+            return feed_data(item.name, sizes, str(dtype))
         own = [size for place, size in enumerate(sizes) if place not in axes]
         named: list[Any] = [None] * len(sizes)
         named[axes[0]], named[axes[1]] = STEPS, SEQUENCES
         numbers = iter(range(len(own)))
         named = [next(numbers) if name is None else name for name in named]
-        return Rows(data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
+        return Rows(feed_data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named))
 
     def _node(self, node: Any) -> None:
         inputs = [self.values[name] for name in node.input]
@@ -202,7 +216,7 @@ class _Reader:
         if any(isinstance(value, Unknown) for value in inputs) and kind not in _LAYERS:
             if kind == "ConstantOfShape":
                 value = attributes.get("value")
-                return Unknown(value is None or not np.any(self.onnx.numpy_helper.to_array(value)))
+                return Unknown(value is None or not np.any(self._array(value)))
             if kind == "Expand":
                 return Unknown(isinstance(inputs[0], np.ndarray) and not inputs[0].any())
             if kind in _OF_SHAPES:

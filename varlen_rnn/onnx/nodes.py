@@ -85,7 +85,10 @@ def _dropout(kind: str, x: Any, ratio: Any = None, training: Any = None, seed: i
 def _cast(kind: str, x: Any, to: int) -> Any:
     from onnx.helper import tensor_dtype_to_np_dtype
 
-    dtype = tensor_dtype_to_np_dtype(to)
+    try:
+        dtype = tensor_dtype_to_np_dtype(to)
+    except KeyError as error:
+        raise Unread(f"to the data type {to}") from error
     try:
         return _like(x, _variable(x).astype(dtype))
     except DTypeError as error:

@@ -336,7 +336,15 @@ def _attention(
 
 @says("recurrent")
 def _recurrent(
-    graph: Graph, op: str, x: Value, *others: Value | None, cell: str, keep: bool, reverse: Any, all_states: bool
+    graph: Graph,
+    op: str,
+    x: Value,
+    *others: Value | None,
+    cell: str,
+    keep: bool,
+    reverse: Any,
+    all_states: bool,
+    every: int | None,
 ) -> list[Value | None]:
     found = options_of(cell)
     if found is None:

@@ -30,7 +30,7 @@ from varlen_rnn.ops import (
     transpose,
     updates,
 )
-from varlen_rnn.ops.recurrent import masks, operator, recompute
+from varlen_rnn.ops.recurrent import masks, operator
 from varlen_rnn.ops.sequence import (
     beam_search,
     by_mask,

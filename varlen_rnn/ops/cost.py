@@ -32,7 +32,7 @@ def costs(desc):
     >>> import numpy as np
     >>> import varlen_rnn as vr
     >>> with vr.program_guard() as program:
-    ...     y = vr.data("x", shape=[-1, 4], dtype="float32") @ vr.Variable(np.ones((4, 3), np.float32))
+    ...     y = vr.feed_data("x", shape=[-1, 4], dtype="float32") @ vr.Variable(np.ones((4, 3), np.float32))
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]
     [('matmul', (24, 76))]
     """

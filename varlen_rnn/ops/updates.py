@@ -1,11 +1,15 @@
 """The optimizers' updates, each one operator that takes a dense or a SelectedRows gradient, in place on the parameter.
 
 A dense update is the update of all rows: the kernels see one row as long as the parameter.  Which rows a sparse
-gradient touches is Fluid's rule: `sgd` and `adagrad` only those listed, `momentum` and `adam` all of them, for
-momentum decays everywhere; `adam` with `lazy` only those listed.  An empty sparse gradient updates nothing.
+gradient moves is Fluid's rule: `sgd` and `adagrad` only the listed ones, `momentum` and `adam` all of them, because
+momentum decays everywhere; `adam` with `lazy` only the listed ones.  An empty sparse gradient updates nothing.
+
+Operators are declared from `varlen_rnn.kernels.updates`, where each update says what it reads.  `adam` alone is written
+out, because its numbers change from step to step.
 """
 
 import functools
+import inspect
 import math
 
 import numpy as np
@@ -23,7 +27,7 @@ _ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled ke
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
 _MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
-_STATES = tuple(f"states[{number}]" for number in range(3))
+_STATES = tuple(f"states[{number}]" for number in range(9))
 
 
 def _operands(gradient, listed_only, *tensors):
@@ -50,72 +54,72 @@ def _merged(gradient):
     return gradient.merge() if isinstance(gradient, SelectedRows) else gradient
 
 
-def _update(**constants):
-    """Give an update what all have: `infer`, for gradient and states are like the parameter, and examples."""
+def declare(name):
+    """Declare the operator of an update, whose constants are the update's and `weight_decay`; return it.
 
-    def give(made):
-        made.infer(functools.partial(_infer, made.op.type))
+    The weight decay, times the parameter, is added to the gradient, unless the update has a constant of this name.
+    """
+    update = updates.UPDATES[name]
 
-        @made.examples
-        def examples(rng):
-            states = [np.array(2) if name == "step" else rng.random((3, 2)) for name in made.op.inputs[3:]]
-            for gradient in (rng.standard_normal((3, 2)), SelectedRows([1, 1], rng.standard_normal((2, 2)), 3)):
-                yield [rng.standard_normal((3, 2)), gradient, np.array(0.1), *states], constants
+    def forward(parameter, gradient, lr, *states, weight_decay, **constants):
+        decay = 0.0 if "weight_decay" in update.constants else weight_decay
+        # Rows that are listed twice decay once; without decay, repeated rows need not be merged.
+        if update.rows == "listed" or (update.rows == "repeated" and decay):
+            gradient = _merged(gradient)
+        rows, (value, *views, p) = _operands(gradient, update.rows != "all", *states, parameter)
+        constants["weight_decay"] = weight_decay
+        numbers = [constants[name] for name in update.constants]
+        update.kernel(rows, _decayed(value, rows, p, decay), lr.data.item(), *numbers, *views, p)
+        return parameter, *states
 
-        return made
+    kinds = {name: type(value) for name, value in update.constants.items()} | {"weight_decay": float}
+    place, inputs = inspect.Parameter, ("parameter", "gradient", "lr", *update.states)
+    parameters = [place(name, place.POSITIONAL_OR_KEYWORD) for name in inputs]
+    parameters += [place(name, place.KEYWORD_ONLY, annotation=kind) for name, kind in kinds.items()]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    forward.__module__, forward.__name__, forward.__qualname__ = update.kernel.__module__, name, name
+    forward.__doc__ = update.kernel.__doc__.partition("\n")[0]
+    made = operator(outputs=("parameter", *update.states), in_place=True)(forward)
+    return _completed(made, update)
 
-    return give
+
+def _completed(made, update, **more):
+    """Give the operator of an update `infer`, because gradient and states are like the parameter, and examples."""
+    made.infer(functools.partial(_infer, made.op, update.fractions))
+
+    @made.examples
+    def examples(rng):
+        states = [np.array(2) if name == "step" else rng.random((3, 2)) for name in made.op.inputs[3:]]
+        for gradient in (rng.standard_normal((3, 2)), SelectedRows([1, 1], rng.standard_normal((2, 2)), 3)):
+            inputs = [rng.standard_normal((3, 2)), gradient, np.array(0.1), *states]
+            yield inputs, {"weight_decay": 0.25} | update.constants | more
+
+    return made
 
 
-def _infer(op, parameter, gradient, lr, *states, **attrs):
-    check_float(op, parameter=parameter)
+def _infer(op, fractions, parameter, gradient, lr, *states, **attrs):
+    check_float(op.type, parameter=parameter)
     if gradient.dtype != parameter.dtype:
-        raise DTypeError(f"{op}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
+        raise DTypeError(f"{op.type}, gradient", expected=str(parameter.dtype), got=gradient.dtype)
     if gradient.shape != parameter.shape:
-        raise ShapeError(f"{op}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
-    for name in ("beta1", "beta2", "alpha", "rho"):
-        if not 0 <= attrs.get(name, 0) < 1:
-            raise OutOfRangeError(f"{op}, {name}", expected=f"0 <= {name} < 1", got=attrs[name])
-    check_like(op, "lr", lr, _NUMBER)
-    for number, state in enumerate(states):
-        check_like(op, _STATES[number], state, _COUNT if op == "adam" and number == 0 else parameter)
+        raise ShapeError(f"{op.type}, gradient", expected=f"shape {parameter.shape}", got=f"shape {gradient.shape}")
+    for name in fractions:
+        if not 0 <= attrs[name] < 1:
+            raise OutOfRangeError(f"{op.type}, {name}", expected=f"0 <= {name} < 1", got=attrs[name])
+    check_like(op.type, "lr", lr, _NUMBER)
+    for name, given, state in zip(_STATES, op.inputs[3:], states, strict=False):
+        check_like(op.type, name, state, _COUNT if given == "step" else parameter)
     return parameter, *states
 
 
-@_update(weight_decay=0.25)
-@operator(outputs=("parameter",), in_place=True)
-def sgd(parameter, gradient, lr, weight_decay: float):
-    """Update by `p -= lr g`."""
-    # Rows that are listed twice decay once; without decay, they need not be merged.
-    rows, (value, p) = _operands(_merged(gradient) if weight_decay else gradient, True, parameter)
-    updates.sgd(rows, _decayed(value, rows, p, weight_decay), lr.data.item(), p)
-    return parameter
+for _name in updates.UPDATES:
+    if _name != "adam":
+        declare(_name)
 
 
-@_update(momentum=0.9, nesterov=True, weight_decay=0.25)
-@operator(outputs=("parameter", "velocity"), in_place=True)
-def momentum(parameter, gradient, lr, velocity, momentum: float, nesterov: bool, weight_decay: float):
-    """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`."""
-    rows, (value, v, p) = _operands(gradient, False, velocity, parameter)
-    value = _decayed(value, rows, p, weight_decay)
-    updates.momentum(rows, value, lr.data.item(), momentum, nesterov, v, p)
-    return parameter, velocity
-
-
-@_update(epsilon=1e-6, weight_decay=0.25)
-@operator(outputs=("parameter", "moment"), in_place=True)
-def adagrad(parameter, gradient, lr, moment, epsilon: float, weight_decay: float):
-    """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`."""
-    rows, (value, m, p) = _operands(_merged(gradient), True, moment, parameter)
-    value = _decayed(value, rows, p, weight_decay)
-    updates.adagrad(rows, value, lr.data.item(), epsilon, m, p)
-    return parameter, moment
-
-
-@_update(beta1=0.9, beta2=0.99, epsilon=1e-8, corrected=True, lazy=False, weight_decay=0.25, decoupled=False)
 @operator(outputs=("parameter", "step", "moment1", "moment2"), in_place=True)
 def adam(
-    parameter, gradient, lr, step, moment1, moment2,
+    parameter, gradient, lr, step, moment1, moment2, *,
     beta1: float, beta2: float, epsilon: float, corrected: bool, lazy: bool, weight_decay: float, decoupled: bool,
 ):  # fmt: skip
     """Update by adaptive moments, corrected for their start at zero; epsilon is added to roots `corrected` or not."""
@@ -137,23 +141,4 @@ def adam(
     return parameter, step, moment1, moment2
 
 
-@_update(alpha=0.9, momentum=0.5, epsilon=1e-8, weight_decay=0.25)
-@operator(outputs=("parameter", "square", "velocity"), in_place=True)
-def rmsprop(
-    parameter, gradient, lr, square, velocity, alpha: float, momentum: float, epsilon: float, weight_decay: float
-):
-    """Update by `s = alpha s + (1 - alpha) g^2; v = momentum v + g / (sqrt(s) + epsilon); p -= lr v`."""
-    rows, (value, s, v, p) = _operands(gradient, False, square, velocity, parameter)
-    value = _decayed(value, rows, p, weight_decay)
-    updates.rmsprop(rows, value, lr.data.item(), alpha, momentum, epsilon, s, v, p)
-    return parameter, square, velocity
-
-
-@_update(rho=0.9, epsilon=1e-6, weight_decay=0.25)
-@operator(outputs=("parameter", "square", "delta"), in_place=True)
-def adadelta(parameter, gradient, lr, square, delta, rho: float, epsilon: float, weight_decay: float):
-    """Update by `s = rho s + (1 - rho) g^2; d = g sqrt(a + epsilon) / sqrt(s + epsilon); p -= lr d`."""
-    rows, (value, s, a, p) = _operands(gradient, False, square, delta, parameter)
-    value = _decayed(value, rows, p, weight_decay)
-    updates.adadelta(rows, value, lr.data.item(), rho, epsilon, s, a, p)
-    return parameter, square, delta
+_completed(adam, updates.UPDATES["adam"], corrected=True, lazy=False, decoupled=False)

@@ -18,3 +18,7 @@ __all__ = [
     "clip_grad_norm_",
     "lr_scheduler",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

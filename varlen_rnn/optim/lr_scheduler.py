@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def _steps(value: int, name: str, minimum: int) -> int:
     """Return a number of steps: no training takes more than a float64 counts."""
     return min(check_int(value, name, minimum), 2**53)

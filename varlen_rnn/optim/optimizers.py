@@ -13,7 +13,10 @@ from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeErro
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.modes import recorded
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
+
+_STATES = slice(3, None)  # of the inputs of an update, after the parameter, the gradient and the learning rate
 
 
 class Optimizer:
@@ -87,9 +90,17 @@ class Optimizer:
         for group in self.param_groups:
             group["lr"] = lr
 
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        """Return a group's operator, the names of its states, and its constants."""
-        raise NotImplementedError
+    _update = ""  # the operator's name
+
+    def _update_of(self, group: ParamGroup) -> str:
+        """Return the name of a group's operator."""
+        return self._update
+
+    def _constant(self, group: ParamGroup, name: str) -> Any:
+        """Return a constant of the operator, from the group's options."""
+        if name == "epsilon":
+            return group["eps"] if group.get("epsilon") is None else group["epsilon"]
+        return group["betas"][int(name[-1]) - 1] if name in ("beta1", "beta2") else group[name]
 
     def minimize(self, loss: Variable) -> None:
         """Drop old gradients, compute the gradients of `loss`, and update every parameter; a program records all three.
@@ -113,8 +124,8 @@ class Optimizer:
         """
         all_states, updates, first = list(self._states), [], 0
         for group in self.param_groups:
-            op, names, constants = self._rule(group)
-            entries = {}
+            op, entries = find(self._update_of(group)), {}
+            names = op.inputs[_STATES]
             for number, parameter in enumerate(group.params, first):
                 target = recorded(parameter)
                 if target.grad is None or not parameter.requires_grad:
@@ -127,7 +138,7 @@ class Optimizer:
                         state.name = f"{target.name}.{name}"
                 entries[f"parameters, entry {number}"] = target, target.grad, group.rate, *states
             first += len(group.params)
-            updates.append(prepared(op, entries, **constants))
+            updates.append(prepared(op.type, entries, **{name: self._constant(group, name) for name in op.attrs}))
         self._states = all_states
         for update in updates:
             update()
@@ -146,8 +157,7 @@ class Optimizer:
 
     def _names(self) -> list[tuple[str, ...]]:
         """Return the names of each parameter's states."""
-        rules = [(self._rule(group)[1], len(group.params)) for group in self.param_groups]
-        return [names for names, number in rules for _ in range(number)]
+        return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return learning rates and copies of the states, by the parameter's number and the state's name.
@@ -242,10 +252,8 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        if not group["momentum"]:
-            return "sgd", (), {"weight_decay": group["weight_decay"]}
-        return "momentum", ("velocity",), {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
+    def _update_of(self, group: ParamGroup) -> str:
+        return "momentum" if group["momentum"] else "sgd"
 
 
 class Momentum(SGD):
@@ -272,8 +280,8 @@ class Momentum(SGD):
     ) -> None:
         super().__init__(parameters, lr, momentum, weight_decay=weight_decay, nesterov=nesterov)
 
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        return "momentum", ("velocity",), {name: group[name] for name in ("momentum", "nesterov", "weight_decay")}
+    def _update_of(self, group: ParamGroup) -> str:
+        return "momentum"
 
 
 class Adagrad(Optimizer):
@@ -301,6 +309,8 @@ class Adagrad(Optimizer):
     Source: Duchi, Hazan and Singer (2011), in the form of Fluid's operator `adagrad` and of `torch.optim.Adagrad`.
     """
 
+    _update = "adagrad"
+
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -315,10 +325,6 @@ class Adagrad(Optimizer):
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
         return np.full_like(parameter.value.data, self._start)
-
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        epsilon = group["eps"] if group["epsilon"] is None else group["epsilon"]
-        return "adagrad", ("moment",), {"epsilon": epsilon, "weight_decay": group["weight_decay"]}
 
 
 class Adam(Optimizer):
@@ -351,7 +357,7 @@ class Adam(Optimizer):
     Source: Kingma and Ba (2015), in the form of `torch.optim.Adam`; with `epsilon`, of Fluid's operator `adam`.
     """
 
-    _decoupled = False
+    _update, _decoupled = "adam", False
 
     def __init__(
         self,
@@ -366,19 +372,9 @@ class Adam(Optimizer):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "lazy": lazy}
         super().__init__(parameters, **options, epsilon=epsilon)
 
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        beta1, beta2 = group["betas"]
-        of_fluid = group["epsilon"] is not None
-        constants = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": group["epsilon"] if of_fluid else group["eps"],
-            "corrected": not of_fluid,
-            "lazy": group["lazy"],
-            "weight_decay": group["weight_decay"],
-            "decoupled": self._decoupled,
-        }
-        return "adam", ("step", "moment1", "moment2"), constants
+    def _constant(self, group: ParamGroup, name: str) -> Any:
+        own = {"corrected": group["epsilon"] is None, "decoupled": self._decoupled}
+        return own[name] if name in own else super()._constant(group, name)
 
 
 class AdamW(Adam):
@@ -424,6 +420,8 @@ class RMSprop(Optimizer):
     Source: Tieleman and Hinton (2012), in the form of `torch.optim.RMSprop`, without centering.
     """
 
+    _update = "rmsprop"
+
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -434,10 +432,6 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
-
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        constants = {name: group[name] for name in ("alpha", "momentum", "weight_decay")}
-        return "rmsprop", ("square", "velocity"), constants | {"epsilon": group["eps"]}
 
 
 class Adadelta(Optimizer):
@@ -455,6 +449,8 @@ class Adadelta(Optimizer):
     Source: Zeiler (2012), in the form of `torch.optim.Adadelta`.
     """
 
+    _update = "adadelta"
+
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -464,10 +460,6 @@ class Adadelta(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
-
-    def _rule(self, group: ParamGroup) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        constants = {"rho": group["rho"], "epsilon": group["eps"], "weight_decay": group["weight_decay"]}
-        return "adadelta", ("square", "delta"), constants
 
 
 def _check_parameter(parameter: object, where: str) -> None:

@@ -7,8 +7,7 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.products.sync import arrive, take_or_wait
 from varlen_rnn.products.vectors import (

@@ -14,10 +14,9 @@ import itertools
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numba.np.numpy_support import from_dtype
 
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
@@ -77,13 +76,15 @@ class Prefetch(NamedTuple):
 class _Tile(NamedTuple):
     """A tile of so many rows and panels; `k_step` elements of A lie between k and k + 1.
 
-    At each k, it prefetches `lines` of a cache into L2, from an address on.
+    At each k, it prefetches `lines` of a cache into L2, from an address on.  Where it `adds`, its chains begin at zero,
+    and the start is added to what they give.
     """
 
     rows: int
     panels: int
     k_step: int
     lines: float
+    adds: bool
 
 
 class _Writer:
@@ -106,7 +107,9 @@ class _Writer:
     def write(self):
         """Write the tile: sums from `start`, the loop over k, and sums to `c`."""
         builder, depth = self.builder, self.panels[2]
-        a_rows, begins = self._rows(self.a), [self._load(address) for address in self._sums(self.start)]
+        a_rows, starts = self._rows(self.a), list(self._sums(self.start))
+        zeros = [ir.Constant(self.vector, None)] * len(starts)
+        begins = zeros if self.tile.adds else [self._load(address) for address in starts]
         before, loop, end = builder.block, *(builder.append_basic_block(name) for name in ("loop", "end"))
         builder.cbranch(builder.icmp_signed(">", depth, _index(0)), loop, end)
         builder.position_at_end(loop)
@@ -118,9 +121,10 @@ class _Writer:
         builder.cbranch(builder.icmp_signed("<", next_k, depth), loop, end)
         builder.position_at_end(end)
         results = self._phis(begins, before)
-        for phi, total, address in zip(results, totals, self._sums(self.c), strict=True):
+        for phi, total, start, address in zip(results, totals, starts, self._sums(self.c), strict=True):
             phi.add_incoming(total, loop)
-            builder.store(phi, address).align = self.scalar_bytes
+            result = builder.fadd(self._load(start), phi) if self.tile.adds else phi
+            builder.store(result, address).align = self.scalar_bytes
 
     def _write_step(self, k, a_rows, sums):
         """Write the multiply-adds of one k, and the prefetches beside them; return the sums after it."""
@@ -191,11 +195,12 @@ def _index(number):
     return ir.Constant(_INDEX, number)
 
 
-def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0):
+def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
     """Return the tile of so many `panels`, for some numbers of rows, as a function of compiled code.
 
     It takes how many `rows`, the named groups of this module, `c` as `Sums` whose steps are used, and the address of
-    what is read later, of which tiles of more than `FEW_ROWS` rows prefetch `lines` at each k.
+    what is read later, of which tiles of more than `FEW_ROWS` rows prefetch `lines` at each k.  A tile that `adds` adds
+    its start last.
     """
 
     @intrinsic
@@ -207,7 +212,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0):
             function = ir.Function(builder.module, kind, builder.module.get_unique_name(f"tile{panels}"))
             function.linkage = "internal"
             function.attributes.add("noinline")  # for LLVM would copy all of it, wherever it is called
-            _write_tiles(function, numbers_of_rows, panels, k_step, lines)
+            _write_tiles(function, [_Tile(rows, panels, k_step, lines, adds) for rows in numbers_of_rows])
             builder.call(function, flat)
             return context.get_dummy_value()
 
@@ -216,17 +221,17 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0):
     return tile
 
 
-def _write_tiles(function, numbers_of_rows, panels, k_step, lines):
-    """Write the function that runs the tile of some rows, its first argument."""
+def _write_tiles(function, tiles):
+    """Write the function that runs one of several tiles: the tile of so many rows as its first argument says."""
     builder, (choice, *flat) = ir.IRBuilder(function.append_basic_block("entry")), function.args
     a, packed, start, c, later = flat[:2], flat[2:5], flat[5:8], flat[8:11], flat[11]
     end = builder.append_basic_block("end")
     switch = builder.switch(choice, end)
-    for rows in numbers_of_rows:
-        block = builder.append_basic_block(f"rows{rows}")
-        switch.add_case(_index(rows), block)
+    for tile in tiles:
+        block = builder.append_basic_block(f"rows{tile.rows}")
+        switch.add_case(_index(tile.rows), block)
         builder.position_at_end(block)
-        shape = _Tile(rows, panels, k_step, lines if WIDE and rows > FEW_ROWS else 0)
+        shape = tile._replace(lines=tile.lines if WIDE and tile.rows > FEW_ROWS else 0)
         _Writer(builder, a[0].type.pointee, shape, a, packed, start, c, later).write()
         builder.branch(end)
     builder.position_at_end(end)

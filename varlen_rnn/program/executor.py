@@ -27,9 +27,9 @@ class Executor:
     Examples
     --------
     >>> import numpy as np
-    >>> from varlen_rnn.program.guard import data, program_guard
+    >>> from varlen_rnn.program.guard import feed_data, program_guard
     >>> with program_guard() as program:
-    ...     x = data("x", shape=[-1, 2], dtype="float32")
+    ...     x = feed_data("x", shape=[-1, 2], dtype="float32")
     ...     y = x * 2.0
     >>> Executor().run(program, feed={"x": np.ones((1, 2), np.float32)}, fetch_list=[y])
     [array([[2., 2.]], dtype=float32)]

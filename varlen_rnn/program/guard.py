@@ -38,7 +38,7 @@ def program_guard(program: Program | None = None) -> Iterator[Program]:
     Examples
     --------
     >>> with program_guard() as program:
-    ...     x = data("x", shape=[-1, 3], dtype="float32")
+    ...     x = feed_data("x", shape=[-1, 3], dtype="float32")
     ...     y = x * 2.0
     >>> [op.type for op in program.desc.blocks[0].ops]
     ['feed', 'fill_constant', 'mul']
@@ -58,7 +58,7 @@ def program_guard(program: Program | None = None) -> Iterator[Program]:
         yield program
 
 
-def data(
+def feed_data(
     name: str, shape: Iterable[int], dtype: DTypeLike, lod_level: int = 0, requires_grad: bool = False
 ) -> Variable:
     """Return a variable that is fed when the program runs.
@@ -82,7 +82,7 @@ def data(
     Examples
     --------
     >>> with program_guard() as program:
-    ...     x = data("x", shape=[-1, 3], dtype="float32", lod_level=1)
+    ...     x = feed_data("x", shape=[-1, 3], dtype="float32", lod_level=1)
     >>> program.feed_names, x.shape
     (['x'], (-1, 3))
 
@@ -90,17 +90,21 @@ def data(
     """
     into = recorder()
     if into is None:
-        raise ProgramError("data", expected="a program that is being recorded", hint="with vr.program_guard(): ...")
-    sizes = tuple(check_int(size, "data, shape", -1) for size in check_list(shape, "data, shape", "a list of sizes"))
-    if check_int(lod_level, "data, lod_level", 0) and (not sizes or sizes[0] != -1):
+        raise ProgramError(
+            "feed_data", expected="a program that is being recorded", hint="with vr.program_guard(): ..."
+        )
+    sizes = tuple(
+        check_int(size, "feed_data, shape", -1) for size in check_list(shape, "feed_data, shape", "a list of sizes")
+    )
+    if check_int(lod_level, "feed_data, lod_level", 0) and (not sizes or sizes[0] != -1):
         hint = "rows with a LoD are as many as the feed has"
-        raise ShapeError("data, shape", expected="-1 first", got=list(sizes), hint=hint)
+        raise ShapeError("feed_data, shape", expected="-1 first", got=list(sizes), hint=hint)
     try:
         known = np.dtype(dtype)
     except TypeError as error:
-        raise DTypeError("data, dtype", expected="a data type", got=shown(dtype)) from error
+        raise DTypeError("feed_data, dtype", expected="a data type", got=shown(dtype)) from error
     if requires_grad and known.kind != "f":
-        raise DTypeError("data, requires_grad", expected="float32 or float64", got=known)
+        raise DTypeError("feed_data, requires_grad", expected="float32 or float64", got=known)
     spec = TensorSpec(sizes, known, lod_level)
-    to_var("data", spec)  # a data type that a description can hold
+    to_var("feed_data", spec)  # a data type that a description can hold
     return Variable(into.feed(name, spec), requires_grad=requires_grad)

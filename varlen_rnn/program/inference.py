@@ -48,9 +48,9 @@ def save_inference_model(
     Examples
     --------
     >>> import tempfile
-    >>> from varlen_rnn.program.guard import data, program_guard
+    >>> from varlen_rnn.program.guard import feed_data, program_guard
     >>> with program_guard():
-    ...     x = data("x", shape=[-1, 3], dtype="float32")
+    ...     x = feed_data("x", shape=[-1, 3], dtype="float32")
     ...     y = x.sum(axis=1)
     >>> folder = tempfile.mkdtemp()
     >>> save_inference_model(folder, feeds=["x"], fetches=[y])

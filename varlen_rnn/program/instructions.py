@@ -130,7 +130,7 @@ class Nested:
         self._tables = {} if tables is None else tables
         # No `cached_property`: in Python 3.11 it takes a lock, which a fork could leave locked.
         self._arguments = self._instructions = None
-        self.lowered = None  # the cell that its operator lowered it to, or the reason why it cannot
+        self.lowered = {}  # by sizes that only a run knows: the cell that its operator lowered it to, or why it cannot
 
     def _table(self, index):
         if index not in self._tables:

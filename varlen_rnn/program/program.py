@@ -47,9 +47,9 @@ class Program:
 
     Examples
     --------
-    >>> from varlen_rnn.program.guard import data, program_guard
+    >>> from varlen_rnn.program.guard import feed_data, program_guard
     >>> with program_guard() as program:
-    ...     y = data("x", shape=[-1, 2], dtype="float32").sum()
+    ...     y = feed_data("x", shape=[-1, 2], dtype="float32").sum()
     >>> print(program)
     program, version 1
     block 0

@@ -249,7 +249,7 @@ class Recorder:
             hint = "compute it under program_guard, or detach() it to make it a constant"
             raise ProgramError("a variable computed outside of the program", hint=hint)
         if not isinstance(value, LoDTensor) or value.num_levels:
-            hint = "declare it with vr.data(name, shape, dtype, lod_level), and feed it"
+            hint = "declare it with vr.feed_data(name, shape, dtype, lod_level), and feed it"
             got = f"{type(value).__name__} of one batch"
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
         name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")

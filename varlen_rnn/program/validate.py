@@ -38,7 +38,7 @@ def check_program(desc):
                 f"block {number}", expected="a forward block of the program", got=block.forward_block_idx
             )
     check_structure(desc)
-    known = {}
+    known: dict[str, int] = {}
     for block in desc.blocks:
         for var in block.vars:
             if var.name in known:

@@ -11,6 +11,7 @@ gives neighbours of a row sooner than other rows.
 from typing import Any, NamedTuple
 
 from varlen_rnn.products.packing import Weight, no_weight, pack
+from varlen_rnn.products.row_sums import add_up
 from varlen_rnn.products.sync import wait
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
@@ -31,7 +32,7 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.recurrence.bounds import through_bound
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
-from varlen_rnn.recurrence.norms import add_up, copy_planes, normalise_grad
+from varlen_rnn.recurrence.norms import copy_planes, normalise_grad
 from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
@@ -43,7 +44,7 @@ from varlen_rnn.recurrence.sharing import (
     share_of,
     units_of,
 )
-from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
@@ -134,13 +135,15 @@ def carry_rows(sizes, unit_blocks):
 
 
 @cpu_inlined
-def _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors):
+def _layer_of(task, gradients):
     hidden = task.initial.shape[2]
     return _Layer(
-        hidden, task.outputs, pointer(task.kept, 0), task.kept.shape[1], pointer(task.y, task.column), task.y.shape[1],
-        pointer(task.initial, 0), task.initial.shape[1] * hidden, pointer(d_y, task.column), pointer(d_others, 0),
-        d_others.shape[1] // hidden, pointer(d_last, 0), pointer(d_initial, 0),
-        pointer(d_vectors, 0), pointer(task.given, 0), task.y.dtype.type(task.bound),
+        hidden=hidden, outputs=task.outputs, kept=pointer(task.kept, 0), kept_stride=task.kept.shape[1],
+        y=pointer(task.y, task.column), y_stride=task.y.shape[1], initial=pointer(task.initial, 0),
+        state_size=task.initial.shape[1] * hidden, d_y=pointer(gradients.d_y, task.column),
+        d_others=pointer(gradients.d_others, 0), others=gradients.d_others.shape[1] // hidden,
+        d_last=pointer(gradients.d_last, 0), d_initial=pointer(gradients.d_initial, 0),
+        d_vectors=pointer(gradients.d_vectors, 0), rows=pointer(task.given, 0), bound=task.y.dtype.type(task.bound),
     )  # fmt: skip
 
 
@@ -151,7 +154,10 @@ def _units_of(share, layer, vectors):
     first, end = units_of(share, num_blocks)
     count = least(end * width, layer.hidden) - first * width
     row, at = num_blocks * width, pointer(vectors, 0)
-    return _Units(first, end, num_blocks, first * width, count, run, width, row, share.panels, at, vectors.shape[1])
+    return _Units(
+        first_block=first, end_block=end, num_blocks=num_blocks, first=first * width, count=count, run=run,
+        width=width, row=row, panels=share.panels, vectors=at, vector_step=vectors.shape[1],
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -163,8 +169,9 @@ def _scratch_of(share, sizes, units):
         carried[r] = r * units.row + units.first
     carry = (sizes.kept + sizes.states) * plane
     return _Scratch(
-        share.numbers, sizes.kept * plane, carry, plane, rows, offset(rows, count), carried, offset(rows, 3 * count)
-    )
+        planes=share.numbers, previous=sizes.kept * plane, carry=carry, plane=plane, rows=rows,
+        gates=offset(rows, count), carried=carried, later=offset(rows, 3 * count),
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -357,7 +364,7 @@ def _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase
         for unit in range(0, units.count, units.run):
             num_units = least(units.run, units.count - unit)
             span = (num_units + units.width - 1) // units.width * units.width
-            block = _Block(t, first, count, unit, num_units, span)
+            block = _Block(t=t, first=first, count=count, unit=unit, units=num_units, span=span)
             if phase.of_states:
                 _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive)
             _load_rows(code, share, sizes, layer, units, scratch, group, phase, block)
@@ -379,23 +386,24 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
             at = pointer(weights.weight_hr, 0)
         num_ordered = phase.depth if len(weight_rows) and phase.equations else 0
         of_phase = offset(order, phase.first_row)
-        weight = Weight(at, phase.depth, phase.units, 1, at, False, of_phase, num_ordered, panels, phase.units)
+        weight = Weight(
+            at=at, rows=phase.depth, columns=phase.units, groups=1, bias=at, has_bias=False, order=of_phase,
+            num_ordered=num_ordered, panels=panels, stride=phase.units,
+        )  # fmt: skip
         pack(code.pack, ((weight, no_weight(panels)), False, blocks))
 
 
 @engine_kernel
-def backward(
-    shard, num_shards, work, batch, code, sizes, phases, task, weight_rows, d_y, d_others, d_last, d_initial, d_vectors
-):
+def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients):
     """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
 
     The gradients of the products of a phase stand side by side in the slots: column k of all of them, phase by phase,
-    has row `weight_rows[k]` of its phase's part of `weight_hh`.
+    has row `weight_rows[k]` of its phase's part of `weight_hh`.  `cell` is that field of the Loop.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
-    code, sizes, task = BackwardCode(*code), Sizes(*sizes), Task(*task)
-    layer = _layer_of(task, d_y, d_others, d_last, d_initial, d_vectors)
+    code, sizes, phases, task = BackwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
+    layer = _layer_of(task, Gradients(*gradients))
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
     _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows)

@@ -4,15 +4,15 @@ Rows stay where they are: products read inputs, and the gradients of gates, thro
 """
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
 from varlen_rnn.products.gemm import code_of
+from varlen_rnn.products.row_sums import address_of_sum
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad, address_of_sum
+from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
@@ -23,24 +23,9 @@ _LONG = 16  # cache lines of a row of slots that are worth one more
 _SHAPES = 256  # of layers, whose tables are remembered
 
 
-class Prepared(NamedTuple):
-    """What a loop takes for a cell and a shape, plain tuples for kernels: Code, Sizes, the table; and its Loop.
-
-    A row of whole panels has `row` numbers.
-    """
-
-    code: tuple
-    sizes: tuple
-    table: np.ndarray
-    loop: Loop
-    unit_blocks: int
-    row: int
-    whole_panels: bool
-
-
 @functools.lru_cache(maxsize=_SHAPES)
-def prepared(cell, dtype, shape, backward=False):
-    """Return what the forward or the backward loop takes; compiles its equations."""
+def loop_of(cell, dtype, shape, backward=False):
+    """Return the forward or the backward Loop of a cell and a shape; compiles the cell's equations."""
     equations, table_of, loops = forward_equations, forward_table, forward_loop
     if backward:
         equations, table_of, loops = backward_equations, backward_table, backward_loop
@@ -50,13 +35,14 @@ def prepared(cell, dtype, shape, backward=False):
     unit_blocks = -(-shape.hidden // width)
     carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
     may_meet = not shape.projects and not sizes.norms  # there a thread needs all units
-    kernel = loops.backward if backward else loops.forward
-    loop = Loop(kernel, memory_of, width, carry_rows, panel_rows, may_meet)
-    row = unit_blocks * width
     norm = address_of_norm_grad if backward else address_of_norm
     more = [address_of_copy(dtype) if sizes.rows else 0, norm(dtype) if sizes.norms else 0]
     more += [address_of_sum(dtype) if sizes.vectors else 0] * backward
-    return Prepared((*code_of(dtype), *more), tuple(sizes), table, loop, unit_blocks, row, row == shape.hidden)
+    return Loop(
+        kernel=loops.backward if backward else loops.forward, cell=((*code_of(dtype), *more), tuple(sizes), table),
+        memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,
+        may_meet=may_meet, meets=sizes.products > 0,
+    )  # fmt: skip
 
 
 def kept_of_rows(x, columns):
@@ -83,40 +69,35 @@ def none_of(dtype):
     return np.empty((0, 0), dtype)
 
 
-def plain_weights(direction, row):
-    """Return the weights of a direction as the plain tuple that kernels take, vectors as long as a `row` of panels."""
+def plain_weights(loop, direction):
+    """Return the weights of a direction as the plain tuple that kernels take, vectors padded to whole panels."""
     *weights, weight_hr, vectors, _ = direction
     none = none_of(weights[0].dtype)
     if vectors is not None:
-        vectors = np.pad(vectors, ((0, 0), (0, row - vectors.shape[1])))
+        vectors = np.pad(vectors, ((0, 0), (0, loop.unit_blocks * loop.width - vectors.shape[1])))
     return *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
 
 
-def _plain(task, row):
+def _plain(loop, task):
     """Return a task as the plain tuple that kernels take."""
     rows = none_of(task.y.dtype) if task.weights.rows is None else task.weights.rows
-    return task.x, plain_weights(task.weights, row), *task[2:-2], rows, task.bound
+    return task.x, plain_weights(loop, task.weights), *task[2:-2], rows, task.bound
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):
     """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
-    it, weights = prepared(cell, task.y.dtype, shape, False), task.weights
+    loop, weights = loop_of(cell, task.y.dtype, shape, False), task.weights
     products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
-    run(
-        it.loop, plan, reverse, products, it.unit_blocks, task.y,
-        it.code, it.sizes, it.table, _plain(task, it.row), last, keep,
-        keep and _past_caches(task.kept, it.whole_panels),
-    )  # fmt: skip
+    past_caches = keep and _past_caches(task.kept, loop.unit_blocks * loop.width == shape.hidden)
+    run(loop, plan, reverse, products, task.y, _plain(loop, task), last, keep, past_caches)
 
 
-def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
-    """Overwrite the slots of a task with gradients of gates.
+def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
+    """Run the backward loop: replace the slots of a task by the gradients of gates, and write other Gradients.
 
-    Column k of those of products has row `weight_rows[k]` of its phase's part of `weight_hh`.
+    Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
     """
-    it = prepared(cell, task.y.dtype, shape, True)
+    loop, products = loop_of(cell, task.y.dtype, shape, True), len(task.y) * task.weights.weight_hh.size
+    d_y, d_others, *others = gradients
     d_others = none_of(task.y.dtype) if d_others is None else d_others
-    run(
-        it.loop, plan, reverse, len(task.y) * task.weights.weight_hh.size, it.unit_blocks, task.y,
-        it.code, it.sizes, it.table, _plain(task, it.row), weight_rows, d_y, d_others, d_last, d_initial, d_vectors,
-    )  # fmt: skip
+    run(loop, plan, reverse, products, task.y, _plain(loop, task), weight_rows, (d_y, d_others, *others))

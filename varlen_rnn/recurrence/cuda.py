@@ -10,7 +10,9 @@ import math
 import numpy as np
 from numba import cuda
 
+from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.products.gemm import product
+from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import (
     NOTHING,
@@ -144,6 +146,27 @@ def permute_states(source, order, to_caller, out):
             out[s, r, unit] = source[s, order[r], unit]
 
 
+@cuda_kernel
+def add_up(part, total, lost):
+    """Add a block's sums of the gradients of vectors to those of all blocks, and clear them; one thread per sum."""
+    i = cuda.grid(1)
+    if i < part.size:
+        plane = part.shape[1] * part.shape[2]
+        at = i // plane, i // part.shape[2] % part.shape[1], i % part.shape[2]
+        total[at], lost[at] = add_block(total[at], lost[at], part[at])
+        part[at] = 0
+
+
+@cuda_kernel
+def settle(total, lost, order, out):
+    """`out[k, order[r]]` = the sum of both; one thread per sum."""
+    i = cuda.grid(1)
+    if i < out.size:
+        plane = out.shape[1] * out.shape[2]
+        k, r, unit = i // plane, i // out.shape[2] % out.shape[1], i % out.shape[2]
+        out[k, order[r], unit] = settled(total[k, r, unit], lost[k, r, unit])
+
+
 @functools.cache
 def forward_step_of(cell, number):
     """Return the kernel of a phase of a step of `cell`; one thread per rank of `rows` and unit."""
@@ -157,21 +180,21 @@ def forward_step_of(cell, number):
     put_others = put(num_states - 1 if number == len(cell.phases) - 1 else 0)
 
     @cuda_kernel
-    def forward_step(projected, given, rows, products, state, passed, vectors, kept, into, to_rows, column):
-        """What the phase gives stands in `into[r]`, and in `to_rows[rows[r], column:]`."""
+    def forward_step(projected, given, rows, products, carried, vectors, kept, into, to_rows, column):
+        """Write the first result to `into[r]` and to `to_rows[rows[r], column:]`; `carried`: states, passed values."""
         i = cuda.grid(1)
-        hidden = state.shape[2]
+        hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
             r, unit = i // hidden, i % hidden
             row = rows[r]
             x, h = take_x(projected[row], unit, hidden), take_products(products[r], unit, hidden)
-            prev, earlier = take_states(state[:, r, unit], 0, 1), take_passed(passed[:, r, unit], 0, 1)
+            prev, earlier = take_states(carried[:, r, unit], 0, 1), take_passed(carried[:, r, unit], num_states, 1)
             others = take_vectors(vectors[:, unit], 0, 1) + take_rows(given[row if num_rows else 0], unit, hidden)
             first, new, slots, later = step(x, h, prev, earlier, others)
-            put_others(state[:, r, unit], 1, 1, new)
+            put_others(carried[:, r, unit], 1, 1, new)
             put_others(kept[row], num_slots * hidden + unit, hidden, new)
             put_slots(kept[row], first_slot * hidden + unit, hidden, slots)
-            put_passes(passed[:, r, unit], before, 1, later)
+            put_passes(carried[:, r, unit], num_states + before, 1, later)
             into[r, unit] = first
             to_rows[row, column + unit] = first
 
@@ -191,19 +214,17 @@ def backward_step_of(cell, number):
     first_vector, add_vectors = phase.vectors[0], add(phase.vectors[1] - phase.vectors[0])
 
     @cuda_kernel
-    def backward_step(
-        kept, given, rows, previous, vectors, d_y, y_column, of_outputs, d_others, of_states, carried, d_vectors
-    ):
+    def backward_step(kept, given, rows, previous, vectors, d_y, y_column, d_others, carried, d_vectors):
+        """Replace slots and what is `carried`; `d_y` and `d_others` have no rows if they do not reach this phase."""
         i = cuda.grid(1)
         hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
             r, unit = i // hidden, i % hidden
             row = rows[r]
-            if of_outputs:
+            if d_y.shape[0]:
                 carried[0, r, unit] += d_y[row, y_column + unit]
-            if of_states:
-                for s in range(1, num_states if d_others.shape[0] else 0):
-                    carried[s, r, unit] += d_others[row, (s - 1) * hidden + unit]
+            for s in range(1, num_states if d_others.shape[0] else 0):
+                carried[s, r, unit] += d_others[row, (s - 1) * hidden + unit]
             slots = take_slots(kept[row], unit, hidden)
             states = slots[:1] + take_others(kept[row], num_slots * hidden + unit, hidden)
             operands = take_operands(kept[row], (num_slots + num_states - 1) * hidden + unit, hidden)
@@ -257,7 +278,9 @@ def forward(cell, task, shape, last, plan, reverse, keep):
     products = [zeros((count, phase.gates * phase.units), y) for phase in phases]
     operands = [zeros((count, hidden), y) for _ in phases]
     nowhere = zeros((x.shape[0] if any(p.keeps == NOTHING for p in phases) else 0, hidden), y)
-    state, passed = zeros(task.initial.shape, y), zeros((sum(p.passes for p in cell.phases), count, hidden), y)
+    num_states = len(cell.states)
+    carried = zeros((num_states + sum(p.passes for p in cell.phases), count, hidden), y)
+    state = carried[:num_states]
     launch(permute_states, state.size, task.initial, order, False, state)
     for t, alive in enumerate(plan.batch_sizes):
         rows, operand = _rows_of_step(plan, t, reverse), state[0]
@@ -271,39 +294,31 @@ def forward(cell, task, shape, last, plan, reverse, keep):
             if phase.equations:
                 there = (kept, phase.keeps * hidden) if phase.keeps >= 0 else (y, task.column)
                 there = (operands[number], nowhere, 0) if phase.keeps == NOTHING else (given, *there)
-                arguments = projected, of_rows, rows, of_phase, state, passed, vectors, kept, *there
+                arguments = projected, of_rows, rows, of_phase, carried, vectors, kept, *there
                 launch(forward_step_of(cell, number), alive * hidden, *arguments)
                 if phase.norms:
-                    places = rows, kept, *_norm_places(cell, shape, phase)
-                    launch(normalise, alive * phase.norms, passed, phase.first_pass, phase.norms, *places)
+                    arguments = carried, num_states + phase.first_pass, phase.norms, rows, kept
+                    launch(normalise, alive * phase.norms, *arguments, *_norm_places(cell, shape, phase))
             else:
-                launch(
-                    store_projection,
-                    alive * shape.outputs,
-                    of_phase,
-                    rows,
-                    y.dtype.type(task.bound),
-                    state[0],
-                    y,
-                    task.column,
-                )
+                bound = y.dtype.type(task.bound)
+                launch(store_projection, alive * shape.outputs, of_phase, rows, bound, state[0], y, task.column)
             operand = given
     launch(permute_states, state.size, state, order, True, last)
 
 
-def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d_vectors, plan, reverse):
+def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
-    y, weights, kept = task.y, task.weights, task.kept
+    y, weights, kept, (d_y, d_others, d_last, d_initial, d_vectors) = task.y, task.weights, task.kept, gradients
     order = to_device(plan.sorted_indices)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     weight_rows, none = to_device(weight_rows), to_device(np.empty(0, np.int64))
-    d_others = zeros((0, 0), y) if d_others is None else d_others
+    nothing = zeros((0, 0), y)
     carried = zeros((carried_by(cell), plan.num_sequences, hidden), y)
     previous, num_states = zeros(task.initial.shape, y), len(cell.states)
     launch(permute_states, previous.size, d_last, order, False, previous)
     carried[:num_states].copy_to_device(previous)
     phases = _phases(cell, shape, backward_table, BackwardPhase)
-    sums = zeros(d_vectors.shape, y)
+    sums, total, lost = (zeros(d_vectors.shape, y) for _ in range(3))
     for t in reversed(range(plan.max_seq_len)):
         alive = plan.batch_sizes[t]
         rows = _rows_of_step(plan, t, reverse)
@@ -316,8 +331,9 @@ def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d
                 places = *_norm_places(cell, shape, phase), rows
                 launch(normalise_grad, alive * phase.norms, kept, *places, carried, num_states + 1, phase.norms)
             if phase.equations:
-                ends = d_y, task.column, bool(phase.of_outputs), d_others, bool(phase.of_states)
-                arguments = kept, of_rows, rows, previous, vectors, *ends, carried, sums
+                of_others = d_others if phase.of_states and d_others is not None else nothing
+                arriving = d_y if phase.of_outputs else nothing, task.column, of_others
+                arguments = kept, of_rows, rows, previous, vectors, *arriving, carried, sums
                 launch(backward_step_of(cell, number), alive * hidden, *arguments)
             else:
                 weight, perm = weights.weight_hr, none
@@ -326,7 +342,9 @@ def backward(cell, task, shape, weight_rows, d_y, d_others, d_last, d_initial, d
             target = carried[phase.target]
             operands = kept, column, rows, weight, perm, phase.first_row, phase.depth
             launch(transposed_product, alive * weight.shape[1], *operands, target)
+        if t % SUMMED_STEPS == 0:
+            launch(add_up, sums.size, sums, total, lost)
     d_states = zeros(d_initial.shape, y)
     d_states.copy_to_device(carried[:num_states])
     launch(permute_states, d_initial.size, d_states, order, True, d_initial)
-    launch(permute_states, d_vectors.size, sums, order, True, d_vectors)
+    launch(settle, d_vectors.size, total, lost, order, d_vectors)

@@ -6,8 +6,7 @@ are one loop over rows and units, and vectorise.
 
 import functools
 
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
 from varlen_rnn.recurrence.phases import carried_by, most_gates

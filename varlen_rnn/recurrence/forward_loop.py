@@ -113,13 +113,54 @@ class _Carry(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Sequences at one step: how many, their rows, where their outputs begin, before and after it, and operands."""
+    """Some sequences of a group at one step.
 
+    Attributes
+    ----------
+    t : int
+        The step.
+    first, count : int
+        The first rank in the group, and how many sequences there are.
+    at_x : int
+        Where their projected inputs begin among the rows that were projected together.
+    rows : pointer
+        The row of each sequence.
+    before, now, operands : pointers into the carry
+        Their outputs of the step before and of this step, and the operands of later phases' products.
+    """
+
+    t: int
+    first: int
     count: int
+    at_x: int
     rows: Any
     before: Any
     now: Any
     operands: Any
+
+
+class _Thread(NamedTuple):
+    """Everything that a thread knows before it takes a group.
+
+    Attributes
+    ----------
+    code : ForwardCode
+    sizes : Sizes
+    phases : table of ForwardPhases
+    share : Share
+        The thread's part of the work.
+    layer : _Layer
+    units : _Units
+    scratch : _Scratch
+    """
+
+    code: Any
+    sizes: Any
+    phases: Any
+    share: Any
+    layer: Any
+    units: Any
+    scratch: Any
 
 
 class _Panel(NamedTuple):
@@ -152,10 +193,11 @@ def carry_rows(sizes, unit_blocks):
 def _layer_of(task, last, keep, non_temporal):
     hidden = task.initial.shape[2]
     return _Layer(
-        hidden, task.outputs, pointer(task.x, 0), task.x.shape[1], pointer(task.initial, 0), pointer(last, 0),
-        task.initial.shape[1] * hidden, task.begins, pointer(task.y, task.column), task.y.shape[1],
-        pointer(task.kept, 0), task.kept.shape[1], keep, non_temporal, pointer(task.given, 0),
-        task.y.dtype.type(task.bound),
+        hidden=hidden, outputs=task.outputs, x=pointer(task.x, 0), x_depth=task.x.shape[1],
+        initial=pointer(task.initial, 0), last=pointer(last, 0), state_size=task.initial.shape[1] * hidden,
+        begins=task.begins, y=pointer(task.y, task.column), y_stride=task.y.shape[1], kept=pointer(task.kept, 0),
+        kept_stride=task.kept.shape[1], keep=keep, non_temporal=non_temporal, rows=pointer(task.given, 0),
+        bound=task.y.dtype.type(task.bound),
     )  # fmt: skip
 
 
@@ -166,7 +208,10 @@ def _units_of(share, layer, vectors):
     count = (layer.hidden + width - 1) // width
     first, end = units_of(share, count)
     output_step = (count | 1) * width  # as many blocks as `output_blocks` says
-    return _Units(first, end, count, width, output_step, share.panels, pointer(vectors, 0), vectors.shape[1])
+    return _Units(
+        first=first, end=end, count=count, width=width, output_step=output_step, panels=share.panels,
+        vectors=pointer(vectors, 0), vector_step=vectors.shape[1],
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -184,19 +229,9 @@ def _scratch_of(share, sizes, units):
     own = (units.end - units.first) * PROJECTED_ROWS * units.width
     given, passed = offset(projected, own * sizes.x_gates), offset(projected, own * (sizes.x_gates + sizes.rows))
     return _Scratch(
-        share.numbers,
-        sizes.gates * plane,
-        results,
-        plane,
-        projected,
-        given,
-        passed,
-        rows,
-        x_rows,
-        sums,
-        no_offsets,
-        h_rows,
-    )
+        planes=share.numbers, previous=sizes.gates * plane, results=results, plane=plane, projected=projected,
+        given=given, passed=passed, rows=rows, x_rows=x_rows, sums=sums, no_offsets=no_offsets, h_rows=h_rows,
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -204,7 +239,10 @@ def _carry_of(group, sizes, units):
     plane = group.count * units.output_step
     operands = offset(group.carry, 2 * plane)
     states = offset(operands, (sizes.phases - 1) * plane)
-    return _Carry(group.carry, units.output_step, plane, operands, states, units.count * group.count * units.width)
+    return _Carry(
+        outputs=group.carry, output_step=units.output_step, output_plane=plane, operands=operands, states=states,
+        state_plane=units.count * group.count * units.width,
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -317,9 +355,9 @@ def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, w
 
 
 @cpu_inlined
-def _run_equations(sizes, units, scratch, block, panel, phase, at_x):
-    """Run a phase's equations on a block of units, whose projected inputs begin at a row."""
-    number = panel.number - units.first
+def _run_equations(sizes, units, scratch, block, panel, phase):
+    """Run a phase's equations on a block of units."""
+    number, at_x = panel.number - units.first, block.at_x
     projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
     given = offset(scratch.given, (number * sizes.rows * PROJECTED_ROWS + at_x) * units.width)
     passed = offset(scratch.passed, number * sizes.passes * scratch.plane)
@@ -416,13 +454,14 @@ def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
 
 
 @cpu_inlined
-def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings):
+def _run_block(thread, group, carry, block, meetings):
     """Run all phases of a step for a block of sequences; return how often the thread has met its team."""
-    way = 1 if t % 2 else -1
+    code, sizes, phases, share, layer, units, scratch = thread
+    way = 1 if block.t % 2 else -1
     operand, given = block.before, block.before
     for number in range(sizes.phases):
         phase = forward_phase(phases, number)
-        depth = phase.depth if number > 0 or layer.begins or t > 0 else 0
+        depth = phase.depth if number > 0 or layer.begins or block.t > 0 else 0
         given = block.now if phase.keeps == OUTPUT else offset(block.operands, number * carry.output_plane)
         if number > 0 and share.parts > 1:  # a product needs all units of its operand
             meetings += 1
@@ -431,12 +470,12 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
         end = least(units.end, (phase.units + units.width - 1) // units.width)
         for i in range(end - units.first):
             panel_number = units.first + i if way > 0 else end - 1 - i
-            panel = _panel_of(units, carry, group, phase, panel_number, first)
+            panel = _panel_of(units, carry, group, phase, panel_number, block.first)
             _load_states(sizes, units, scratch, carry, block, panel)
             if phase.gates:
                 _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way)
             if phase.equations:
-                _run_equations(sizes, units, scratch, block, panel, phase, at_x)
+                _run_equations(sizes, units, scratch, block, panel, phase)
             _store_results(layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
                 _keep_rows(sizes, layer, units, scratch, block, panel, phase)
@@ -447,18 +486,19 @@ def _run_block(code, sizes, phases, share, layer, units, scratch, group, carry, 
 
 
 @engine_kernel
-def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, keep, non_temporal):
-    """Run the steps of the groups that a thread takes: write the outputs of a task, and what its rows keep.
+def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal):
+    """Run the steps of the groups that a thread takes: write the outputs of a task, and the columns that rows keep.
 
-    `last` gets the last states; `keep` says whether to keep what the gradient needs, `non_temporal` whether past the
-    caches.
+    `cell` is that field of the Loop.  `last` gets the last states.  `keep` says whether to keep columns for the
+    gradient, `non_temporal` whether to write them past the caches.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
-    code, sizes, task = ForwardCode(*code), Sizes(*sizes), Task(*task)
+    code, sizes, phases, task = ForwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
     layer = _layer_of(task, last, keep, non_temporal)
     units = _units_of(share, layer, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
+    thread = _Thread(code=code, sizes=sizes, phases=phases, share=share, layer=layer, units=units, scratch=scratch)
     _pack_weights(code, share, sizes, phases, task, layer, units)
     number, rows, t, steps, meetings = -1, 0, 0, 0, 0
     while True:
@@ -471,7 +511,8 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            if share.parts > 1 and (layer.begins or t > 0):  # a step needs all units of the one before
+            # The products of a step read all units of the step before, and its results replace what products have read.
+            if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)
             while share.seq_lens[group.first + alive - 1] <= t:
@@ -488,11 +529,10 @@ def forward(shard, num_shards, work, batch, code, sizes, phases, task, last, kee
                 at, operands = first * carry.output_step, offset(carry.operands, first * carry.output_step)
                 outputs = offset(carry.outputs, at)
                 block = _Block(
-                    count, offset(scratch.rows, at_x), offset(outputs, before), offset(outputs, now), operands
-                )
-                meetings = _run_block(
-                    code, sizes, phases, share, layer, units, scratch, group, carry, block, first, at_x, t, meetings
-                )
+                    t=t, first=first, count=count, at_x=at_x, rows=offset(scratch.rows, at_x),
+                    before=offset(outputs, before), now=offset(outputs, now), operands=operands,
+                )  # fmt: skip
+                meetings = _run_block(thread, group, carry, block, meetings)
                 if layer.keep and units.end == units.count:
                     _clear_pads(sizes, layer, block)
                 at_x += count

@@ -13,7 +13,7 @@ from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
-from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.device import empty, on_device, to_device, to_host, zeros
 
 _REVERSE = False, True
@@ -54,8 +54,9 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
         start = end if initial is None else _of_direction(initial, number)
         kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
         task = Task(
-            x, direction, start, initial is not None, outputs, y, number * outputs, kept_rows, direction.rows, bound
-        )
+            x=x, weights=direction, initial=start, begins=initial is not None, outputs=outputs, y=y,
+            column=number * outputs, kept=kept_rows, given=direction.rows, bound=bound,
+        )  # fmt: skip
         engine.forward(cell, task, shape, end, plan, backwards, keep)
         last.append(end)
         if keep:
@@ -64,7 +65,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
 
 
 def backward(
-    cell, x, directions, initial, plan, y, kept, d_y, d_last, need_x=True, need_weights=True, reverse=None,
+    cell, x, directions, initial, plan, y, kept, d_y, d_last, *, need_x=True, need_weights=True, reverse=None,
     d_others=None,
 ):  # fmt: skip
     """Return the gradients of one layer's inputs, weights and initial states; overwrites what was `kept`.
@@ -95,21 +96,25 @@ def backward(
     engine, bound = _engine_of(x), cell.proj_clip
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
         start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
-        d_start, column, backwards = empty(sizes, x), number * shape.outputs, (reverse or _REVERSE)[number]
-        task = Task(x, direction, start, True, shape.outputs, y, column, slots, direction.rows, bound)
-        of_others = None if d_others is None else d_others[number]
-        d_end = _of_direction(d_last, number)
-        d_vectors = empty((len(cell.vectors), *sizes[1:]), x)
-        engine.backward(cell, task, shape, places.all_rows, d_y, of_others, d_end, d_start, d_vectors, plan, backwards)
+        column, backwards = number * shape.outputs, (reverse or _REVERSE)[number]
+        task = Task(
+            x=x, weights=direction, initial=start, begins=True, outputs=shape.outputs, y=y, column=column, kept=slots,
+            given=direction.rows, bound=bound,
+        )  # fmt: skip
+        gradients = Gradients(
+            d_y=d_y, d_others=None if d_others is None else d_others[number], d_last=_of_direction(d_last, number),
+            d_initial=empty(sizes, x), d_vectors=empty((len(cell.vectors), *sizes[1:]), x),
+        )  # fmt: skip
+        engine.backward(cell, task, shape, places.all_rows, gradients, plan, backwards)
         if need_x:
             weight = direction.weight_ih
             if len(places.x_rows):
                 weight = _like(to_host(weight)[places.x_rows], weight)
             product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
-        d_initial.append(d_start)
+        d_initial.append(gradients.d_initial)
         if need_weights:
             before = y, column, start[0], plan.previous_rows(backwards)
-            d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, d_vectors))
+            d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, gradients.d_vectors))
     return d_x, d_directions, _stack_directions(d_initial)
 
 
@@ -121,8 +126,14 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
     (y, column, first, previous), hidden, windows = before, shape.hidden, places.of_phases
     if shape.projects:
         first = _like(np.ascontiguousarray(to_host(first)[:, : shape.outputs]), first)
-    of_x = Factor(*places.of_x, x, 0, x.shape[1], x[:0], ALL_ROWS, places.x_rows)
-    of_h = Factor(*windows[0], y, column, shape.outputs, first, previous, places.rows[0])
+    of_x = Factor(
+        first=places.of_x[0], end=places.of_x[1], b=x, column=0, columns=x.shape[1], initial=x[:0], rows=ALL_ROWS,
+        targets=places.x_rows,
+    )  # fmt: skip
+    of_h = Factor(
+        first=windows[0][0], end=windows[0][1], b=y, column=column, columns=shape.outputs, initial=first,
+        rows=previous, targets=places.rows[0],
+    )  # fmt: skip
     d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, places.num_slots)
     d_bias_ih = _scatter(sums[slice(*places.of_x)], places.x_rows)
     d_bias_hh = _scatter(sums[slice(*windows[0])], places.rows[0])
@@ -134,7 +145,10 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
     d_vectors = _sum_of_sequences(cell, d_vectors) if cell.vectors else None
     d_rows = _columns(slots, cell.row_slots, hidden) if cell.rows else None
-    return Direction(d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, d_weight_hr, d_vectors, d_rows)
+    return Direction(
+        weight_ih=d_weight_ih, weight_hh=d_weight_hh, bias_ih=d_bias_ih, bias_hh=d_bias_hh, weight_hr=d_weight_hr,
+        vectors=d_vectors, rows=d_rows,
+    )  # fmt: skip
 
 
 def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
@@ -166,8 +180,9 @@ def _columns(slots, columns, hidden):
 
 def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
     """Return the sums over rows of the products of some of their columns with others of them."""
-    none = Factor(0, 0, kept[:0], 0, 0, kept[:0], ALL_ROWS)
-    return row_products(kept, Factor(first, end, kept, column, columns, kept[:0], ALL_ROWS, targets), none)[0]
+    none = Factor(first=0, end=0, b=kept[:0], column=0, columns=0, initial=kept[:0], rows=ALL_ROWS)
+    factor = none._replace(first=first, end=end, b=kept, column=column, columns=columns, targets=targets)
+    return row_products(kept, factor, none)[0]
 
 
 def _joined(parts):
@@ -235,8 +250,9 @@ def _places(cell, shape):
         all_rows = np.concatenate([part if len(part) else own for part, own in zip(rows, counted, strict=True)])
         all_rows.flags.writeable = False
     return _Places(
-        (start, start + len(cell.x_gates) * hidden), of_phases, _weight_rows(cell.x_order, hidden), rows, all_rows,
-        len(cell.slots) * hidden, kept_numbers(cell, shape),
+        of_x=(start, start + len(cell.x_gates) * hidden), of_phases=of_phases,
+        x_rows=_weight_rows(cell.x_order, hidden), rows=rows, all_rows=all_rows, num_slots=len(cell.slots) * hidden,
+        kept=kept_numbers(cell, shape),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Norms over all units of a row, inputs of rows, and sums of the gradients of vectors: of cells that have them alone.
+"""Norms over all units of a row, and inputs of rows: of cells that have them alone.
 
 Each is compiled once per data type, for the loops to call by address: as parts of the loops they would make the first
 step of every cell wait longer.
@@ -7,8 +7,7 @@ step of every cell wait longer.
 import functools
 import math
 
-from numba import types
-from numba.np.numpy_support import from_dtype
+from numba import from_dtype, types
 
 from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
 from varlen_rnn.recurrence.phases import PER_EPSILON
@@ -101,25 +100,6 @@ def _mean_of_products(a, b, count, lanes, both):
     return lanes[0]
 
 
-def _sum_arguments(scalar):
-    address = types.CPointer(scalar)
-    return address, address, address, types.intp
-
-
-def _add_up(block, total, lost, count):
-    """Add what was summed in a block of steps to the sums of all blocks, and what that lost to what is lost.
-
-    Source: the two-sum of Knuth.
-    """
-    for j in range(count):
-        before, more = total[j], block[j]
-        after = before + more
-        back = after - before
-        lost[j] += (before - (after - back)) + (more - back)
-        total[j] = after
-        block[j] = 0
-
-
 def _copy_arguments(scalar):
     address = types.CPointer(scalar)
     return address, types.intp, address, types.intp, types.intp, types.intp
@@ -133,7 +113,7 @@ def _copy_planes(source, source_step, target, target_step, planes, count):
 
 
 copy_planes = caller(_copy_arguments)
-normalise, normalise_grad, add_up = caller(_norm_arguments), caller(_grad_arguments), caller(_sum_arguments)
+normalise, normalise_grad = caller(_norm_arguments), caller(_grad_arguments)
 
 
 @functools.cache
@@ -146,12 +126,6 @@ def address_of_norm(dtype):
 def address_of_norm_grad(dtype):
     """Return the address that `normalise_grad` calls."""
     return address_of(_normalise_grad, _grad_arguments(from_dtype(dtype)))
-
-
-@functools.cache
-def address_of_sum(dtype):
-    """Return the address that `add_up` calls."""
-    return address_of(_add_up, _sum_arguments(from_dtype(dtype)))
 
 
 @functools.cache

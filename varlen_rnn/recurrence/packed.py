@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.products.sync import COUNTER
-from varlen_rnn.recurrence.cpu import none_of, plain_weights, prepared
+from varlen_rnn.recurrence.cpu import loop_of, none_of, plain_weights
 from varlen_rnn.recurrence.equations import BLOCK_ROWS
 from varlen_rnn.recurrence.phases import shape_of
 from varlen_rnn.recurrence.schedule import ENDLESS, run
-from varlen_rnn.recurrence.sharing import PACKED, PACKING
+from varlen_rnn.recurrence.sharing import PACKED, PACKING, Work
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import engine_kernel
 from varlen_rnn.runtime.threads import count_shards
@@ -88,9 +88,9 @@ class Packed:
         self.cell, self.reverse, self.dtype = cell, reverse, dtype
         self.shape = shape_of(np.empty((0, features), dtype), direction)
         self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
-        self._it, self._none = prepared(cell, dtype, self.shape), none_of(dtype)
-        self._panels = empty((self._it.loop.panel_rows, self._it.loop.width), self._none)
-        self._weights = plain_weights(direction, self._it.row)
+        self._loop, self._none = loop_of(cell, dtype, self.shape), none_of(dtype)
+        self._panels = empty((self._loop.panel_rows, self._loop.width), self._none)
+        self._weights = plain_weights(self._loop, direction)
         nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)
         self.run_few(self._memory(FewSequences(1), 0), 0, self._none, nothing, False, nothing, self._none, 0)
         *_, vectors = self._weights  # all else is in the panels
@@ -101,17 +101,20 @@ class Packed:
         return self._memory(few, PACKED)
 
     def _memory(self, few, packed):
-        loop = self._it.loop
-        rows, offsets = loop.memory_of(self._it.unit_blocks, few.capacity)
+        loop = self._loop
+        rows, offsets = loop.memory_of(loop.unit_blocks, few.capacity)
         numbers = empty((few.capacity * loop.carry_rows + rows, loop.width), self._none)
         integers = np.zeros((1 + PACKING) * COUNTER + offsets + COUNTER, np.int64)
         integers[COUNTER : (1 + PACKING) * COUNTER] = packed
-        work = 1, 1, ENDLESS, BLOCK_ROWS, loop.carry_rows, self._panels, numbers, integers
-        return Memory((*few.views, self.reverse), work, integers)
+        work = Work(
+            groups=1, parts=1, turn=ENDLESS, block_rows=BLOCK_ROWS, carry_rows=loop.carry_rows, panels=self._panels,
+            numbers=numbers, integers=integers,
+        )  # fmt: skip
+        return Memory((*few.views, self.reverse), tuple(work), integers)
 
     def is_little(self, num_rows, num_sequences):
         """Return whether so much work is that of one thread."""
-        return count_shards(num_rows * self.products, num_sequences * self._it.unit_blocks) == 1
+        return count_shards(num_rows * self.products, num_sequences * self._loop.unit_blocks) == 1
 
     def run_few(self, memory, count, x, initial, begins, last, y, column):
         """Run the sequences of a plan on this thread.
@@ -130,19 +133,15 @@ class Packed:
         y : (rows, columns) C-contiguous
             Outputs; those of this direction begin at `column`.
         """
-        integers, it = memory.integers, self._it
-        integers[:4] = 0, 0, count, 0  # of the one group: the steps behind it, its first sequence, its end, rows left
-        task = self._task(x, initial, begins, y, column)
-        it.loop.kernel(0, 1, memory.work, memory.batch, it.code, it.sizes, it.table, task, last, False, False)
+        loop, task = self._loop, self._task(x, initial, begins, y, column)
+        # The line of the one group: the steps behind it, its first sequence, its end, rows left.
+        memory.integers[:4] = 0, 0, count, 0
+        loop.kernel(0, 1, memory.work, memory.batch, loop.cell, task, last, False, False)
 
     def run(self, plan, x, initial, begins, last, y, column):
         """Run the sequences of a SortedSeqs, on as many threads as pay; all else as of `run_few`."""
-        it, products = self._it, len(x) * self.products
-        run(
-            it.loop, plan, self.reverse, products, it.unit_blocks, y,
-            it.code, it.sizes, it.table, self._task(x, initial, begins, y, column), last, False, False,
-            panels=self._panels,
-        )  # fmt: skip
+        task, products = self._task(x, initial, begins, y, column), len(x) * self.products
+        run(self._loop, plan, self.reverse, products, y, task, last, False, False, panels=self._panels)
 
     def _task(self, x, initial, begins, y, column):
         """Return a `Task` as the plain tuple that kernels take."""

@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
     gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
     `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected, `vectors`
-    the parameters of one number per unit.
+    the parameters of one number per unit; `products` are the recurrent ones of all phases.
     """
 
     x_gates: int
@@ -58,6 +58,7 @@ class Sizes(NamedTuple):
     norms: int
     rows: int
     vectors: int
+    products: int
 
 
 class ForwardPhase(NamedTuple):
@@ -174,9 +175,10 @@ def sizes_of(cell, projects):
     """Return the Sizes of a cell, whose output a layer may project."""
     phase_slots = max(phase.kept[1] - phase.kept[0] for phase in cell.phases)
     return Sizes(
-        len(cell.x_gates), most_gates(cell), len(cell.states), len(cell.slots), phase_slots, passed_by(cell),
-        carried_by(cell), cell.num_kept, len(cell.phases) + projects, cell.reads_output, norms_of(cell), len(cell.rows),
-        len(cell.vectors),
+        x_gates=len(cell.x_gates), gates=most_gates(cell), states=len(cell.states), slots=len(cell.slots),
+        phase_slots=phase_slots, passes=passed_by(cell), carried=carried_by(cell), kept=cell.num_kept,
+        phases=len(cell.phases) + projects, reads_output=cell.reads_output, norms=norms_of(cell), rows=len(cell.rows),
+        vectors=len(cell.vectors), products=sum(phase.gates for phase in cell.phases) + projects,
     )  # fmt: skip
 
 

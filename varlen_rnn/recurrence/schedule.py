@@ -39,22 +39,44 @@ _ALONE = contextlib.nullcontext(True)  # in place of a team
 
 
 class Loop(NamedTuple):
-    """A kernel, `kernel(shard, num_shards, work, batch, *arguments)`, called with plain tuples, and its memory.
+    """A loop for a cell and a shape, and the memory that it takes.
 
-    `memory_of(own_unit_blocks, sequences)`: how many rows of `width` numbers a thread needs that owns so many blocks of
-    units, and how many offsets where its groups have so many sequences.  A sequence carries `carry_rows`, the packed
-    weights take `panel_rows`.  Whether threads may share its units says `may_meet`.
+    Attributes
+    ----------
+    kernel : callable
+        `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples.
+    cell : tuple
+        The kernel's view of the cell, plain tuples too: the addresses of its functions, its Sizes, the table of phases.
+    memory_of : callable
+        `memory_of(own_unit_blocks, sequences)` returns how many rows of `width` numbers a thread needs that owns so
+        many blocks of units, and how many offsets if its groups have so many sequences.
+    width : int
+        Units of a panel.
+    unit_blocks : int
+        Panels of hidden units, which the members of a team share.
+    carry_rows : int
+        Rows of `width` numbers that a sequence carries from step to step.
+    panel_rows : int
+        Rows of `width` numbers that the packed weights take.
+    may_meet : bool
+        Whether threads may share the units of a group.
+    meets : bool
+        Whether threads that share the units wait for each other at each step; they need not if the cell has no
+        recurrent product.
     """
 
     kernel: Callable
+    cell: tuple
     memory_of: Callable
     width: int
+    unit_blocks: int
     carry_rows: int
     panel_rows: int
-    may_meet: bool = True
+    may_meet: bool
+    meets: bool
 
 
-def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=None):
+def run(loop, plan, reverse, products, like, *arguments, panels=None):
     """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
     Parameters
@@ -65,17 +87,15 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=Non
         Whether each sequence runs from its last row to its first.
     products : int
         Multiply-adds in all.
-    unit_blocks : int
-        Panels of hidden units, which the members of a team share.
     like : (rows, ...)
         An array of as many rows, of the data type of the memory that the loop gets.
     *arguments
-        Of the kernel, after the batch.
+        Of the kernel, after the cell.
     panels : (rows, width), optional
         The weights, packed before.
     """
-    batch, bounds = ranks_of(plan), (0, plan.num_sequences)
-    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet)
+    batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
+    num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
     with threads.team() if parts > 1 else _ALONE as may_meet:
         if not may_meet:
             num_groups, parts = split(batch[1], products, unit_blocks, may_meet=False)
@@ -101,6 +121,7 @@ def run(loop, plan, reverse, products, unit_blocks, like, *arguments, panels=Non
             loop.kernel,
             (num_groups, parts, turn, block_rows, loop.carry_rows, panels, numbers, integers),
             (*batch, reverse),
+            loop.cell,
             *arguments,
             num_shards=num_shards,
             # Should one member fail, the others must not wait for it.
@@ -144,7 +165,7 @@ def _dealt(num_sequences, num_groups, group):
     return list(itertools.takewhile(num_sequences.__gt__, ranks))
 
 
-def split(seq_lens, products, unit_blocks, may_meet):
+def split(seq_lens, products, unit_blocks, may_meet, meets=True):
     """Return how many groups, and how many members of a team each, take the least time."""
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
@@ -154,7 +175,8 @@ def split(seq_lens, products, unit_blocks, may_meet):
     lost = _FAR_WEIGHT_PASS_COST if work_of_row > L2_ELEMENTS else _WEIGHT_PASS_COST
     best = _best_turns(lengths, num_threads, lost, work_of_row)
     if may_meet:
-        best = min([best, *_teams(lengths, num_threads, unit_blocks, lost, work_of_row)])
+        barrier = _BARRIER_COST if meets else 0
+        best = min([best, *_teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier)])
     return best[1:]
 
 
@@ -179,18 +201,18 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
     return best
 
 
-def _teams(lengths, num_threads, unit_blocks, lost, work_of_row):
+def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
     """Yield the time of teams, in multiply-adds, how many there are, and the members of each.
 
-    It is that of the first group, which has the longest sequences, divided by its members, a barrier at each step, and
-    what the slowest member lags.
+    It is that of the first group, which has the longest sequences, divided by its members, a `barrier` at each step,
+    and what the slowest member lags.
     """
     parts = 2
     while parts <= min(num_threads, unit_blocks):
         num_groups = max(1, min(num_threads // parts, len(lengths)))
         of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
         units = -(-unit_blocks // parts) / unit_blocks
-        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * _BARRIER_COST
+        time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * barrier
         yield time * _MEMBER_LAG, num_groups, parts
         parts *= 2
 

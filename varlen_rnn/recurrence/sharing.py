@@ -94,10 +94,11 @@ def share_of(shard, num_shards, work, batch):
     before = count * work.carry_rows
     rows, own = (work.numbers.shape[0] - before) // num_shards, (work.integers.shape[0] - lines) // num_shards
     return Share(
-        shard, work.groups, work.parts, work.turn, work.block_rows,
-        pointer(batch.starts, 0), pointer(batch.seq_lens, 0), pointer(batch.order, 0), batch.reverse,
-        integers, pointer(work.panels, 0), numbers, work.carry_rows * width,
-        offset(numbers, (before + shard * rows) * width), offset(integers, lines + shard * own), own - COUNTER,
+        shard=shard, groups=work.groups, parts=work.parts, turn=work.turn, block_rows=work.block_rows,
+        starts=pointer(batch.starts, 0), seq_lens=pointer(batch.seq_lens, 0), order=pointer(batch.order, 0),
+        reverse=batch.reverse, lines=integers, panels=pointer(work.panels, 0), carries=numbers,
+        carry_size=work.carry_rows * width, numbers=offset(numbers, (before + shard * rows) * width),
+        offsets=offset(integers, lines + shard * own), num_offsets=own - COUNTER,
     )  # fmt: skip
 
 
@@ -128,7 +129,8 @@ def group_of(share, number):
     line = offset(share.lines, number * COUNTER)
     first, end = line[FIRST], line[END]
     steps = share.seq_lens[first] if end > first else 0
-    return Group(first, end - first, steps, offset(share.carries, first * share.carry_size), line)
+    carry = offset(share.carries, first * share.carry_size)
+    return Group(first=first, count=end - first, steps=steps, carry=carry, line=line)
 
 
 @cpu_inlined

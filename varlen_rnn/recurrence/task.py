@@ -1,4 +1,4 @@
-"""What the recurrence works on: the weights of a direction of a layer, and a task, that direction over a batch."""
+"""The records of the recurrence: the weights of a direction, a task (that direction over a batch), its gradients."""
 
 from typing import Any, NamedTuple
 
@@ -69,3 +69,27 @@ class Task(NamedTuple):
     kept: Any
     given: Any
     bound: Any
+
+
+class Gradients(NamedTuple):
+    """The gradients that the backward loop reads and writes, besides the slots of a task.
+
+    Attributes
+    ----------
+    d_y : (rows, columns)
+        Of the outputs; columns as in the `y` of the task.
+    d_others : (rows, (states - 1) * hidden), or None
+        Of the states but the first, of every row; None if no such gradient arrived.
+    d_last : (states, sequences, hidden), in the caller's order
+        Of the last states.
+    d_initial : as `d_last`
+        Of the initial states; the loop writes it.
+    d_vectors : (vectors of the cell, sequences, hidden)
+        Of the cell's vectors, for each sequence, in the order of phases; the loop writes it.
+    """
+
+    d_y: Any
+    d_others: Any
+    d_last: Any
+    d_initial: Any
+    d_vectors: Any

@@ -6,6 +6,7 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.runtime import memory
+from varlen_rnn.runtime.numba_internals import is_device_array
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes
@@ -13,7 +14,7 @@ _LARGE = 65_536  # bytes
 
 def on_device(array):
     """Return whether `array` lives on a CUDA device."""
-    return not isinstance(array, np.ndarray) and cuda.cudadrv.devicearray.is_cuda_ndarray(array)
+    return not isinstance(array, np.ndarray) and is_device_array(array)
 
 
 def to_device(array):

@@ -7,13 +7,10 @@ was doing under it half done.
 import os
 import threading
 
-from llvmlite.binding import ffi
-from numba.core.compiler_lock import global_compiler_lock
+from varlen_rnn.runtime.numba_internals import compiler_locks, replace_compiler_lock
 
 LONGEST_WAIT = 60  # seconds, for one function; the largest takes some ten
 
-# The lock of Numba's compiler, and of each call of LLVM, in the order in which a compilation takes them.
-_OWNERS = (global_compiler_lock, ffi.lib._lock)
 _held = threading.local()  # by the thread that forks
 
 
@@ -29,9 +26,9 @@ class _Lost:
 
 def _acquire():
     _held.locks = []
-    for owner in _OWNERS:
-        if owner._lock.acquire(timeout=LONGEST_WAIT):
-            _held.locks.append(owner._lock)
+    for lock in compiler_locks():
+        if lock.acquire(timeout=LONGEST_WAIT):
+            _held.locks.append(lock)
 
 
 def _release():
@@ -41,11 +38,12 @@ def _release():
 
 def _release_in_child():
     _release()
-    for owner, instead in zip(_OWNERS, (_Lost, threading.RLock), strict=True):
-        if owner._lock.acquire(blocking=False):
-            owner._lock.release()
-        else:  # whoever held it does not exist here; what LLVM has made can still be called, and freed
-            owner._lock = instead()
+    instead = (_Lost, threading.RLock)  # what LLVM has made can still be called, and freed
+    for position, lock in enumerate(compiler_locks()):
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:  # the thread that held it does not exist here
+            replace_compiler_lock(position, instead[position]())
 
 
 def let_forks_wait():

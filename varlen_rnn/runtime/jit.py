@@ -10,35 +10,22 @@ every copy, once more at each level.  So what many kernels call is compiled once
 stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of it before anything is compiled.
 """
 
+import functools
+
 import numba
-from llvmlite import ir
 from numba import cuda, types
-from numba.core import compiler, dispatcher, untyped_passes
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from varlen_rnn.runtime.cache import CHECKED, DiskCache
 from varlen_rnn.runtime.forks import let_forks_wait
-from varlen_rnn.runtime.inlining import InlineParts
-
-
-class _Compiler(compiler.CompilerBase):
-    """Numba's compiler with our inlining, and without static single assignment, which LLVM does anyway."""
-
-    def define_pipelines(self):
-        self.state.flags.enable_ssa = False
-        passes = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [step for step in passes.passes if step[0] is not untyped_passes.InlineInlinables]
-        passes.add_pass_after(InlineParts, untyped_passes.InlineClosureLikes)
-        passes.finalize()
-        return [passes]
-
+from varlen_rnn.runtime.numba_internals import ENGINE_OPTIONS, NO_WRAPPERS, address_of_code, use_cache, write_call
 
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-_ENGINE = _OPTIONS | {"pipeline_class": _Compiler, "_nrt": False}
+_ENGINE = _OPTIONS | ENGINE_OPTIONS
 # Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
-_INNER = _ENGINE | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = _ENGINE | NO_WRAPPERS
 let_forks_wait()
 
 
@@ -54,7 +41,9 @@ def cpu_kernel(function):
     take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
-    return _cached(numba.njit(boundscheck=checked or None, **_OPTIONS)(function))
+    return use_cache(
+        numba.njit(boundscheck=checked or None, **_OPTIONS)(function), functools.partial(DiskCache, linkable=True)
+    )
 
 
 def engine_kernel(function):
@@ -62,7 +51,7 @@ def engine_kernel(function):
 
     Python calls it, and no compiled code.
     """
-    return _cached(numba.njit(**_ENGINE)(function), linkable=False)
+    return _engine_cached(numba.njit(**_ENGINE)(function))
 
 
 def cpu_inlined(function):
@@ -89,11 +78,10 @@ def address_of(function, arguments):
     -------
     int
     """
-    kernel = _cached(numba.njit(**_INNER)(function), linkable=False)
+    kernel = _engine_cached(numba.njit(**_INNER)(function))
     kernel.compile(arguments)
     _KEPT.append(kernel)
-    compiled = kernel.overloads[arguments]
-    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return address_of_code(kernel, arguments)
 
 
 _KEPT = []  # for the code of a kernel goes with it
@@ -119,19 +107,14 @@ def caller(arguments_for):
     return call
 
 
-def _cached(kernel, linkable=True):
-    if isinstance(kernel, dispatcher.Dispatcher):  # a plain function when NUMBA_DISABLE_JIT=1
-        kernel._cache = DiskCache(kernel, linkable)
-        kernel.compile = kernel._cache.compile_alone(kernel.compile)
-    return kernel
+def _engine_cached(kernel):
+    return use_cache(kernel, functools.partial(DiskCache, linkable=False))
 
 
 def _call_address(context, builder, signature, arguments):
     """Write the call of a compiled function at an address; Numba passes the items of tuples one by one."""
-    kinds = _flat(signature.args[1])
-    function = ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
-    function, values = builder.inttoptr(arguments[0], function), _flat_values(builder, signature.args[1], arguments[1])
-    context.call_conv.call_function(builder, function, types.none, kinds, values)
+    kinds, values = _flat(signature.args[1]), _flat_values(builder, signature.args[1], arguments[1])
+    write_call(context, builder, arguments[0], kinds, values)
     return context.get_dummy_value()
 
 

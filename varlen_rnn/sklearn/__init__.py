@@ -4,3 +4,7 @@ from varlen_rnn.sklearn.estimators import SequenceClassifier, SequenceRegressor,
 from varlen_rnn.sklearn.files import load
 
 __all__ = ["SequenceClassifier", "SequenceRegressor", "SequenceTagger", "load"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,7 @@ from varlen_rnn.steps.stages import ELEMENTWISE
 from varlen_rnn.tape.index import BASIC_INDEX
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
-_LAYERS = {"recurrent", "recomputed_recurrent"}
+_LAYERS = {"recurrent"}
 _WEIGHTED = _LAYERS | {"sequence_conv", "row_conv"}
 # Whose last level's sequences know nothing of each other.
 _BY_SEQUENCE = _WEIGHTED | {

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.steps import ahead
+from varlen_rnn.steps.lower import SIZES_UNKNOWN, Lowered, lower
 from varlen_rnn.steps.lower import Block as StepBlock
-from varlen_rnn.steps.lower import Lowered, lower
 from varlen_rnn.tape.index import index_to_text
 from varlen_rnn.tape.modes import grad_enabled, recorder, recording
 from varlen_rnn.tape.spec import describe
@@ -184,11 +184,28 @@ def describe_gradient(block, names):
     return block.gradient
 
 
-def lowered_step(nested, names):
-    """Return a step as a cell, or a text that says why it is none."""
-    if nested.lowered is None:
-        nested.lowered = _lower(nested, names)
-    return nested.lowered
+def lowered_step(nested, names, inputs=None):
+    """Return a step as a cell, or a text that says why it is none.
+
+    Parameters
+    ----------
+    nested : Nested
+    names : Names
+    inputs : list of values, optional
+        Of a run, which tell the sizes that the description leaves open.
+    """
+    if (found := nested.lowered.get(None)) is None:
+        found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
+    if inputs is None or found != SIZES_UNKNOWN:
+        return found
+    of_rows = len(names.step_inputs) + len(names.memories)  # whose number of rows is of no matter
+    shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
+    if (found := nested.lowered.get(tuple(shapes))) is None:
+        specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}
+        if len(nested.lowered) >= _MOST_KNOWN:
+            nested.lowered.clear()
+        found = nested.lowered[tuple(shapes)] = _lower(nested, names, specs)
+    return found
 
 
 def explain(early, block, **names):
@@ -198,6 +215,8 @@ def explain(early, block, **names):
 
 
 def _explained(lowered):
+    if lowered == SIZES_UNKNOWN:
+        return "runs fused if it can be, which its sizes tell when the program runs"
     if not isinstance(lowered, Lowered):
         return f"runs operator by operator: {lowered}"
     cell = lowered.cell
@@ -210,7 +229,7 @@ def _explained(lowered):
     return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
 
 
-def _lower(nested, names):
+def _lower(nested, names, specs):
     instructions, place = nested.instructions, nested.instructions.place
     return lower(
         StepBlock(
@@ -221,6 +240,6 @@ def _lower(nested, names):
             output=place[names.output],
             next_memories=tuple(places_of(place, names.next_memories)),
             missing=instructions.size - 1,
-            specs={place[name]: nested.spec(name) for name in names.taken()},
+            specs={place[name]: spec for name, spec in specs.items()},
         )
     )

@@ -125,8 +125,8 @@ def _forward(*inputs, block, keep, names):
     xs, boots, others = names.split(inputs)
     level = _level_of(nested, names, [x.num_levels for x in xs])
     plan = _check_batch("DynamicRNN", xs, boots, level)
-    if isinstance(lowered_step(nested, names), Lowered):
-        return _forward_fused(nested, names, xs[0], boots, others, plan, keep)
+    if isinstance(lowered := lowered_step(nested, names, inputs), Lowered):
+        return _forward_fused(lowered, xs[0], boots, others, plan, keep)
     below = [nested.spec(name).lod_level for name in names.memories]
     states = [interpret.to_ranks(boot, plan, levels) for boot, levels in zip(boots, below, strict=True)]
     if plan.total_len:
@@ -143,9 +143,9 @@ def _forward(*inputs, block, keep, names):
     return [LoDTensor.wrap(y, lod), *ends, plan] + [scopes] * keep
 
 
-def _forward_fused(nested, names, x, boots, others, plan, keep):
+def _forward_fused(lowered, x, boots, others, plan, keep):
     captured, states = [as_operand(other.data) for other in others], [boot.data for boot in boots]
-    y, last, made = fused.forward(nested.lowered, as_operand(x.data), states, captured, plan, keep)
+    y, last, made = fused.forward(lowered, as_operand(x.data), states, captured, plan, keep)
     scopes = Scopes()
     scopes.plan, scopes.fused = plan, made
     return [x.like(y), *map(LoDTensor.wrap, last), plan] + [scopes] * keep
@@ -217,7 +217,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     of_x = _check_batch("dynamic_rnn_grad", xs, boots, level)
     is_kept = not plan.total_len or scopes.keys() >= set(names.taken())
     if scopes.fused is not None:
-        is_kept = scopes.fused.lowered == lowered_step(block.nested, names)
+        is_kept = scopes.fused.lowered == lowered_step(block.nested, names, inputs[:count])
     if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
         raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
     if scopes.fused is not None:

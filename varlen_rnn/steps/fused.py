@@ -34,12 +34,11 @@ def forward(lowered, x, states, captured, plan, keep):
     hidden = states[0].shape[1]
     vectors = [_part(captured, part, hidden) for part in lowered.vectors]
     direction = recurrence.Direction(
-        _weight(lowered.of_x, captured, hidden, x.shape[1], x.dtype),
-        _weight(lowered.of_h, captured, hidden, hidden, x.dtype),
-        _bias(lowered.of_x, captured, hidden, x.dtype),
-        _bias(lowered.of_h, captured, hidden, x.dtype),
-        None,
-        np.stack(vectors) if vectors else None,
+        weight_ih=_weight(lowered.of_x, captured, hidden, x.shape[1], x.dtype),
+        weight_hh=_weight(lowered.of_h, captured, hidden, hidden, x.dtype),
+        bias_ih=_bias(lowered.of_x, captured, hidden, x.dtype),
+        bias_hh=_bias(lowered.of_h, captured, hidden, x.dtype),
+        vectors=np.stack(vectors) if vectors else None,
     )
     initial = np.stack([states[number] for number in lowered.states])[:, None]
     y, last, kept = recurrence.forward(lowered.cell, as_operand(x), [direction], initial, plan, keep)
@@ -70,7 +69,7 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
     # Another pass over the same run finds what it kept overwritten by the first, and computes it again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
     d_x, (d,), d_initial = recurrence.backward(
-        lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x
+        lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x=need_x
     )
     totals, hidden = [np.zeros(value.shape, value.dtype) for value in captured], d_states.shape[-1]
     for products, d_weight, d_bias in ((lowered.of_x, d.weight_ih, d.bias_ih), (lowered.of_h, d.weight_hh, d.bias_hh)):

@@ -31,6 +31,7 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
 }
 _ONE_WAY = None, (0,)  # of the constant `reverse` of a layer: forward only
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
+SIZES_UNKNOWN = "its sizes are known only when it runs"
 _MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
 
@@ -157,7 +158,7 @@ class _Lowering:
         if len({specs[p].shape[1:] for p in block.memories}) > 1 or len(specs[block.memories[0]].shape) != 2:
             raise Refused("its states are not all of one number of units")
         if any(spec.kind is not LOD_TENSOR or -1 in spec.shape[1:] for spec in specs.values()):
-            raise Refused("its sizes are known only when it runs")
+            raise Refused(SIZES_UNKNOWN)
         hidden = specs[block.memories[0]].shape[1]
         if hidden < 1 or len(specs[block.inputs[0]].shape) != 2:
             raise Refused("its input and states are not of rows of numbers")

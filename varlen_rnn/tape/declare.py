@@ -46,8 +46,6 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload  # of two outputs, one of them intermediate, a call returns the other
 def operator(
@@ -59,8 +57,6 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload
 def operator(
@@ -73,8 +69,6 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = ...,
     overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
     places: Callable | None = None,
 ) -> Callable[[Callable[P, object]], Operator[P, Any]]: ...
 def operator(
@@ -88,8 +82,6 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
-    fits: Callable | None = None,
-    shortcut: Callable | None = None,
     places: Callable | None = None,
 ) -> Any:
     """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
@@ -132,14 +124,6 @@ def operator(
     overwrites : callable, optional
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
         In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
-    fits : callable, optional
-        `fits(*values, **constants)` returns whether `infer` would accept the values, which is then not asked: where
-        descriptions take longer than the operator.  The function then returns LoDTensors, not arrays.  What it refuses,
-        by False, goes the long way, which says what is wrong, if anything.
-    shortcut : callable, optional
-        `shortcut(values, **constants)` returns a list of values, or None: inference and forward in one for values as
-        they mostly are, where descriptions take longer than the checks.  It refuses, by None, whatever `infer` or the
-        function would; the values then go the long way, which says what is wrong with them, if anything.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
         constants decide what stands where.
@@ -180,10 +164,10 @@ def operator(
     outputs, intermediate, may_miss = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
         "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
-        "overwrites": overwrites, "fits": fits, "shortcut": shortcut, "places": places,
+        "overwrites": overwrites, "places": places,
     }  # fmt: skip
 
-    for what in ("cost", "overwrites", "fits", "shortcut", "places"):
+    for what in ("cost", "overwrites", "places"):
         if options[what] is not None:
             check_callable(options[what], f"operator, {what}")
     if not isinstance(inference, Mapping):
@@ -267,7 +251,6 @@ class Declaration:
         *of: str,
         aliases: Mapping[str, str] = MappingProxyType({}),
         cost: Callable | None = None,
-        fits: Callable | None = None,
     ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
@@ -284,8 +267,8 @@ class Declaration:
             Inputs.
         aliases : mapping of str to str
             Of parameters that have another name than what they stand for.
-        cost, fits : callable, optional
-            As those of `operator`.
+        cost : callable, optional
+            As that of `operator`.
 
         Returns
         -------
@@ -293,14 +276,13 @@ class Declaration:
             The operator of the gradient.
         """
         self._check_no_gradient()
-        for what, given in (("cost", cost), ("fits", fits)):
-            if given is not None:
-                check_callable(given, f"gradient of {self._op.type!r}, {what}")
+        if cost is not None:
+            check_callable(cost, f"gradient of {self._op.type!r}, cost")
 
         def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost, fits)
+            op, rule = gradient_of(self._op, function, of, aliases, cost)
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
             return made

@@ -20,14 +20,14 @@ class _Source(NamedTuple):
     position: int
 
 
-def gradient_of(op, function, of, aliases, cost, fits):
+def gradient_of(op, function, of, aliases, cost):
     """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
 
     Parameters
     ----------
     op : Op
     function : callable
-    of, aliases, cost, fits
+    of, aliases, cost
         As `Declaration.backward` takes them.
     """
     parameters = inspect.signature(function).parameters
@@ -42,7 +42,7 @@ def gradient_of(op, function, of, aliases, cost, fits):
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
     made = Op(
         f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs,
-        cost=cost, fits=fits,
+        cost=cost,
         infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),
         doc=inspect.getdoc(function) or f"Return the gradient of `{op.type}`.",
     )  # fmt: skip
@@ -134,10 +134,12 @@ def _inference(op, op_type, taken, positions, attrs):
     rest = bool(op.inputs) and op.inputs[-1].startswith("*")
     order = [sources.index(source) for source in (wanted[:-1] if rest else wanted)]
     to_rest = _takes_rest(op, positions[-1])
+    in_order = not rest and order == list(range(len(order)))
     checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
 
     def infer(*specs, **constants):
-        inputs = [specs[number] for number in order]
+        # A slice takes a tenth of the time, and every gradient infers.
+        inputs = list(specs[: len(order)]) if in_order else [specs[number] for number in order]
         if rest:  # the last of the gradient's, too
             inputs += specs[len(taken) - 1 :]
         try:
@@ -149,6 +151,8 @@ def _inference(op, op_type, taken, positions, attrs):
             spec = specs[number]
             if spec is not None and (position >= len(likes) or spec != likes[position]):
                 _check_as_promised(op_type, name, spec, likes, position)
+        if len(positions) == 1:
+            return inputs[positions[0] :] if to_rest else inputs[positions[0]]
         found = [inputs[position] for position in (positions[:-1] if to_rest else positions)]
         return found + inputs[positions[-1] :] if to_rest else found
 

@@ -14,6 +14,7 @@ import threading
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.hooks import Hooks, shown_to_hooks
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain
@@ -65,6 +66,14 @@ def was_updated(variable):
     variable.updated_at = next(_numbers)
 
 
+def hooks_of(variable):
+    """Return the hooks of a Variable, which has some from now on."""
+    with _swapping:
+        if variable.hooks is None:
+            variable.hooks = Hooks()
+        return variable.hooks
+
+
 class Pass:
     """Gradients on their way from some Variables back to the leaves that require one.
 
@@ -77,12 +86,16 @@ class Pass:
     variables_of : callable
         `variables_of(values)` makes Variables, without a record, of what a record's operator gave: a record that held
         its own outputs would be freed late.
+    gradient_like : callable
+        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking that it
+        is like another one.
     """
 
-    def __init__(self, apply, variables_of):
-        self._apply, self._variables_of = apply, variables_of
+    def __init__(self, apply, variables_of, gradient_like):
+        self._apply, self._variables_of, self._gradient_like = apply, variables_of, gradient_like
         self._arrived = {}  # lists of gradients by the position of the output, by the number of a record
-        self._sparse = {}  # lists of sparse gradients, by the leaf that gets their sum
+        self._hooked = {}  # by the number of a record, its outputs with hooks, by their positions
+        self._late = {}  # lists of gradients, by the leaf that gets their sum: sparse ones, and those that hooks see
         self._owned = {}  # memory that was given out, by identity: no two leaves share any
 
     def run(self, pairs):
@@ -91,10 +104,7 @@ class Pass:
         with _swapping:
             for record in records:
                 record.check()
-            # From here on they are of this pass, whatever happens: an operator may write over what a record kept.
-            taken = [(record, record.inputs, record.values) for record in records]
-            for record in records:
-                record.inputs = record.values = None
+            taken = self._take(records)
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
                 own(gradient.value, self._owned)  # the caller's
@@ -102,22 +112,35 @@ class Pass:
         while taken:  # what was passed is let go
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
-        for variable, gradients in self._sparse.items():
-            self._add(variable, gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients))
+        for variable, gradients in self._late.items():
+            gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+            self._add(variable, gradient if variable.hooks is None else self._after_hooks(variable, gradient))
+
+    def _take(self, records):
+        """Return `(record, inputs, values)` of each record, which loses both: a second pass must not follow.
+
+        From here on they are of this pass, whatever happens: an operator may write over the residuals of a record.
+        """
+        taken = [(record, record.inputs, record.values) for record in records]
+        for record in records:
+            record.inputs = record.values = None
+        return taken
 
     def _send(self, variable, gradient):
         """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
         if variable.record is not None:
             arrived = self._arrived.setdefault(variable.record.number, {})
             arrived.setdefault(variable.position, []).append(gradient)
+            if variable.hooks is not None:
+                self._hooked.setdefault(variable.record.number, {})[variable.position] = variable
         elif isinstance(gradient.value, Symbol):
             total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
             # A gradient that several variables share has its name from the first of them.
             variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
             variable.grad.value.take_name(variable.name + SUFFIX)
-        elif isinstance(gradient.value, SelectedRows):
-            # Their sum has the rows of all: added one by one, those that came would be copied with each that comes.
-            self._sparse.setdefault(variable, []).append(gradient)
+        elif isinstance(gradient.value, SelectedRows) or variable.hooks is not None:
+            # Sparse gradients are summed once, since each addition copies the rows of all before it; hooks see a sum.
+            self._late.setdefault(variable, []).append(gradient)
         else:
             self._add(variable, gradient)
 
@@ -142,14 +165,39 @@ class Pass:
             name = f" of {variable.name!r}" if variable.name else ""
             raise type(error)(f"grad{name}, to which backward adds: {error}") from error
 
+    def _after_hooks(self, variable, gradient):
+        """Return the gradient that the hooks of a Variable make of one; the Variable keeps it if it shall."""
+        for hook in variable.hooks:
+            shown = shown_to_hooks(own(gradient.value, self._owned))  # the hook may keep it
+            given = hook(shown)
+            if given is not None and given is not shown:
+                name = f" of {variable.name!r}" if variable.name else ""
+                gradient = self._gradient_like(given, gradient, f"gradient that a hook{name} returned")
+                own(gradient.value, self._owned)  # the hook's
+        if variable.hooks.retains and variable.record is not None:
+            self._add(variable, gradient)
+        return gradient
+
     def _over(self, record, inputs, values):
-        """Turn the gradients that arrived at a record's outputs into those of its inputs."""
+        """Send the gradients of a record's inputs on, which follow from those that arrived at its outputs."""
         arrived = self._arrived.pop(record.number, None)
-        if arrived is None or _all_frozen(inputs):
+        if arrived is None:
             return
-        outputs, summed = self._variables_of(values), [None] * len(values)
+        summed = [None] * len(values)
         for position, gradients in arrived.items():
             summed[position] = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+        if self._hooked:
+            for position, variable in self._hooked.pop(record.number, {}).items():
+                summed[position] = self._after_hooks(variable, summed[position])
+        if _all_frozen(inputs):
+            return
+        given = self._gradients(record, inputs, self._variables_of(values), summed)
+        for position, gradient in enumerate(given):
+            if gradient is not None and (variable := inputs[position]) is not None and variable.requires_grad:
+                self._send(variable, gradient)
+
+    def _gradients(self, record, inputs, outputs, summed):
+        """Return the gradients of a record's inputs: one Variable or None per input."""
         if record.op.grad is None:
             hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"
             if "block" in record.op.attrs.values():
@@ -157,7 +205,7 @@ class Pass:
                     f"nn.DynamicRNN and nn.LSTM have one, and loops of Python; or detach() what {record.op.type} takes"
                 )
             raise ProgramError(f"backward through {record.op.type!r}", expected="a gradient", got="none", hint=hint)
-        if isinstance(values[0], Symbol):
+        if isinstance(outputs[0].value, Symbol):
             for output, gradient in zip(outputs, summed, strict=True):
                 if gradient is not None and SUFFIX not in gradient.name:
                     gradient.value.take_name(output.name + SUFFIX)
@@ -169,9 +217,7 @@ class Pass:
             raise
         except Exception as error:
             raise record.op.failed(error) from error
-        for position, gradient in enumerate(given):
-            if gradient is not None and (variable := inputs[position]) is not None and variable.requires_grad:
-                self._send(variable, gradient)
+        return given
 
 
 def _all_frozen(inputs):

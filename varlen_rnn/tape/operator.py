@@ -43,7 +43,11 @@ class Op:
         Of an operator that updates: the position of the input that each output is.
     inference : mapping
         Constants that `prune` sets.
-    overwrites, fits, shortcut, places, cost : callable, optional
+    overwrites, places, cost : callable, optional
+    shortcut : callable, optional
+        `shortcut(values, **attrs)` returns a list of values, or None: inference and forward in one for values as they
+        mostly are.  It returns None for whatever `infer` or `forward` would refuse, and the error is then theirs.  No
+        option of `vr.operator`: an operator for which it pays sets it.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -61,7 +65,6 @@ class Op:
     in_place: tuple[int, ...] = ()
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
-    fits: Callable | None = None
     shortcut: Callable | None = None
     places: Callable | None = None
     cost: Callable | None = None

@@ -43,8 +43,6 @@ def run(op, values, attrs):
         An error of another kind in the operator's functions, with its name.
     """
     try:
-        if op.fits is not None and op.fits(*values, **attrs):
-            return _unasked(op, op.forward(*values, **attrs))
         if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
             return outputs
         if None in values:
@@ -70,16 +68,6 @@ def run(op, values, attrs):
         raise
     except Exception as error:
         raise op.failed(error) from error
-
-
-def _unasked(op, given):
-    """Return what an operator computed whose `infer` was not asked, as a list: nobody has promised what it is."""
-    if type(given) is LoDTensor:
-        return [given]
-    if type(given) is tuple and _FINISHED.issuperset(map(type, given)):
-        return list(given)
-    expected, got = "LoDTensors, for `fits` kept it from `infer`", type(given).__name__
-    raise ProgramError(f"operator {op.type!r}, result", expected=expected, got=got)
 
 
 def _aligned(op, given, promised):

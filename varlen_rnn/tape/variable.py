@@ -20,9 +20,10 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
-from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.tape.gradient import Pass, Record, was_updated
+from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
+from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, Op, find
@@ -65,7 +66,8 @@ class Variable:
     value : LoDTensor, SelectedRows, ...
         The value.  A gradient may read it again, and a change in place (`x.value.data[...] = 0`) is not seen.
     grad : array, LoDTensor, SelectedRows or None
-        The gradient, summed over calls of `backward`; set None to start again.
+        The gradient of a leaf, or of an inner Variable after `retain_grad`, summed over calls of `backward`; set None
+        to start again.
 
     Examples
     --------
@@ -75,7 +77,7 @@ class Variable:
     array([2., 4.])
     """
 
-    __slots__ = ("_name", "grad", "persistable", "position", "record", "requires_grad", "updated_at", "value")
+    __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
 
@@ -95,11 +97,19 @@ class Variable:
         self._name = name
         self.grad: np.ndarray | Any | None = None
         self.record: Record | None = None
+        self.hooks: Hooks | None = None  # None if no hook was ever there, as in nearly all of them
         self.updated_at = -1  # in the order of records; before any
         self.position = 0  # among the outputs of its record
 
+    def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Return the state of a copy, which has no hooks: they belong to this Variable, as in PyTorch."""
+        state: Any = object.__getstate__(self)
+        own, slots = state
+        return own, slots | {"hooks": None}
+
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
+        self.hooks = None
         for part in state:  # of a subclass, what it added; of every Variable, what it has here
             for name, value in (part or {}).items():
                 setattr(self, name, value)
@@ -210,6 +220,88 @@ class Variable:
     def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
         backward(self, gradient)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> HookHandle:
+        """Call a function with the gradient of this Variable, in every pass, before it goes further back.
+
+        The gradient is the sum of all that arrive in one pass.  Several hooks run in the order of their registration,
+        each on the gradient that the one before returned.  The hook of a leaf runs at the end of the pass, before the
+        gradient is added to `grad`.  Hooks run in the thread of the pass and under `no_grad`.  An exception in a hook
+        ends the pass and reaches the caller of `backward` as it is; compute the loss again after it.
+
+        Parameters
+        ----------
+        hook : callable
+            `hook(gradient)` gets an array, a LoDTensor if the Variable has a LoD, or SelectedRows as an embedding's
+            table does.  They are read-only, since other Variables may share them.  It returns None, or the gradient to
+            go on with, of the same shape and data type.
+
+        Returns
+        -------
+        handle
+            `handle.remove()` removes the hook.
+
+        Raises
+        ------
+        ProgramError
+            The Variable requires no gradient, or is one of a program.
+        DTypeError
+            `hook` cannot be called.
+
+        Examples
+        --------
+        >>> x = Variable([1.0, 2.0], requires_grad=True)
+        >>> y = x * 3.0
+        >>> handle = y.register_hook(lambda gradient: gradient * 10.0)
+        >>> y.sum().backward(); x.grad
+        array([30., 30.])
+        >>> handle.remove()
+
+        Source: `Tensor.register_hook` of PyTorch.
+        """
+        self._check_eager("register_hook")
+        if not callable(hook):
+            raise DTypeError("register_hook, hook", expected="a function of the gradient", got=shown(hook))
+        return hooks_of(self).add(hook)
+
+    def retain_grad(self) -> None:
+        """Let an inner Variable keep its gradient in `grad`, as leaves do; it does nothing to a leaf.
+
+        The gradient is the one that hooks return.
+
+        Raises
+        ------
+        ProgramError
+            The Variable requires no gradient, or is one of a program.
+
+        Examples
+        --------
+        >>> x = Variable([1.0, 2.0], requires_grad=True)
+        >>> y = x * 3.0
+        >>> y.retain_grad()
+        >>> (y * y).sum().backward(); y.grad
+        array([ 6., 12.])
+
+        Source: `Tensor.retain_grad` of PyTorch.
+        """
+        self._check_eager("retain_grad")
+        if self.record is not None:
+            hooks_of(self).retains = True
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether this is an inner Variable that keeps its gradient."""
+        return self.hooks is not None and self.hooks.retains
+
+    def _check_eager(self, method: str) -> None:
+        name = f"{method} of {self.name!r}" if self.name else method
+        if isinstance(self.value, Symbol) or RECORDER.get() is not None:
+            hint = "code of a program, of a step of DynamicRNN or of while_loop runs once, to describe it"
+            got = "a program that is being recorded, in which no gradient has a value yet"
+            raise ProgramError(name, expected="eager mode", got=got, hint=hint)
+        if not self.requires_grad:
+            hint = "give requires_grad=True to the leaves; under no_grad nothing is remembered"
+            raise ProgramError(name, expected="a Variable that requires a gradient", hint=hint)
 
     def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> Variable:
         """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
@@ -426,7 +518,7 @@ def _results(values: list[Value], record: Record | None = None) -> list[Variable
         variable = _new(Variable)
         variable.value, variable.record, variable.position = value, record, position
         variable.requires_grad, variable.persistable = requires_grad, False
-        variable._name = variable.grad = None
+        variable._name = variable.grad = variable.hooks = None
         variable.updated_at = -1
         results.append(variable)
     return results
@@ -610,47 +702,75 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
     >>> backward(x * x, gradient=[1.0, 10.0]); x.grad
     array([ 4., 44.])
     """
-    if not isinstance(loss, Variable):
-        raise DTypeError("backward, loss", expected="a Variable", got=type(loss).__name__)
-    if isinstance(loss.value, Symbol) and RECORDER.get() is None:
-        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
-        raise ProgramError(f"backward, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
-    if not loss.requires_grad:
-        hint = "no input requires a gradient, or it was computed under no_grad"
-        raise ProgramError("backward", expected="a variable computed from leaves that require gradients", hint=hint)
-    propagate([loss], [_first_gradient(loss, gradient)])
+    if RECORDER.get() is not None:
+        _check_no_hooks(RECORDER.get().leaves())
+    propagate([loss], [first_gradient(loss, gradient, "backward")])
 
 
-def propagate(targets: Sequence[Variable], gradients: Sequence[Variable | None]) -> None:
-    """Send the gradients of several Variables, None where there is none, back to the leaves that require one."""
+def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
+    """Raise if a leaf that a program uses has a hook: a run of the program would not call it."""
+    for name, leaf in leaves.items():
+        if leaf.hooks is not None and any(leaf.hooks):
+            got, hint = f"a hook of {name!r}", "remove it, or add an operator that changes the gradient"
+            raise ProgramError("backward in a program", expected="leaves without hooks", got=got, hint=hint)
+
+
+def propagate(
+    targets: Sequence[Variable], gradients: Sequence[Variable | None], pass_of: Callable[..., Any] = Pass
+) -> Any:
+    """Send the gradients of several Variables, None where there is none, back to the leaves that require one.
+
+    `pass_of` makes the Pass, which is returned.
+    """
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
     before = GRAD_ENABLED.get()
     try:  # as `no_grad`, in a third of the time
         GRAD_ENABLED.set(False)
-        Pass(apply, _results).run(pairs)
+        made = pass_of(apply, _results, _gradient_like)
+        made.run(pairs)
+        return made
     finally:
         GRAD_ENABLED.set(before)
 
 
-def _first_gradient(loss: Variable, gradient: Rows | None) -> Variable:
+def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Variable:
+    """Return the gradient that a pass from `loss` begins with, or raise an error that names the public function."""
+    if not isinstance(loss, Variable):
+        raise DTypeError(f"{function}, loss", expected="a Variable", got=type(loss).__name__)
+    if isinstance(loss.value, Symbol) and RECORDER.get() is None:
+        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
+        raise ProgramError(f"{function}, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
+    if not loss.requires_grad:
+        hint = "no input requires a gradient, or it was computed under no_grad"
+        raise ProgramError(function, expected="a variable computed from leaves that require gradients", hint=hint)
     if gradient is None:
         if any(size != 1 for size in loss.shape):
             hint = "reduce it with sum() or mean(), or give its gradient"
-            raise ShapeError("backward", expected="a single number", got=f"shape {loss.shape}", hint=hint)
+            raise ShapeError(function, expected="a single number", got=f"shape {loss.shape}", hint=hint)
         if RECORDER.get() is not None:
             return apply("fill_constant", shape=loss.shape, value=1.0, dtype=str(loss.dtype))
         return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
     if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
         return gradient
     if isinstance(gradient, SelectedRows):
-        raise DTypeError("backward, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
-    rows = gradient
-    if type(rows) is not np.ndarray or rows.dtype != loss.dtype:  # else there is nothing to convert
-        given = operand(gradient, loss)
-        rows = given.value.data if isinstance(given, Variable) else given.data
-    if rows.dtype != loss.dtype:
+        raise DTypeError(f"{function}, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
+    return _gradient_like(gradient, loss, f"{function}, gradient")
+
+
+def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
+    """Return what somebody gives as a gradient as a Variable, after checking its shape and data type.
+
+    A number takes the data type.  SelectedRows may replace an array, and an array SelectedRows.
+    """
+    value = given.value if isinstance(given, Variable) else given
+    if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):
+        other = operand(value, like)
+        value = other.value.data if isinstance(other, Variable) else other.data
+    if value.dtype != like.dtype:
         hint = "data types are never mixed silently: x.astype(dtype) converts"
-        raise DTypeError("backward, gradient", expected=loss.dtype, got=rows.dtype, hint=hint)
-    if rows.shape != loss.shape:
-        raise ShapeError("backward, gradient", expected=f"shape {loss.shape}", got=f"shape {rows.shape}")
-    return Variable(LoDTensor.wrap(rows, loss.value.structure))
+        raise DTypeError(name, expected=like.dtype, got=value.dtype, hint=hint)
+    if value.shape != like.shape:
+        raise ShapeError(name, expected=f"shape {like.shape}", got=f"shape {value.shape}")
+    if isinstance(value, SelectedRows):
+        return Variable(value)
+    return Variable(LoDTensor.wrap(value, NO_LOD if isinstance(like.value, SelectedRows) else like.value.structure))

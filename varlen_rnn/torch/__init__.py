@@ -5,3 +5,7 @@ from varlen_rnn.torch.layers import GRU, LSTM, RNN
 from varlen_rnn.torch.swap import replace, restore
 
 __all__ = ["GRU", "LSTM", "RNN", "Module", "function", "replace", "restore"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,8 @@ from torch.nn import Parameter
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError
+from varlen_rnn.ops.recurrent.inputs import Form
 from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
@@ -63,7 +64,7 @@ class _Unpadded(_Base):
         batch = self._batch(input, lengths, offsets)
         try:
             self._check(batch, states)
-        except ShapeError:
+        except InputError:
             if is_torchs:
                 super().forward(input, hx)  # it raises the error that users of torch know
             raise
@@ -128,20 +129,17 @@ class _Unpadded(_Base):
 
     def _check(self, batch: Batch, states: Sequence[Any]) -> None:
         """Raise unless rows and initial states fit the layer; a state that is None is zeros."""
-        rows, weight = batch.rows, self._flat_weights[0]
-        if rows.dtype != weight.dtype or rows.shape[1:] != (self.input_size,):
-            expected, got = f"(rows, {self.input_size}) {weight.dtype}", f"{tuple(rows.shape)} {rows.dtype}"
-            raise ShapeError(self._name("input"), expected=expected, got=got)
-        if states and len(states) != self._num_states:
-            raise ShapeError(self._name("hx"), expected="(h_0, c_0)", got=f"{len(states)} states")
-        for number, state in enumerate(states):
-            units = self.hidden_size if number or not self.proj_size else self.proj_size
-            expected = (self.num_layers * self._num_directions, *batch.state_axes, units)
-            if not isinstance(state, Tensor):
-                raise ShapeError(self._name(f"hx[{number}]"), expected="a Tensor", got=type(state).__name__)
-            if tuple(state.shape) != expected or state.dtype != weight.dtype or state.device != weight.device:
-                got = f"{tuple(state.shape)} {state.dtype} of {state.device.type!r}"
-                raise ShapeError(self._name(f"hx[{number}]"), expected=f"{expected} {weight.dtype}", got=got)
+        name, weight = type(self).__name__, self._flat_weights[0]
+        units = (self.proj_size or self.hidden_size, self.hidden_size)[: self._num_states]
+        form = Form(weight.dtype, self.input_size, tuple(zip(("h_0", "c_0"), units, strict=False)), rows="input")
+        form.check_rows(name, batch.rows)
+        given = form.each(self._name("hx"), tuple(states) or None)
+        for (state_name, _), state in zip(form.states, states, strict=False):  # no states are zeros
+            if not isinstance(state, Tensor) or state.device != weight.device:
+                device = weight.device.type
+                got = f"one of {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
+                raise ShapeError(self._name(state_name), expected=f"a Tensor of {device!r}", got=got)
+        form.check_states(name, given, (self.num_layers * self._num_directions, *batch.state_axes))
 
     @property
     def _num_states(self) -> int:

@@ -15,3 +15,7 @@ __all__ = [
     "Trainer",
     "plot_history",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

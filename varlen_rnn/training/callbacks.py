@@ -213,10 +213,13 @@ class Checkpoints(Callback):
         self.every = None if every is None else check_int(every, "every", 1)
         self.keep = check_int(keep, "keep", 1)
         self._due = False
+        self._saving: int | None = None  # the step of a file that is not complete
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Make the folder now, so that a path that cannot be written fails before the first step."""
+        """Make the folder now, so that an unwritable path fails before the first step; save an interrupted file."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._saving == trainer.step:
+            self._save(trainer)
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Save every `every` steps.  A step that ends an epoch is saved later, after the epoch's record was added."""
@@ -231,7 +234,9 @@ class Checkpoints(Callback):
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
+        self._saving = trainer.step
         trainer.save(checkpoint_path(self.folder, trainer.step))
+        self._saving = None
         for path in checkpoints(self.folder)[: -self.keep]:
             path.unlink(missing_ok=True)
 

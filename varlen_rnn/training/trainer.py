@@ -204,6 +204,7 @@ class Trainer:
         self.last_step = 0  # where this fit ends, at the latest
         self._parameters: list[Variable] = []
         self._sum = 0.0  # of the losses of this epoch
+        self._untold: list[Callback] = []  # of the last record
         self._epoch: tuple[int, Epochs] | None = None
 
     @property
@@ -243,6 +244,7 @@ class Trainer:
             self._tell("on_fit_begin")
             if self._lacks_record():  # an error or an interrupt came between the epoch's last step and its record
                 self._end_epoch()
+            self._tell_of_record()  # or between the record and a callback
             while self.step < self.last_step and not self.stop:
                 self._take_step()
             self.done = self.stop or steps is None
@@ -254,6 +256,8 @@ class Trainer:
 
     def _take_step(self) -> None:
         epoch, position = divmod(self.step, self.steps_per_epoch)
+        if position == 0:
+            self._sum = 0.0
         made = self._batches_of(epoch)
         numbers = self._numbers(position, len(made))
         if numbers:
@@ -330,9 +334,15 @@ class Trainer:
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
+        # An interrupt after any of these lines leaves to the next `fit` no more than what was not done.
+        self._untold = sorted(self.callbacks, key=_told_last)
         self.history.append(record)
-        self._sum = 0.0
-        self._tell("on_epoch_end")
+        self._tell_of_record()
+
+    def _tell_of_record(self) -> None:
+        """Tell of the end of the epoch each callback that has not been told of it."""
+        while self._untold:
+            self._untold.pop(0).on_epoch_end(self)
 
     def _tell(self, event: str) -> None:
         for callback in sorted(self.callbacks, key=_told_last):
@@ -404,6 +414,7 @@ class Trainer:
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             callback.load_state_dict(entry["state"] | own)
         self.step, self._sum, self.history = training["step"], training["sum"], training["history"]
+        self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
         """Go on from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,13 +11,13 @@ from numpy.typing import DTypeLike
 from varlen_rnn.cells import GRU as GRU_CELL
 from varlen_rnn.cells import LSTM as LSTM_CELL
 from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell
-from varlen_rnn.errors import DTypeError, ShapeError, check_choice, check_flag, check_int
+from varlen_rnn.errors import check_choice, check_flag, check_int
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.ops.recurrent.inputs import weight_shapes
+from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
 from varlen_rnn.ops.sequence.single_rows import single_rows
 from varlen_rnn.tape.modes import grad_enabled
-from varlen_rnn.tape.spec import describe, sizes_fit
+from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
@@ -34,39 +34,29 @@ class _Step(Module):
         self._cell = cell
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
-        bias, self._dtype = check_flag(bias, "bias"), check_dtype(dtype)
+        bias, dtype = check_flag(bias, "bias"), check_dtype(dtype)
+        self._form = Form(dtype, input_size, tuple((name, hidden_size) for name in cell.states), is_step=True)
         for name, shape in weight_shapes(cell, input_size, hidden_size).items():
             present = bias or not name.startswith("bias")
-            setattr(self, name, uniform(shape, hidden_size, self._dtype) if present else None)
+            setattr(self, name, uniform(shape, hidden_size, dtype) if present else None)
 
-    def _next(self, x: Rows, states: Sequence[Rows | None]) -> tuple[Variable, ...]:
+    def _next(self, x: Rows, hx: Any) -> tuple[Variable, ...]:
         """Return the states after a step, of a batch or of one row, as `x` is, with its LoD."""
-        x = required(x, f"{type(self).__name__}, x")
+        name = type(self).__name__
+        x, given = required(x, f"{name}, x"), [as_variable(state) for state in self._form.each(f"{name}, hx", hx)]
         batch = x.shape[:-1]
-        if x.ndim not in (1, 2) or not sizes_fit(x.shape[-1:], (self.input_size,)) or x.dtype != self._dtype:
-            expected = f"(batch, {self.input_size}) or ({self.input_size},), {self._dtype}"
-            raise ShapeError(f"{type(self).__name__}, x", expected=expected, got=f"{x.shape} {x.dtype}")
-        initial = [self._initial(state, name, batch) for name, state in zip(self._cell.states, states, strict=True)]
+        self._form.check_rows(name, x)
+        self._form.check_states(name, given, batch)
+        initial = [None if state is None else state.reshape(1, -1, self.hidden_size) for state in given]
         rows = single_rows(x.reshape(-1, self.input_size) if x.ndim == 1 else x)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
         attrs = {"cell": self._cell.name, "keep": grad_enabled(), "reverse": (0,), "all_states": False}
         _, *outputs = apply("recurrent", rows, *initial, *weights, **attrs)
         shape = (*([-1] if batch else []), self.hidden_size)
-        last = [state.reshape(shape) for state in outputs[: len(states)]]
+        last = [state.reshape(shape) for state in outputs[: len(given)]]
         if describe(x.value).lod_level:
             last = [apply("lod_reset", state, x, target_lod=None) for state in last]
         return tuple(last)
-
-    def _initial(self, state: Rows | None, name: str, batch: tuple[int, ...]) -> Variable | None:
-        """Return a state as the operator takes it: of one direction."""
-        state = as_variable(state)
-        if state is None:
-            return None
-        shape = (*batch, self.hidden_size)
-        if state.dtype != self._dtype or not sizes_fit(state.shape, shape):
-            expected, got = f"{shape} {self._dtype}", f"{state.shape} {state.dtype}"
-            raise ShapeError(f"{type(self).__name__}, {name}", expected=expected, got=got)
-        return state.reshape(1, -1, self.hidden_size)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -129,7 +119,7 @@ class RNNCell(_Step):
         ShapeError
             Sizes or data types that do not fit.
         """
-        return self._next(x, (hx,))[0]
+        return self._next(x, hx)[0]
 
 
 class GRUCell(_Step):
@@ -148,7 +138,7 @@ class GRUCell(_Step):
 
     def forward(self, x: Rows, hx: Rows | None = None) -> Variable:
         """Return the next state; shapes as those of `RNNCell.forward`."""
-        return self._next(x, (hx,))[0]
+        return self._next(x, hx)[0]
 
 
 class LSTMCell(_Step):
@@ -170,7 +160,5 @@ class LSTMCell(_Step):
 
     def forward(self, x: Rows, hx: Sequence[Rows | None] | None = None) -> tuple[Variable, Variable]:
         """Return the next `h, c`, from those before, a pair; shapes as those of `RNNCell.forward`."""
-        if hx is not None and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
-            raise DTypeError("LSTMCell, hx", expected="a pair (h, c)", got=type(hx).__name__)
-        h, c = self._next(x, (None, None) if hx is None else hx)
+        h, c = self._next(x, hx)
         return h, c

@@ -16,9 +16,8 @@ from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
-from varlen_rnn.ops.recurrent.inputs import weight_shapes
+from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
-from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
@@ -150,6 +149,7 @@ class Recurrent(Module):
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
         self.recompute = _check_recompute(recompute, cell)
+        self._every = None if self.recompute is False else int(self.recompute) * (self.recompute is not True)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
             shapes = self._shapes(layer)
@@ -157,6 +157,9 @@ class Recurrent(Module):
                 for name, shape in shapes.items():
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
+        units = [self.output_size] + [hidden_size] * (len(cell.states) - 1)
+        named = zip(cell.states, units, strict=True)
+        self.form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
         # To put names together at each call takes as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
@@ -295,13 +298,7 @@ class Recurrent(Module):
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
-        count = len(self.cell.states)
-        if states is None or count == 1:
-            return (states,) * count
-        if not isinstance(states, (tuple, list)) or len(states) != count:
-            expected = f"({', '.join(f'{name}_0' for name in self.cell.states)})"
-            raise ShapeError(f"{type(self).__name__}, states", expected=expected, got=type(states).__name__)
-        return tuple(states)
+        return self.form.each(f"{type(self).__name__}, states", states)
 
     def _run(
         self,
@@ -323,16 +320,8 @@ class Recurrent(Module):
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
             weights = self._weights(layer, x, given)
-            cell, keep, reverse = self.cell.name, grad_enabled(), self._reverse
-            if self.recompute and not of_all and keep:
-                every = 0 if self.recompute is True else self.recompute
-                x, *outputs = apply(
-                    "recomputed_recurrent", x, *of_layer, *weights, cell=cell, keep=True, reverse=reverse, every=every
-                )
-            else:
-                x, *outputs = apply(
-                    "recurrent", x, *of_layer, *weights, cell=cell, keep=keep, reverse=reverse, all_states=of_all
-                )
+            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse, "all_states": of_all}
+            x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs, every=None if of_all else self._every)
             if self.merge != "concat":
                 x = self.merged(x)
             if of_all:
@@ -379,22 +368,11 @@ class Recurrent(Module):
         if find_cell(self.cell.name) is not self.cell:
             hint = "make the layer again, or give the other cell a name of its own"
             raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
-        if x.dtype != self._dtype:
-            hint = "data types are never mixed silently: astype of the array that x is made of, or dtype of the layer"
-            raise DTypeError(f"{type(self).__name__}, x", expected=self._dtype, got=x.dtype, hint=hint)
-        for number, (name, state) in enumerate(zip(self.cell.states, states, strict=True)):
-            if state is None:
-                continue
+        self.form.check_rows(type(self).__name__, x)
+        if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
-            units = self.hidden_size if number else self.output_size
-            shape = (self.num_layers * self.num_directions, num_sequences, units)
-            if state.dtype != self._dtype or not sizes_fit(state.shape, shape) or state.shape[0] != shape[0]:
-                raise ShapeError(
-                    f"{type(self).__name__}, {name}_0",
-                    expected=f"{shape} {self._dtype}",
-                    got=f"{state.shape} {state.dtype}",
-                    hint="(num_layers * num_directions, num_sequences, hidden_size, or proj_size of the first state)",
-                )
+            axes = self.num_layers * self.num_directions, num_sequences
+            self.form.check_states(type(self).__name__, states, axes)
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""

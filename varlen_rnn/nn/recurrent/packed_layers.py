@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.errors import ShapeError
 from varlen_rnn.ops.recurrent.inputs import layer_of, operands_of
 from varlen_rnn.recurrence.packed import FewSequences, Packed
 from varlen_rnn.rows.checks import as_rows
@@ -43,38 +43,34 @@ class Room:
         self.memory = [[packed.memory(self.few) for packed in directions] for directions in layers]
 
 
-class Form:
-    """What rows and states of a layer look like."""
+class Arrays:
+    """Rows and states of a layer as arrays: checked, as kernels take them, and as a call of the layer returns them."""
 
-    def __init__(self, layer: Any) -> None:
-        self.dtype, self.input_size, self.hidden_size = layer.dtype, layer.input_size, layer.hidden_size
+    def __init__(self, layer: Any, rows: str = "x") -> None:
+        self.form = layer.form._replace(rows=rows)
+        self.dtype, self.hidden_size, self.output_size = layer.dtype, layer.hidden_size, layer.output_size
         self.num_states, self.num_rows_of_states = len(layer.cell.states), layer.num_layers * layer.num_directions
-        self.output_size = layer.output_size
+        self._features = (layer.input_size,)
 
-    def rows(self, rows: Any, what: str) -> np.ndarray:
+    def rows(self, rows: Any, where: str) -> np.ndarray:
         """Return rows as kernels take them, or raise."""
-        array = rows if type(rows) is np.ndarray else as_rows(rows, what)
-        if array.dtype != self.dtype or array.ndim != 2 or array.shape[1] != self.input_size:
-            expected, got = f"(rows, {self.input_size}) {self.dtype}", f"{array.shape} {array.dtype}"
-            error = ShapeError if array.dtype == self.dtype else DTypeError
-            raise error(what, expected=expected, got=got)
+        array = rows if type(rows) is np.ndarray else as_rows(rows, f"{where}, {self.form.rows}")
+        # Asked here: a row takes a few microseconds, and the check would be a tenth of them.
+        if array.shape[1:] != self._features or array.dtype != self.dtype:
+            self.form.check_rows(where, array)
         return array if array.flags.carray else np.array(array, order="C")
 
-    def initial(self, states: Any, count: int, what: str) -> np.ndarray | None:
+    def initial(self, states: Any, count: int, where: str) -> np.ndarray | None:
         """Return initial states as `(layers and directions, states, sequences, hidden)`, or None; or raise."""
-        if states is None:
+        given = self.form.each(f"{where}, states", states)
+        arrays = [None if state is None else as_rows(state, f"{where}, states") for state in given]
+        self.form.check_states(where, arrays, (self.num_rows_of_states, count))
+        if all(array is None for array in arrays):
             return None
-        given = states if isinstance(states, (tuple, list)) else (states,)
-        if len(given) != self.num_states:
-            raise ShapeError(f"{what}, states", expected=f"{self.num_states}", got=len(given))
         full = np.zeros((self.num_rows_of_states, self.num_states, count, self.hidden_size), self.dtype)
-        for number, state in enumerate(given):
-            part = full[:, number, :, : self.hidden_size if number else self.output_size]
-            array = as_rows(state, f"{what}, states")
-            if array.shape != part.shape or array.dtype != self.dtype:
-                expected, got = f"{part.shape} {self.dtype}", f"{array.shape} {array.dtype}"
-                raise ShapeError(f"{what}, states[{number}]", expected=expected, got=got)
-            part[...] = array
+        for number, array in enumerate(arrays):
+            if array is not None:
+                full[:, number, :, : array.shape[2]] = array
         return full
 
     def given_back(self, states: np.ndarray) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
 from varlen_rnn.recurrence.packed import FEW
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import plan_of_rows
@@ -38,7 +38,7 @@ class Prepared:
         self._layers = packed_directions(layer, "prepare")
         self._rooms: list[Room] = []
         self._merge, self._num_directions = layer.merge, layer.num_directions
-        self._form = Form(layer)
+        self._arrays = Arrays(layer)
 
     def __call__(self, x: Rows, states: Any = None, *, offsets: Offsets | None = None) -> tuple[Any, Any]:
         """Return the outputs, and the last states, as a call of the layer does.
@@ -65,7 +65,7 @@ class Prepared:
         if isinstance(x, (LoDTensor, Variable)):
             tensor = x.value if isinstance(x, Variable) else x
             lod, rows = tensor.structure, tensor.data
-        rows = self._form.rows(rows, "prepared, x")
+        rows = self._arrays.rows(rows, "prepared")
         if lod is not None:
             offsets = lod.levels[-1] if lod.num_levels else None
         if offsets is None:
@@ -73,20 +73,18 @@ class Prepared:
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
             plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for
-        y, last = self._run(rows, plain, self._form.initial(states, len(plain) - 1, "prepared"))
-        return y if lod is None else LoDTensor.wrap(y, lod), self._form.given_back(last)
+        y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
+        return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
         """Return what the layer returns of Variables, as a model calls it."""
-        if isinstance(states, (tuple, list)) and all(state is None for state in states):
-            states = None
         y, last = self(required(x, "prepared, x").value, states)
         return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
 
     def _run(self, rows: np.ndarray, offsets: np.ndarray, initial: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return outputs, and last states of every layer and direction, as `Form.initial` returns them."""
+        """Return outputs, and last states of every layer and direction, as `Arrays.initial` returns them."""
         count = len(offsets) - 1
-        sizes = self._form.num_rows_of_states, self._form.num_states, max(count, 0), self._form.hidden_size
+        sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
         if count > FEW or not self._is_little(len(rows), count):
             return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
-from varlen_rnn.nn.recurrent.packed_layers import Form, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
@@ -46,9 +46,9 @@ class Stream:
             raise ShapeError("stream, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
         self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
         self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
-        self._form, self._turn = Form(layer), threading.Lock()
+        self._arrays, self._turn = Arrays(layer, rows="rows"), threading.Lock()
         self._states = np.zeros(
-            (layer.num_layers, self._form.num_states, num_sequences, layer.hidden_size), layer.dtype
+            (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
         self._all = np.arange(num_sequences)
         self._room = Room([[packed] for packed in self._layers], num_sequences)
@@ -74,8 +74,8 @@ class Stream:
             Rows that do not fit, slots that are not there, or twice the same.
         """
         if at is None and type(rows) is np.ndarray and rows.ndim == 1 and self.num_sequences == 1:
-            return self._step(self._form.rows(rows[None], "stream, rows"), self._all)[0]
-        rows = self._form.rows(rows, "stream, rows")
+            return self._step(self._arrays.rows(rows[None], "stream"), self._all)[0]
+        rows = self._arrays.rows(rows, "stream")
         slots = self._all if at is None else self._slots(at)
         if len(rows) != len(slots):
             raise ShapeError("stream, rows", expected=f"{len(slots)} rows, one for each slot", got=len(rows))
@@ -121,7 +121,7 @@ class Stream:
             As those of a call of the layer, for as many sequences as there are slots.
         """
         places = self._all if slots is None else self._slots(slots)
-        initial = self._form.initial(states, len(places), "stream, reset")
+        initial = self._arrays.initial(states, len(places), "stream, reset")
         with self._turn:
             self._states[:, :, places] = 0 if initial is None else initial
 
@@ -132,4 +132,4 @@ class Stream:
         Setting them is `reset(states=...)`.
         """
         with self._turn:
-            return self._form.given_back(self._states.copy())
+            return self._arrays.given_back(self._states.copy())

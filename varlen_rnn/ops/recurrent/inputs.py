@@ -1,4 +1,8 @@
-"""The inputs of a recurrent layer: which there are, their shapes, their checks, and how the engine takes them."""
+"""The inputs of a recurrent layer: their names and shapes, their checks, and the operands that the engine takes.
+
+`Form` is the one check of rows and initial states: layers, single steps, layers for inference, layers of PyTorch and
+the operator ask it.
+"""
 
 import functools
 from types import MappingProxyType
@@ -7,17 +11,103 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn import recurrence
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.runtime.device import as_operand
-from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
+from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.spec import sizes_fit
 
 _ROWS = (
     "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
     "create_lod_tensor(rows, lengths), or LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded "
     "batch, sequence_unpad(x, lengths)"
 )
+_STATES = "(num_layers * num_directions, num_sequences, hidden_size, or proj_size of the first state)"
+_MIXED = "data types are never mixed silently: convert it, or choose the dtype of the layer"
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class Form(NamedTuple):
+    """The data type and the sizes of the rows and the initial states of a layer, or of a single step.
+
+    Whatever has a `shape` and a `dtype` can be checked: arrays, Variables, specs and tensors of PyTorch.
+
+    Attributes
+    ----------
+    dtype : data type
+    features : int
+        Of a row; -1 if only values tell.
+    states : tuple of (str, int)
+        The name of each state in messages, and its units.
+    rows : str
+        The name of the rows in messages.
+    is_step : bool
+        Whether it is a single step: it also takes one row without a batch, and states with the axes of its rows.
+    """
+
+    dtype: object
+    features: int
+    states: tuple
+    rows: str = "x"
+    is_step: bool = False
+
+    def each(self, where, given):
+        """Return a value, or None, for each state, as a tuple.
+
+        Raises
+        ------
+        ShapeError
+            As many values as there are no states.  One state alone comes as it is, or as a tuple of one.
+
+        Examples
+        --------
+        >>> Form(np.dtype("f4"), 3, (("h_0", 4), ("c_0", 4))).each("LSTM, states", None)
+        (None, None)
+        """
+        count = len(self.states)
+        if given is None:
+            return (None,) * count
+        kinds = (tuple, list) if count > 1 else tuple  # a list may be the numbers of one state
+        several = tuple(given) if isinstance(given, kinds) else (given,)
+        if len(several) != count:
+            names = ", ".join(name for name, _ in self.states)
+            got = f"{len(several)} values" if isinstance(given, kinds) else type(given).__name__
+            raise ShapeError(where, expected=f"({names})" if count > 1 else names, got=got)
+        return several
+
+    def check_rows(self, where, x):
+        """Raise unless rows have the data type and the features."""
+        shape = x.shape
+        ranks = (1, 2) if self.is_step else (2,)
+        if x.dtype != self.dtype or len(shape) not in ranks or not sizes_fit(shape[-1:], (self.features,)):
+            features = "features" if self.features == -1 else self.features
+            expected = f"(batch, {features}) or ({features},)" if self.is_step else f"(rows, {features})"
+            self._refuse(f"{where}, {self.rows}", x, expected, None if self.is_step else _ROWS)
+
+    def check_states(self, where, states, axes):
+        """Raise unless initial states, None for zeros, fit.
+
+        Parameters
+        ----------
+        where : str
+            Names the layer in messages.
+        states : iterable
+        axes : tuple of int
+            The axes of a state before its units, layers times directions first; -1 fits any size.
+        """
+        for (name, units), state in zip(self.states, states, strict=True):
+            if state is None:
+                continue
+            wanted, shape = (*axes, units), tuple(state.shape)
+            fits = state.dtype == self.dtype and sizes_fit(shape, wanted)
+            # Of an unknown number of layers and directions, each layer would take some, and nobody all.
+            if not fits or not (self.is_step or shape[0] == axes[0]):
+                sizes = ", ".join("any" if size == -1 else str(size) for size in wanted)
+                self._refuse(f"{where}, {name}", state, f"({sizes})", None if self.is_step else _STATES)
+
+    def _refuse(self, where, given, expected, hint):
+        error, hint = (ShapeError, hint) if given.dtype == self.dtype else (DTypeError, _MIXED)
+        raise error(where, expected=f"{expected} {self.dtype}", got=f"{tuple(given.shape)} {given.dtype}", hint=hint)
 
 
 @functools.lru_cache(maxsize=256)  # every application of a layer asks
@@ -136,9 +226,10 @@ def ways_of(reverse, directions):
 
 def check_layer(cell, layer):
     """Raise unless everything fits."""
-    x = layer.x
+    x, names = layer.x, [f"{name}_0" for name in cell.states]
     check_float("recurrent", x=x)
-    check_rank("recurrent", "x", x, 2, _ROWS)
+    form = Form(x.dtype, -1, tuple((name, layer.units(number)) for number, name in enumerate(names)))
+    form.check_rows("recurrent", x)
     check_lod_level("recurrent", "x", x)
     if layer.projects:
         _check_projection(cell, layer)
@@ -147,16 +238,16 @@ def check_layer(cell, layer):
         if cell.x_gates and weights["weight_ih"] is not None:
             check_rank("recurrent", "weight_ih", weights["weight_ih"], 2)
             features = weights["weight_ih"].shape[1]
-            check_shape("recurrent", "x", x, (-1, features), "input_size is the number of features of a row")
+            form._replace(features=features).check_rows("recurrent", x)
         shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
         for name, shape in shapes.items():
             _check_weight(x, name, weights[name], shape)
         for name in cell.rows:
             _check_rows(x, name, weights[name], layer.hidden)
-    for number, (name, state) in enumerate(zip(cell.states, layer.states, strict=True)):
+    for name, state in zip(names, layer.states, strict=True):
         if state is not None:
-            check_float("recurrent", x=x, **{f"{name}_0": state})
-            check_shape("recurrent", f"{name}_0", state, (len(layer.directions), -1, layer.units(number)))
+            check_tensor("recurrent", name, state)
+    form.check_states("recurrent", layer.states, (len(layer.directions), -1))
 
 
 def _check_projection(cell, layer):

@@ -10,6 +10,7 @@ from varlen_rnn.cells import CELLS, find_cell
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
 from varlen_rnn.ops.cost import Cost, known
 from varlen_rnn.ops.examples import LOD, rows
+from varlen_rnn.ops.recurrent import recompute
 from varlen_rnn.ops.recurrent.inputs import (
     check_layer,
     flat,
@@ -56,8 +57,10 @@ def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
     return found == wanted and 0 < gates == len(cell.h_gates) * hidden and projected > 0 and dtype in FLOATS
 
 
-def _infer(*inputs, cell, keep, reverse=None, all_states=False):
+def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
     cell, operands = find_cell(cell), None
+    if every is not None:
+        _check_every(cell, every, all_states)
     if not all_states and reverse in _ONE_WAY:
         operands = _operands(cell, inputs)
     if operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands):
@@ -66,27 +69,41 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False):
     else:
         layer = layer_of(cell, inputs)
         check_layer(cell, layer)
-        num_directions = len(ways_of(reverse, len(layer.directions)))
+        num_directions, hidden = len(ways_of(reverse, len(layer.directions))), layer.hidden
         units = [layer.units(number) for number in range(len(cell.states))]
     x = inputs[0]
     widths = [-1 if size == -1 else num_directions * size for size in units]
     of_rows = [spec_of_tensor((x.shape[0], width), x.dtype, x.lod_level) for width in widths]
     last = [spec_of_tensor((num_directions, -1, size), x.dtype) for size in units]
-    kept = spec_of_tensor((x.shape[0], -1), x.dtype)  # how far rows are apart is the engine's business
+    # The engine decides how far rows are apart, and the lengths decide how many chunks there are.
+    kept = spec_of_tensor((x.shape[0], -1) if every is None else (-1, hidden), x.dtype)
     return [*(of_rows if all_states else of_rows[:1]), *last, PLAN, *([kept] * num_directions if keep else ())]
+
+
+def _check_every(cell, every, all_states):
+    """Raise unless a layer can keep its states at every so many steps alone."""
+    if every < 0:
+        raise ShapeError("recurrent, every", expected="0 or more steps, or None", got=every)
+    if cell.rows or all_states:
+        what = "inputs of rows" if cell.rows else "all states"
+        hint = "recompute=False keeps what they need"
+        raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
 
 
 def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
     return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
-def _forward(*inputs, cell, keep, reverse=None, all_states=False):
+def _forward(*inputs, cell, keep, reverse=None, all_states=False, every=None):
     cell = find_cell(cell)
     layer = layer_of(cell, inputs)
     x, plan = layer.x, plan_of_rows(layer.x.structure)
     operands, weights, initial = operands_of(cell, layer, plan)
     ways = ways_of(reverse, len(layer.directions))
-    y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
+    if keep and every is not None:
+        y, last, kept = recompute.forward(cell, operands, weights, initial, plan, every, ways)
+    else:
+        y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
     outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
     if all_states:
         outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
@@ -111,16 +128,16 @@ def _wrapped(cell, lod, y, last, plan, kept):
     return outputs
 
 
-def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
+def _shortcut(inputs, cell, keep, reverse=None, all_states=False, every=None):
     """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
-    kind, ways = find_cell(cell), None if all_states else _ONE_WAY.get(reverse)
+    kind, ways = find_cell(cell), None if all_states or every is not None else _ONE_WAY.get(reverse)
     operands = ways and _operands(kind, inputs)
     if not operands:
         return None
     try:
         lod = operands[0].structure
         rows, w_ih, w_hh, b_ih, b_hh = map(rows_of, operands)
-    except AttributeError:  # what has no rows
+    except AttributeError:  # an operand has no rows
         return None
     if not (lod.num_levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
@@ -133,7 +150,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False):
     return _wrapped(kind, lod, y, last, plan, kept)
 
 
-def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False):
+def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False, every=None):
     num_states = len(find_cell(cell).states)
     num_given = 2 * num_states if all_states else 1 + num_states  # outputs before the plan
     plan, *kept = outputs[num_given:]
@@ -142,29 +159,30 @@ def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False
     first = weights[0] is not None and weights[0].requires_grad
     need_weights = first or any(w is not None and w.requires_grad for w in weights)
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad, "need_weights": need_weights}
-    attrs |= {"reverse": reverse, "all_states": all_states}
-    return apply_list("recurrent_grad", *inputs, outputs[0], plan, *kept, *d_outputs[:num_given], **attrs)
+    attrs |= {"reverse": reverse, "all_states": all_states, "every": every}
+    y = outputs[0] if every is None else None  # recomputed, it need not be held
+    return apply_list("recurrent_grad", *inputs, y, plan, *kept, *d_outputs[:num_given], **attrs)
 
 
-def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
+def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None):
     if not 0 < num_forward < len(inputs):
         raise ShapeError("recurrent_grad, num_forward", expected=f"1 to {len(inputs) - 1}", got=num_forward)
     forward, given = inputs[:num_forward], inputs[num_forward:]
-    outputs = _infer(*forward, cell=cell, keep=True, reverse=reverse, all_states=all_states)
+    outputs = _infer(*forward, cell=cell, keep=True, reverse=reverse, all_states=all_states, every=every)
     at = outputs.index(PLAN)
     kept = outputs[at + 1 :]
     expected = [outputs[0], PLAN, *kept, *outputs[:at]]
-    if len(given) != len(expected) or given[0] is None or given[1] is None:
+    if len(given) != len(expected) or given[1] is None or (given[0] is None and every is None):
         raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
     check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
-        if number != 1 and not (desc is None and number >= 2 + len(kept)):
+        if number != 1 and not (desc is None and (number == 0 or number >= 2 + len(kept))):
             check_like("recurrent_grad", f"rest[{number}]", desc, like)
     return [forward[0], *like_states_and_weights(find_cell(cell), forward, outputs[:at])]
 
 
 def like_states_and_weights(cell, inputs, outputs):
-    """Return what gradients of states and weights are like: of what is missing, what would stand there."""
+    """Return the specs of the gradients of states and weights.  A missing input counts as if it were given."""
     layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
     states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
@@ -176,11 +194,15 @@ def like_states_and_weights(cell, inputs, outputs):
     ]
 
 
-def _check_kept(x, plan, kept, columns):
-    """Raise unless the plan is that of the rows, and what was kept is of them: the gradient trusts both."""
+def _check_plan(x, plan):
+    """Raise unless a plan, which the gradient trusts, is the plan of the rows."""
     lod = x.structure
     if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
+
+
+def _check_kept(x, kept, columns):
+    """Raise unless there are kept columns, which the gradient trusts, for every row."""
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
             wanted = f"({x.shape[0]}, {columns} or more)"
@@ -189,26 +211,33 @@ def _check_kept(x, plan, kept, columns):
             raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
-def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
+def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None):
     cell = find_cell(cell)
     layer = layer_of(cell, inputs[:num_forward])
     x, directions, num_states = layer.x, layer.directions, len(cell.states)
     y, plan, *rest = inputs[num_forward:]
     kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
     d_others, d_last = d_others[:-num_states], d_others[-num_states:]
-    _check_kept(x, plan, kept, kept_numbers(cell, layer))
+    _check_plan(x, plan)
     operands, weights, initial = operands_of(cell, layer, plan)
-    ways = ways_of(reverse, len(directions))
-    d_y = np.zeros(y.shape, x.dtype) if d_y is None else as_operand(d_y.data)
+    shape = x.shape[0], len(directions) * layer.outputs
+    d_y = np.zeros(shape, x.dtype) if d_y is None else as_operand(d_y.data)
     slots = [tensor.data for tensor in kept]
     names = [f"d_{state}_n" for state in cell.states]
     d_last = full_states("recurrent_grad", layer, plan, names, d_last)
-    d_x, d_weights, d_initial = recurrence.backward(
-        cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last, need_x, need_weights, ways,
-        _d_others(layer, d_others),
-    )  # fmt: skip
+    wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
+    if every is None:
+        _check_kept(x, kept, kept_numbers(cell, layer))
+        d_x, d_weights, d_initial = recurrence.backward(
+            cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last,
+            d_others=_d_others(layer, d_others), **wanted,
+        )  # fmt: skip
+    else:
+        d_x, d_weights, d_initial = recompute.backward(
+            cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
+        )
     d_x = x.like(d_x) if need_x else x
-    # As of x, what nobody asked for is the weight itself, or what stood for a bias that is missing.
+    # As with x, a gradient that nobody asked for is the weight itself, or zeros if the bias is missing.
     groups = d_weights if need_weights else weights
     d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
     return with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
@@ -238,15 +267,17 @@ def _d_others(layer, given):
 
 
 def _overwritten(num_inputs, cell, **attrs):
-    """Return the positions of what each direction kept: the gradient writes there."""
+    """Return the positions of the columns that each direction kept: the gradient writes there."""
+    if attrs.get("every") is not None:
+        return ()
     first, num_states = attrs["num_forward"] + 2, len(find_cell(cell).states)
     num_gradients = 2 * num_states if attrs.get("all_states") else 1 + num_states
     return tuple(range(first, num_inputs - num_gradients))
 
 
 @functools.lru_cache
-def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False):
-    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, what is kept."""
+def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False, every=None):
+    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, the kept columns."""
     cell = find_cell(cell)
     inputs, ends = names_of_inputs(cell, num_inputs)
     others = (f"{state}_all" for state in cell.states[1:] if all_states)
@@ -254,8 +285,10 @@ def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False)
     return inputs, ("y", *others, *(f"{state}_n" for state in cell.states), "sorted_seqs", *kept)
 
 
-def _places_grad(num_inputs, num_outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
-    inputs, outputs = _places(num_forward, 0, cell, True, reverse, all_states)
+def _places_grad(
+    num_inputs, num_outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None
+):
+    inputs, outputs = _places(num_forward, 0, cell, True, reverse, all_states, every)
     at = outputs.index("sorted_seqs")
     given = [*inputs, outputs[0], *outputs[at:], *(f"d_{name}" for name in outputs[:at])]
     return given, [f"d_{name}" for name in inputs]
@@ -278,7 +311,7 @@ def _sizes(inputs, cell):
 
 
 def _kept_bytes(cell, sizes, projects, dtype):
-    """Return the bytes of what a layer keeps beyond those of one column: its rows are as long as an engine likes."""
+    """Return the bytes that a layer keeps beyond its first column: rows are as long as the engine likes."""
     return sizes.directions * sizes.rows * (kept_by(cell, projects) * sizes.hidden - 1) * dtype.itemsize
 
 
@@ -289,21 +322,25 @@ def _flops_of_products(cell, sizes, projects):
     return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
 
 
-def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False):
+def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False, every=None):
     """2 gates hidden (input + output), and 2 hidden output for a projection, per row and direction."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs, cell)
-    more = _kept_bytes(cell, sizes, projects, inputs[0].dtype) if keep else 0
+    more = _kept_bytes(cell, sizes, projects, inputs[0].dtype) if keep and every is None else 0
     return Cost(sum(_flops_of_products(cell, sizes, projects)), more)
 
 
-def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False):
-    """Twice the layer's, less the products for the gradients of x or of weights where nobody asks for them."""
+def cost_of_gradient(
+    inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None
+):
+    """Twice the layer's, once more if it recomputes, less the products for gradients that nobody asks for."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs[:num_forward], cell)
     of_x, of_step = _flops_of_products(cell, sizes, projects)
-    flops = of_step + (of_x + of_step) * need_weights + of_x * need_x
-    return Cost(flops, _kept_bytes(cell, sizes, projects, inputs[0].dtype))
+    flops, times = of_step + (of_x + of_step) * need_weights + of_x * need_x, 1
+    if every is not None:  # the forward pass runs again, and keeps its columns this time
+        flops, times = flops + of_x + of_step, 2
+    return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
 @operator(
@@ -311,8 +348,7 @@ def cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, r
     intermediate=("kept", "kept_reverse"),
     may_miss=("states_and_weights",),
     cost=cost_of_layer,
-    inference={"keep": False},
-    shortcut=_shortcut,
+    inference={"keep": False, "every": None},
     places=_places,
 )
 def recurrent(
@@ -322,13 +358,20 @@ def recurrent(
     keep: bool,
     reverse: tuple[int, ...] | None = None,
     all_states: bool = False,
+    every: int | None = None,
 ):
-    """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions."""
-    return _forward(x, *states_and_weights, cell=cell, keep=keep, reverse=reverse, all_states=all_states)
+    """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions.
+
+    With `every`, it keeps for the gradient the states at every so many steps alone, and the gradient computes the
+    others again; 0 is the square root of the longest length.
+    """
+    constants = {"reverse": reverse, "all_states": all_states, "every": every}
+    return _forward(x, *states_and_weights, cell=cell, keep=keep, **constants)
 
 
 recurrent.infer(_infer)
 recurrent.grad(_grad)
+recurrent.op.shortcut = _shortcut
 
 
 @recurrent.examples
@@ -340,12 +383,15 @@ def _examples(rng):
         ("rnn_tanh", 2, None, {}),
         ("gru", 1, None, {"reverse": (1,)}),
         ("lstm", 2, 3, {"reverse": (1, 0), "all_states": True}),
+        ("lstm", 2, 3, {"reverse": (0, 1), "every": 2}),
+        ("gru", 1, None, {"reverse": (1,), "every": 0}),
+        ("rnn_tanh", 1, None, {"reverse": (0,), "every": 1}),
     ):
         cell = CELLS[name]
         units = [outputs or hidden, *[hidden] * (len(cell.states) - 1)]
         states = [rng.standard_normal((directions, sequences, size)) for size in units]
         shapes = [*weight_shapes(cell, 3, hidden, outputs).values()] * directions
-        constants = {"cell": name, "keep": True, "reverse": None, "all_states": False, **constants}
+        constants = {"cell": name, "keep": True, "reverse": None, "all_states": False, "every": None, **constants}
         yield [rows(rng, 3), *states, *map(rng.standard_normal, shapes)], constants
 
 
@@ -359,9 +405,10 @@ def recurrent_grad(
     need_weights: bool,
     reverse: tuple[int, ...] | None = None,
     all_states: bool = False,
+    every: int | None = None,
 ):
-    """Return the gradients of a recurrent layer's inputs, which overwrite what it kept."""
-    constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights}
+    """Return the gradients of a recurrent layer's inputs; they overwrite the columns that the layer kept."""
+    constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights, "every": every}
     return _forward_grad(x, *rest, cell=cell, reverse=reverse, all_states=all_states, **constants)
 
 

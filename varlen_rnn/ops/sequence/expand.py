@@ -9,11 +9,12 @@ from varlen_rnn.kernels.moves import repeat_sequences
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import spec_of_tensor
 
 
 def _check_entries(x, y, ref_level):
@@ -73,11 +74,7 @@ def _repeated(x, copies, lod):
     return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
-def _fits(x, y, ref_level):
-    return ref_level == -1 and movable(x) and movable_sequences(y)
-
-
-@operator(cost=nothing, fits=_fits)
+@operator(cost=nothing)
 def sequence_expand(x, y, ref_level: int = -1):
     """Return each sequence of `x`, or each row where it has no LoD, as often as the sequence of `y` has entries.
 
@@ -119,14 +116,10 @@ def _infer(x, y, ref_level):
     if not -y.lod_level <= ref_level < y.lod_level:
         expected = f"{-y.lod_level} <= ref_level < {y.lod_level}, a level of y"
         raise OutOfRangeError("sequence_expand, ref_level", expected=expected, got=ref_level)
-    return x._replace(shape=(-1, *x.shape[1:]))
+    return spec_of_tensor((-1, *x.shape[1:]), x.dtype, x.lod_level)
 
 
-def _fits_back(x, y, d_out, ref_level):
-    return _fits(x, y, ref_level) and movable_gradient(x, d_out)
-
-
-@sequence_expand.backward("x", fits=_fits_back)
+@sequence_expand.backward("x")
 def _backward(x, y, d_out, ref_level):
     copies = _copies(x, y, ref_level)
     d_rows = _rows_of("sequence_expand_grad", d_out, copies.num_rows)
@@ -152,11 +145,7 @@ def _examples(rng):
         yield [x, rows(rng, lod=lod)], {"ref_level": 0}
 
 
-def _fits_as(x, y):
-    return movable(x) and movable_sequences(y)
-
-
-@operator(cost=nothing, fits=_fits_as)
+@operator(cost=nothing)
 def sequence_expand_as(x, y):
     """Return each row of `x` once for each row of the sequence of `y` that it stands for.
 
@@ -199,14 +188,10 @@ def _infer_as(x, y):
     check_lod_level("sequence_expand_as", "y", y)
     if not x.shape or not y.shape:
         raise ShapeError("sequence_expand_as", expected="rows", got=[x.shape, y.shape])
-    return x._replace(shape=(y.shape[0], *x.shape[1:]), lod_level=y.lod_level)
+    return spec_of_tensor((y.shape[0], *x.shape[1:]), x.dtype, y.lod_level)
 
 
-def _fits_back_as(x, y, d_out):
-    return _fits_as(x, y) and movable_gradient(x, d_out) and len(d_out.data) == y.structure.num_rows
-
-
-@sequence_expand_as.backward("x", fits=_fits_back_as)
+@sequence_expand_as.backward("x")
 def _backward_as(x, y, d_out):
     _check_rows(x, y)
     d_rows = _rows_of("sequence_expand_as_grad", d_out, y.structure.num_rows)

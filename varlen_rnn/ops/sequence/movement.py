@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs, check_is_plan
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_kind, check_shape, check_tensor
-from varlen_rnn.tape.kinds import LOD_RANK_TABLE
+from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable
@@ -54,33 +54,9 @@ def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> Non
 
 def check_moved(op: str, name: str, desc: TensorSpec) -> None:
     """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
-    check_tensor(op, name, desc)
-    if desc.dtype == _FLOAT16:
+    if desc.kind is not LOD_TENSOR or desc.dtype == _FLOAT16:
+        check_tensor(op, name, desc)
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
-
-
-def movable(x: object) -> TypeGuard[LoDTensor]:
-    """Return whether a value is rows as moves take them: `describe` and `check_moved` would not object, but faster.
-
-    Examples
-    --------
-    >>> movable(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])), movable(LoDTensor(np.float32(1))), movable(None)
-    (True, False, False)
-    """
-    if type(x) is not LoDTensor:
-        return False
-    shape, lod = x.shape, x.structure
-    return bool(shape) and (shape[0] == lod.num_rows or not lod.num_levels) and x.dtype != _FLOAT16
-
-
-def movable_sequences(x: object) -> TypeGuard[LoDTensor]:
-    """Return whether a value is rows as moves take them, with at least one level."""
-    return movable(x) and x.structure.num_levels > 0
-
-
-def movable_gradient(x: object, d_out: object) -> bool:
-    """Return whether both move, and `d_out` may be the gradient of rows of `x`, by its data type and element shape."""
-    return movable(x) and movable(d_out) and d_out.dtype == x.dtype and d_out.shape[1:] == x.shape[1:]
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:

@@ -11,14 +11,14 @@ from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import flat, movable, movable_gradient, movable_sequences, unflat
+from varlen_rnn.ops.sequence.movement import flat, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
 from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR
-from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.spec import TensorSpec, spec_of_tensor
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
@@ -26,12 +26,7 @@ POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
 
 
-def _ends_fit(x, pool_type, pad_value, level):
-    """Return whether it is a first or last step, which takes less time than its description."""
-    return pool_type in ("first", "last") and level == -1 and movable_sequences(x) and x.dtype in FLOATS
-
-
-@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, fits=_ends_fit)
+@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element)
 def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
@@ -117,7 +112,7 @@ def _infer(x, pool_type, pad_value, level):
     if not -x.lod_level <= level < x.lod_level:
         expected = f"{-x.lod_level} <= level < {x.lod_level}, a level of x"
         raise OutOfRangeError("sequence_pool, level", expected=expected, got=level)
-    return TensorSpec((-1, *x.shape[1:]), x.dtype, level % x.lod_level), _PICKED
+    return spec_of_tensor((-1, *x.shape[1:]), x.dtype, level % x.lod_level), _PICKED
 
 
 def _check_integers(x, pool_type, pad_value):
@@ -131,12 +126,7 @@ def _check_integers(x, pool_type, pad_value):
         raise ShapeError("sequence_pool, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
 
 
-def _ends_fit_back(x, index, d_out, **constants):
-    picked = movable(index) and index.dtype == _PICKED.dtype and len(index.shape) == 2
-    return picked and _ends_fit(x, **constants) and movable_gradient(x, d_out)
-
-
-@sequence_pool.backward("x", fits=_ends_fit_back)
+@sequence_pool.backward("x")
 def _pool_grad(x, index, d_out, pool_type, pad_value, level):
     offsets, d_rows = _offsets(x, level), flat(d_out.data)
     d_x = empty((len(x.data), math.prod(x.shape[1:])), x.data)

@@ -3,7 +3,7 @@
 from varlen_rnn.kernels.moves import reverse_rows
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, movable_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_lod_level
@@ -11,7 +11,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator(cost=nothing, fits=movable_sequences)
+@operator(cost=nothing)
 def sequence_reverse(x):
     """Return the rows of each sequence of the last level in the other order.
 

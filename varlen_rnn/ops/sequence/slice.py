@@ -6,13 +6,14 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import copy_runs, place_slices
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.sequence.movement import check_moved, flat, movable, movable_gradient, movable_sequences, unflat
+from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import spec_of_tensor
 
 
 def _placed(x, offset, length):
@@ -36,12 +37,7 @@ def _numbers(name, given, count):
     return given.data.reshape(-1).astype(np.int64)
 
 
-def _fits(x, offset, length):
-    numbers = movable(offset) and movable(length) and offset.dtype.kind in "iu" and length.dtype.kind in "iu"
-    return numbers and movable_sequences(x)
-
-
-@operator(cost=nothing, fits=_fits)
+@operator(cost=nothing)
 def sequence_slice(x, offset, length):
     """Return rows `offset[i]` to `offset[i] + length[i]` of each sequence i of the last level.
 
@@ -81,14 +77,10 @@ def _infer(x, offset, length):
     check_moved("sequence_slice", "x", x)
     check_lod_level("sequence_slice", "x", x)
     check_integer("sequence_slice", offset=offset, length=length)
-    return x._replace(shape=(-1, *x.shape[1:]))
+    return spec_of_tensor((-1, *x.shape[1:]), x.dtype, x.lod_level)
 
 
-def _fits_back(x, offset, length, d_out):
-    return _fits(x, offset, length) and movable_gradient(x, d_out)
-
-
-@sequence_slice.backward("x", fits=_fits_back)
+@sequence_slice.backward("x")
 def _backward(x, offset, length, d_out):
     starts, new_offsets, lengths = _placed(x, offset, length)
     if not d_out.shape or len(d_out.data) != new_offsets[-1]:

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from numba.core import config
+from numba import config
 
 from varlen_rnn.runtime.cache import folders
 from varlen_rnn.runtime.cache.environment import environment_of_level, prefix_of_bundle

@@ -2,13 +2,9 @@
 
 import functools
 import hashlib
-import pickle
 import threading
 
-from numba.core import caching
-from numba.core.runtime import rtsys
-
-from varlen_rnn.runtime.cache import folders, parts
+from varlen_rnn.runtime.cache import folders
 from varlen_rnn.runtime.cache.alone import Alone
 from varlen_rnn.runtime.cache.announce import announce_compiling
 from varlen_rnn.runtime.cache.bundles import usable_bundles
@@ -16,6 +12,15 @@ from varlen_rnn.runtime.cache.environment import sources_known, this_environment
 from varlen_rnn.runtime.cache.fingerprint import fingerprint
 from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
 from varlen_rnn.runtime.cache.level import TARGET
+from varlen_rnn.runtime.numba_internals import (
+    Cache,
+    can_be_saved,
+    compiled_for_level,
+    from_bytes,
+    start_runtime,
+    target,
+    to_bytes,
+)
 
 
 def environment_folder():
@@ -23,7 +28,7 @@ def environment_folder():
     return folders.cache_folder() / this_environment().name
 
 
-class DiskCache(caching._Cache):
+class DiskCache(Cache):
     """Numba's interface of a cache, for one kernel; it never raises, for the cache is a convenience.
 
     Parameters
@@ -58,9 +63,7 @@ class DiskCache(caching._Cache):
         """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
-        # What the code of a kernel calls.  `refresh`, as Numba does it, also imports what only its compiler needs,
-        # SciPy among it: a third of a second, which the compiler takes when it comes to work.
-        rtsys.initialize(target_context)
+        start_runtime(target_context)
         path = self._path(signature)
         if _is_for_others():
             return None
@@ -101,22 +104,21 @@ class DiskCache(caching._Cache):
 
     def _load(self, path, target_context):
         try:
-            return parts.rebuilt(pickle.loads(read_kernel(path)), target_context, self._linkable)
+            return from_bytes(read_kernel(path), target_context, self._linkable)
         except Exception:  # not there, or damaged in any way: the kernel is compiled again
             return None
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, if it can be found again."""
-        dynamic = compiled.library.has_dynamic_globals or compiled.lifted
         # After an upgrade under a running process, what it has compiled may belong to neither of the two sources.
-        if not self._enabled or dynamic or not sources_known():
+        if not self._enabled or not can_be_saved(compiled) or not sources_known():
             return
         path = self._path(signature)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_for_others():
-                compiled = parts.compiled_for(TARGET, self._kernel, signature)
-            write_kernel(path, parts.packed(compiled, self._linkable))
+                compiled = compiled_for_level(TARGET, self._kernel, signature)
+            write_kernel(path, to_bytes(compiled, self._linkable))
         except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
             return
         _describe_and_tidy()
@@ -129,7 +131,7 @@ class DiskCache(caching._Cache):
 @functools.cache
 def _is_for_others():
     """Return whether this process saves code for processors of a level that its own code is not for."""
-    return TARGET is not None and not parts.compiles_for(TARGET)
+    return TARGET is not None and target()[1:] != (TARGET, "")
 
 
 # Each once per process, and cheap: `cache` remembers that it was done.

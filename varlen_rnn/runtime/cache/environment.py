@@ -12,15 +12,15 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import config
-from numba.core.registry import cpu_target
+from numba import config
 
 from varlen_rnn.runtime.cache.level import TARGET
+from varlen_rnn.runtime.numba_internals import target
 
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/inlining.py", "runtime/jit.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
 # The settings of Numba that change the code of a function, beside those of the host; code that uses Intel's vector
@@ -70,7 +70,7 @@ def this_environment():
     """
     if TARGET:
         return environment_of_level(TARGET)
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    triple, processor, features = target()
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
     # The tile takes its width from the host's own features, which a user may have hidden from Numba.

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from numba.core import config
+from numba import config
 
 KEPT_UNUSED = 30 * 24 * 3600  # seconds after which the folder of another environment is removed
 

@@ -1,0 +1,140 @@
+"""The table of file formats: suffixes, readers, and the options that do not apply to them.
+
+A format has one form, or several that its options choose from.  A reader takes the path and the `Options`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from varlen_rnn.data.columns import read_columns, read_npz
+from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.options import Options
+from varlen_rnn.data.readers import file_text, read_csv, read_jsonl
+from varlen_rnn.data.tables import Table, read_long, read_wide
+from varlen_rnn.errors import InputError, shown
+
+
+class Form(NamedTuple):
+    """A kind of file.
+
+    Attributes
+    ----------
+    name : str
+        The words for it in error messages.
+    read : callable
+        `read(path, options)` returns the Dataset.
+    unused : tuple of str
+        The options that do not apply.
+    applies : callable
+        `applies(options)` returns whether a file of the format has this form.
+    """
+
+    name: str
+    read: Callable[[str, Options], Dataset]
+    unused: tuple[str, ...]
+    applies: Callable[[Options], bool] = lambda options: True
+
+
+class Format(NamedTuple):
+    """The suffixes of a format, and its forms: the first that applies is read."""
+
+    suffixes: tuple[str, ...]
+    forms: tuple[Form, ...]
+
+
+def format_of(path: str) -> str:
+    """Return the format that the suffix of a path names, or raise.
+
+    Examples
+    --------
+    >>> format_of("folder/sensors.TSV")
+    'csv'
+    """
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(path, expected=f"a suffix of {sorted(SUFFIXES)}, or a format", got=shown(suffix))
+    return SUFFIXES[suffix]
+
+
+def form_of(format: str, options: Options) -> Form:
+    """Return the form of a file of a format.
+
+    Examples
+    --------
+    >>> form_of("csv", Options(id="device")).name, form_of("npz", Options()).name
+    ('a long form', 'an .npz file')
+    """
+    return next(form for form in FORMATS[format].forms if form.applies(options))
+
+
+def _read_jsonl(path: str, options: Options) -> Dataset:
+    return read_jsonl(path, options.sequence or "text", options.label, **options.of_texts())
+
+
+def _read_texts(path: str, options: Options) -> Dataset:
+    field = options.sequence or "text"
+    if options.sequence is None or options.tokens is None:
+        field = _text_field(_table(path, options), options.sequence, options.tokens)
+    delimiter = _delimiter(path, options)
+    return read_csv(path, field, options.label, delimiter=delimiter, **options.of_texts())
+
+
+def _read_wide(path: str, options: Options) -> Dataset:
+    return read_wide(_table(path, options), options)
+
+
+def _read_long(path: str, options: Options) -> Dataset:
+    return read_long(_table(path, options), options)
+
+
+def _table(path: str, options: Options) -> Table:
+    return Table(file_text(path), _delimiter(path, options), path)
+
+
+def _delimiter(path: str, options: Options) -> str:
+    if options.delimiter is not None:
+        return options.delimiter
+    return "\t" if pathlib.Path(path).suffix.lower() == ".tsv" else ","
+
+
+def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
+    """Return the field of texts, or raise if the file does not look like a file of texts."""
+    hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
+    if sequence is None and "text" not in table.fields:
+        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
+    field = sequence or "text"
+    texts = table.column(field, "sequence")
+    if tokens is None and all(_looks_like_numbers(text) for text in texts):
+        hint = "tokens 'list' reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + hint
+        raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
+    return field
+
+
+def _looks_like_numbers(text: str) -> bool:
+    parts = text.strip("[] \t").replace(",", " ").replace(";", " ").split()
+    try:
+        return bool(parts) and all(float(part) is not None for part in parts)
+    except ValueError:
+        return False
+
+
+_OF_TABLES = ("id", "time", "features", "ignore", "wide", "delimiter")
+FORMATS = {
+    "csv": Format(
+        (".csv", ".tsv"),
+        (
+            Form("a wide form", _read_wide, ("sequence", "tokens", "time"), lambda options: options.wide),
+            Form("texts", _read_texts, ("time", "features", "ignore"), lambda options: options.id is None),
+            Form("a long form", _read_long, ("sequence", "tokens")),
+        ),
+    ),
+    "jsonl": Format((".jsonl", ".ndjson"), (Form("a .jsonl file", _read_jsonl, _OF_TABLES),)),
+    "parquet": Format((".parquet",), (Form("a .parquet file", partial(read_columns, "parquet"), _OF_TABLES),)),
+    "arrow": Format((".arrow", ".feather"), (Form("an .arrow file", partial(read_columns, "arrow"), _OF_TABLES),)),
+    "npz": Format((".npz",), (Form("an .npz file", read_npz, (*_OF_TABLES, "tokens")),)),
+}
+SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}

@@ -1,0 +1,80 @@
+"""The front of a kernel and its CUDA twin: the one place where the device of a call is chosen.
+
+    @twins(gather_rows_cpu, gather_rows_cuda)
+    def gather_rows(table, ids, out):
+        '''What it computes, its parameters, and an example.'''
+
+The last argument of a kernel is an array that it writes.  The kernel runs where this array lives: its CPU loop on the
+host, its twin on a CUDA device, to which arrays that are still on the host, mostly indices and offsets, are copied.
+"""
+
+import functools
+
+import numpy as np
+
+from varlen_rnn.runtime.device import launch, on_device, to_device
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
+
+
+def elements(*arguments):
+    """Return one thread for each element of the last argument."""
+    return arguments[-1].size
+
+
+def elements_of_first(first, *rest):
+    """Return one thread for each element of the first argument."""
+    return first.size
+
+
+def columns_of_sequences(x, offsets, *rest):
+    """Return one thread for each column of each sequence, if the offsets of sequences are the second argument."""
+    return (offsets.size - 1) * rest[-1].shape[1]
+
+
+def rows_of_last(*arguments):
+    """Return one thread for each row of the last argument."""
+    return arguments[-1].shape[0]
+
+
+def launch_beside(kernel, num_threads, *arguments):
+    """Launch a CUDA kernel on at least `num_threads` threads, after copying arrays of the host to the device."""
+    launch(kernel, num_threads, *(to_device(a) if isinstance(a, np.ndarray) else a for a in arguments))
+
+
+def twins(cpu, cuda, size=elements, work=None):
+    """Return a decorator that makes the front of a kernel from a function that only documents it.
+
+    Parameters
+    ----------
+    cpu : callable
+        The CPU loop.
+    cuda : callable
+        Its twin, a CUDA kernel; if `size` is None, a function that launches kernels itself.
+    size : callable, optional
+        `size(*arguments)` returns how many threads the twin needs.
+    work : callable, optional
+        `work(*arguments)` returns about how many operations the CPU loop takes.  The loop then runs on several threads,
+        `size` of them at most, and takes its shard and the number of shards as first arguments.
+    """
+
+    def on_host(*arguments):
+        shards = count_shards(work(*arguments), max(1, size(*arguments)))
+        for_each_shard(cpu, *arguments, num_shards=shards)
+
+    def on_cuda(*arguments):
+        launch_beside(cuda, size(*arguments), *arguments)
+
+    run, start = cpu if work is None else on_host, cuda if size is None else on_cuda
+
+    def declare(documented):
+        @functools.wraps(documented)
+        def front(*arguments):
+            if on_device(arguments[-1]):
+                start(*arguments)
+            else:
+                run(*arguments)
+
+        front.cpu, front.cuda = cpu, cuda
+        return front
+
+    return declare

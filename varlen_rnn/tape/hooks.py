@@ -1,0 +1,62 @@
+"""Functions that see the gradient of one Variable on its way back, and the wish to keep that gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
+
+Hook = Callable[[Any], Any]
+
+
+class Hooks:
+    """The hooks of a Variable, in the order of their registration, and whether an inner one keeps its gradient."""
+
+    __slots__ = ("_functions", "retains")
+
+    def __init__(self) -> None:
+        self._functions: dict[HookHandle, Hook] = {}
+        self.retains = False
+
+    def add(self, function: Hook) -> HookHandle:
+        """Register a function, once more if it is there already."""
+        handle = HookHandle(self._functions)
+        self._functions[handle] = function
+        return handle
+
+    def __iter__(self) -> Iterator[Hook]:
+        return iter(list(self._functions.values()))  # a hook may remove itself, or another thread one
+
+
+class HookHandle:
+    """What `register_hook` returns: the way to remove the hook again."""
+
+    __slots__ = ("_functions",)
+
+    def __init__(self, functions: dict[HookHandle, Hook]) -> None:
+        self._functions = functions
+
+    def remove(self) -> None:
+        """Remove the hook; a second call does nothing."""
+        self._functions.pop(self, None)
+
+
+def shown_to_hooks(value: Any) -> Any:
+    """Return a gradient as hooks see it: an array, a LoDTensor if there is a LoD, or SelectedRows; read-only.
+
+    Several Variables may share its memory, as the operands of a sum do.
+    """
+    if isinstance(value, SelectedRows):
+        return SelectedRows.wrap(value.rows, _read_only(value.value), value.height)
+    array = _read_only(value.data)
+    return LoDTensor.wrap(array, value.structure) if value.num_levels else array
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

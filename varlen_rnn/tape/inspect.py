@@ -1,0 +1,252 @@
+"""The gradients of every operator of a pass, as norms: where one became NaN or zero.
+
+For `loss = (x * w).mean()` of four rows of ones the pass meets two operators, the last applied first:
+
+    reduce_mean   arrived: out 1      passed on: x 0.5             (four gradients of 1/4)
+    mul           arrived: out 0.5    passed on: y 0.5             (x requires no gradient)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, ProgramError, shown
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.gradient import Pass, Record
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.spec import Value
+from varlen_rnn.tape.variable import Variable, first_gradient, propagate
+from varlen_rnn.typing import Rows
+
+_MOST_LINES = 60  # of operators in a printed report, as pandas has it; half of them from each end
+
+
+@dataclass(frozen=True)
+class OperatorGradients:
+    """What one operator got and gave in a pass, as Euclidean norms.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the pass; the operator applied last is 0.
+    operator : str
+        The operator's name.
+    arrived : dict of str to float
+        By the names of its outputs, the norm of the gradient that arrived there; outputs without one are left out.
+    passed : dict of str to float or None
+        By the names of the inputs that require a gradient, the norm of the gradient passed on; None if there is none.
+    """
+
+    number: int
+    operator: str
+    arrived: dict[str, float]
+    passed: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class LeafGradient:
+    """The gradient of one leaf: the Variable's name or "", its shape, and the Euclidean norm over the pass."""
+
+    name: str
+    shape: tuple[int, ...]
+    norm: float
+
+
+@dataclass(frozen=True, repr=False)
+class GradientReport:
+    """What `inspect_gradients` found; it prints as a table.
+
+    Attributes
+    ----------
+    operators : list of OperatorGradients
+        In the order of the pass, which begins at the loss.  Each has `number`, `operator`, `arrived` and `passed`.
+    leaves : list of LeafGradient
+        In the order in which a gradient reached them.  Each has `name`, `shape` and `norm`.
+    first_nan : OperatorGradients or None
+        The first operator at which a NaN arrived or that passed one on.
+    first_zero : OperatorGradients or None
+        The first operator that passed a gradient of zeros, or none at all, to an input that requires one.
+    """
+
+    operators: list[OperatorGradients]
+    leaves: list[LeafGradient]
+    first_nan: OperatorGradients | None
+    first_zero: OperatorGradients | None
+
+    def __repr__(self) -> str:
+        rows = [("", "operator", "arrived", "passed on")]
+        rows += [(str(o.number), o.operator, _listed(o.arrived), _listed(o.passed)) for o in self.operators]
+        if len(rows) > _MOST_LINES + 1:
+            half = _MOST_LINES // 2
+            rows[half + 1 : -half] = [("...", f"{len(rows) - 1 - 2 * half} more", "", "")]
+        lines = [f"gradients through {len(self.operators)} operators, from the loss back", *_aligned(rows)]
+        leaves = [(leaf.name or "leaf", str(leaf.shape), _shown(leaf.norm)) for leaf in self.leaves]
+        lines += ["leaves", *_aligned(leaves)]
+        for name, found in (("NaN", self.first_nan), ("zero", self.first_zero)):
+            lines.append(f"first {name}: " + ("none" if found is None else f"{found.number} {found.operator}"))
+        return "\n".join(lines)
+
+
+def inspect_gradients(
+    loss: Variable, gradient: Rows | None = None, names: Iterable[tuple[str, Variable]] = ()
+) -> GradientReport:
+    """Return the norms of the gradients that every operator gets and passes on, and the first NaN and zero among them.
+
+    It runs the pass that `loss.backward()` would run, with its hooks, but no `grad` changes and nothing is used up:
+    `loss.backward()` is possible afterwards.  A recurrent layer's residuals are copied, one layer at a time.
+
+    Parameters
+    ----------
+    loss : Variable
+        A single number, unless `gradient` is given.
+    gradient : array_like or number, optional
+        The gradient of `loss`, as `backward` takes it.
+    names : iterable of (str, Variable), optional
+        Names of leaves for the report, as `model.named_parameters()` returns them.
+
+    Returns
+    -------
+    GradientReport
+
+    Raises
+    ------
+    ProgramError
+        Nothing to differentiate, a second pass through records that `backward` used up, or a variable of a program.
+
+    Examples
+    --------
+    >>> x = Variable([3.0, 4.0], requires_grad=True, name="x")
+    >>> loss = ((x - 3.0).sqrt() * np.array([0.0, 1.0])).sum()  # the slope of the root is infinite at 0
+    >>> report = inspect_gradients(loss)
+    >>> report
+    gradients through 4 operators, from the loss back
+         operator    arrived    passed on
+      0  reduce_sum  out 1      x 1.414
+      1  mul         out 1.414  x 1
+      2  sqrt        out 1      x nan
+      3  sub         out nan    x nan
+    leaves
+      x  (2,)  nan
+    first NaN: 2 sqrt
+    first zero: none
+    >>> report.first_nan.arrived, x.grad
+    ({'out': 1.0}, None)
+    """
+    if recorder() is not None:
+        hint = "a program's gradients are its variables `name@GRAD`, which a run can fetch"
+        raise ProgramError("inspect_gradients", expected="eager mode", got="a program being recorded", hint=hint)
+    known = {id(variable): name for name, variable in _pairs(names)}
+    return propagate([loss], [first_gradient(loss, gradient, "inspect_gradients")], _Inspection).report(known)
+
+
+def _pairs(names: Any) -> list[tuple[str, Variable]]:
+    try:
+        pairs = [(name, variable) for name, variable in names]
+    except (TypeError, ValueError) as error:
+        expected, hint = "pairs of a name and a Variable", "model.named_parameters()"
+        raise DTypeError("inspect_gradients, names", expected=expected, got=shown(names), hint=hint) from error
+    return pairs
+
+
+class _Inspection(Pass):
+    """A pass that leaves records and leaves as they were, and notes the norms of what it sees."""
+
+    def __init__(self, *functions: Any) -> None:
+        super().__init__(*functions)
+        self._taken: list[tuple[Record, Any, Any]] = []
+        self._operators: list[OperatorGradients] = []
+        self._leaves: dict[Variable, list[Variable]] = {}
+        self._first_zero: OperatorGradients | None = None
+
+    def run(self, pairs: Any) -> None:
+        try:
+            super().run(pairs)
+        finally:
+            for record, inputs, values in self._taken:
+                record.inputs, record.values = inputs, values
+
+    def _take(self, records: Any) -> Any:
+        self._taken = super()._take(records)
+        return list(self._taken)
+
+    def _add(self, variable: Variable, gradient: Variable) -> None:
+        if variable.record is None:
+            self._leaves.setdefault(variable, []).append(gradient)
+
+    def _gradients(self, record: Record, inputs: Any, outputs: Any, summed: Any) -> Any:
+        taken, given = record.op.by_place(range(len(inputs)), range(len(outputs)), record.attrs)
+        for place, positions in given:  # the gradient of a recurrent layer overwrites its residuals
+            for position in positions if place in record.op.intermediate else ():
+                if isinstance(outputs[position].value, LoDTensor):
+                    outputs[position].value = outputs[position].value.copy()
+        gradients = super()._gradients(record, inputs, outputs, summed)
+        arrived = {name: _norm(summed[k].value) for name, k in _named(given) if summed[k] is not None}
+        passed: dict[str, float | None] = {}
+        has_zero = False
+        for name, position in _named(taken):
+            if inputs[position] is None or not inputs[position].requires_grad:
+                continue
+            value = None if gradients[position] is None else gradients[position].value
+            passed[name] = None if value is None else _norm(value)
+            has_zero = has_zero or value is None or (passed[name] == 0 and math.prod(value.shape) > 0)
+        self._operators.append(OperatorGradients(len(self._operators), record.op.type, arrived, passed))
+        if has_zero and self._first_zero is None:
+            self._first_zero = self._operators[-1]
+        return gradients
+
+    def report(self, names: dict[int, str]) -> GradientReport:
+        """Return what was noted; `names` are those of leaves, by their identity."""
+        leaves = []
+        for variable, gradients in self._leaves.items():
+            total = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+            name = names.get(id(variable)) or variable.name or ""
+            leaves.append(LeafGradient(name, variable.shape, _norm(total.value)))
+        first_nan = next((o for o in self._operators if _has_nan(o)), None)
+        return GradientReport(self._operators, leaves, first_nan, self._first_zero)
+
+
+def _named(places: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
+    """Return the name and position of each input or output; a place that takes several has a number for each."""
+    return [
+        (place if len(positions) == 1 else f"{place}[{k}]", position)
+        for place, positions in places
+        for k, position in enumerate(positions)
+    ]
+
+
+def _has_nan(operator: OperatorGradients) -> bool:
+    return any(
+        norm is not None and math.isnan(norm) for norm in (*operator.arrived.values(), *operator.passed.values())
+    )
+
+
+def _norm(value: Value) -> float:
+    """Return the Euclidean norm, computed in float64 and without overflow; NaN if any element is."""
+    if isinstance(value, SelectedRows):
+        array = value.merge().value
+    else:
+        array = value.data if isinstance(value, LoDTensor) else np.zeros(0)
+    largest = float(np.abs(array).max()) if array.size else 0.0
+    if not 0 < largest < math.inf:
+        return largest
+    return largest * float(np.linalg.norm(np.divide(array, largest, dtype=np.float64).ravel()))
+
+
+def _listed(norms: Any) -> str:
+    return ", ".join(f"{name} {_shown(norm)}" for name, norm in norms.items())
+
+
+def _shown(norm: float | None) -> str:
+    return "none" if norm is None else f"{norm:.4g}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return lines whose columns are as wide as their widest entries."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
