@@ -281,7 +281,7 @@ def test_stages_compute_what_steps_one_by_one_do(cell, lengths, monkeypatch):
     monkeypatch.setattr(dynamic_rnn, "lowered_step", lambda *_: "the test says so")
     staged = gradients()
     monkeypatch.setattr(describe, "_known", describe._Known())
-    monkeypatch.setattr(stages, "_TRUSTED", set())  # nothing is known of any operator: all run at every step
+    monkeypatch.setattr(stages, "follow", lambda *_: (None, None))  # nothing is known: all operators run at every step
     for mine, other in zip(staged, gradients(), strict=True):
         assert (mine is None) == (other is None)
         if mine is not None:
@@ -308,6 +308,36 @@ def test_a_product_with_a_weight_is_one_product_for_all_steps(monkeypatch):
     assert calls == {"matmul": 1}
     y.sum().backward()
     assert calls == {"matmul": 1, "row_product": 1}
+
+
+ONE, TARGETS = vr.nn.Parameter(np.linspace(0.5, 1.5, 3)), np.linspace(0.1, 0.9, 3)
+BY_ROW = {
+    "layer_norm": lambda x: F.layer_norm(x, ONE),
+    "focal": lambda x: apply("focal", x * x, gamma=2.0),
+    "huber": lambda x: apply("huber", x, x * TARGETS, delta=0.5),
+    "squared_error": lambda x: apply("squared_error", x, x * TARGETS),
+    "binary_cross_entropy": lambda x: apply("binary_cross_entropy", x, F.sigmoid(x)),
+    "cross_entropy": lambda x: apply("cross_entropy", x, x.argmax(axis=1))[0].reshape(-1, 1) * ONE,
+    "label_weights": lambda x: apply("label_weights", x.argmax(axis=1), ONE, ignore_index=-1).reshape(-1, 1) * x,
+    "batched_matmul": lambda x: (x.reshape(-1, 1, 3) @ x.reshape(-1, 3, 1)).reshape(-1, 1) * x,
+}
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_what_takes_each_row_on_its_own_leaves_the_step(name, monkeypatch):
+    weight, calls, function = vr.nn.Parameter(np.eye(3)), Counter(), BY_ROW[name]
+    x, outside = (vr.Variable(batch([20, 4]), requires_grad=True) for _ in range(2))
+    (function(outside) @ weight).sum().backward()
+    wanted = function(outside) @ weight
+    for each in (name, "matmul"):
+        op = find(each)
+        monkeypatch.setattr(op, "forward", lambda *a, f=op.forward, n=each, **k: calls.update([n]) or f(*a, **k))
+    y, _ = vr.nn.DynamicRNN(lambda row, h: (function(row) @ weight, h + row))(x, [(3,)])
+    assert calls == {name: 1, "matmul": 1}
+    np.testing.assert_array_equal(np.asarray(y), np.asarray(wanted))
+    y.sum().backward()
+    assert max(calls.values()) <= 3, "one of the operator, two of its gradient"
+    np.testing.assert_array_equal(np.asarray(x.grad), np.asarray(outside.grad))
 
 
 def test_the_same_step_is_made_ready_once(monkeypatch):

@@ -282,7 +282,7 @@ REFUSED = {
     "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
     "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
-    "powers of a cell are whole numbers": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
+    "a power: expected an integer from 1 to 8": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
 }
 

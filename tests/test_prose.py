@@ -20,7 +20,7 @@ CONSTRUCTIONS = {
     "`what` for a noun": r"\bwhat\b|\bwhatever\b(?! (?:the|their|its)\b)",
     "`that of` for a noun": r"\b(?:that|those) of\b",
     "a condition before its result": (
-        r"[;,:] (?:of|for) (?:an?|one|several|what|others?|those|all|no|which|two|each)\b[^,;.]*,"
+        r"[;,:] of (?:an?|one|several|what|others?|those|all|no|which|two|each)\b[^,;.]*,"
     ),
     "`None of` for `None if`": r"\b(?:None|none|0|-1|True|False) of (?:an?|one|what|those|any|which)\b",
 }

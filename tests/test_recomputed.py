@@ -133,7 +133,7 @@ def test_a_program_for_inference_cuts_nothing():
     layer = vr.nn.GRU(3, 4, recompute=2)
     x = vr.create_lod_tensor(np.random.default_rng(0).random((9, 3), np.float32), [[5, 0, 4]])
     with vr.program_guard() as program:
-        y, _ = layer(vr.data("x", [-1, 3], "float32", lod_level=1))
+        y, _ = layer(vr.feed_data("x", [-1, 3], "float32", lod_level=1))
         name = y.name
     pruned = program.prune([name])
     (recurrent,) = (op for op in pruned.desc.blocks[0].ops if op.type == "recurrent")

@@ -440,7 +440,7 @@ def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, split, faili
         run(shard, *arguments)
 
     monkeypatch.setattr(forward_loop, "forward", but_one)
-    monkeypatch.setattr(cpu, "prepared", cpu.prepared.__wrapped__)  # which remembers the loop
+    monkeypatch.setattr(cpu, "loop_of", cpu.loop_of.__wrapped__)  # which remembers the loop
     monkeypatch.setattr(schedule, "split", lambda *_, **__: split)
     with pytest.raises(RuntimeError, match="failed"):
         Case(CELLS["lstm"], [0, 5, 9], (3, 70), 1, False).run(Host, np.float32)

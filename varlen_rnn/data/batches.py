@@ -184,11 +184,11 @@ def batches(
     Parameters
     ----------
     sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)`, all of one row shape and data type, or a LoDTensor that is cut at level 0 and
+        Arrays of shape `(rows, ...)` with one row shape and data type, or a LoDTensor that is cut at level 0 and
         keeps the levels below.  Empty sequences are legal.
     labels : array or list, optional
-        An array or list of one entry per sequence, shape `(num_sequences, ...)`; or a list of arrays, or a LoDTensor,
-        of one entry per row, which come back as a LoDTensor that shares the LoD object of its batch.
+        One entry per sequence: an array or list of shape `(num_sequences, ...)`.  Or one entry per row: a list of
+        arrays or a LoDTensor; a batch then has a LoDTensor that shares its LoD object.
     batch_size : int, optional
         Sequences per batch; the last may have fewer.  Give this or `max_tokens`.
     max_tokens : int, optional

@@ -4,8 +4,8 @@ float32 takes a polynomial exponential and a rational tangent, which vectorise a
 place; float64 takes the C library's, for there accuracy is the point.
 
 Sources: the exponential splits -x = n ln 2 - r and evaluates a minimax polynomial in r (Cephes, `expf`); the logarithm
-is that of the power of two, and of the mantissa by a minimax polynomial (Cephes, `logf`); the hyperbolic tangent is the
-rational minimax approximation on [-7.9, 7.9] that Eigen uses (`generic_fast_tanh_float`).
+sums the logarithms of the power of two and of the mantissa, the latter by a minimax polynomial (Cephes, `logf`); the
+hyperbolic tangent is the rational minimax approximation on [-7.9, 7.9] that Eigen uses (`generic_fast_tanh_float`).
 """
 
 import math
@@ -84,7 +84,7 @@ def tanh_float32(x):
 
 @body
 def exp_float32(x):
-    """Return e**x of a float32, within 2 units in the last place; NaN stays NaN, and what is too large is infinite."""
+    """Return e**x of a float32, within 2 units in the last place; NaN stays NaN, and an overflow is infinite."""
     x = _EXP_HIGHEST if x > _EXP_HIGHEST else x
     x = _EXP_LOWEST if x < _EXP_LOWEST else x
     rounded = np.float32(x * -_MINUS_LOG2_E + _ROUND_EVEN)
@@ -92,7 +92,7 @@ def exp_float32(x):
     r = x - n * _LN2_HIGH
     r = r - n * _LN2_LOW
     e = (_ONE + r) + (r * r) * (_E5 + r * (_E4 + r * (_E3 + r * (_E2 + r * (_E1 + r * _E0)))))
-    # Two powers of two, for one alone would end before e**x does, at both ends.
+    # Two powers of two, since a single one would overflow or underflow before e**x does.
     power = np.int32(rounded.view(np.int32) - _ROUND_EVEN_BITS)
     half = np.int32(power >> np.int32(1))
     first = np.int32((half + _BIAS) << np.int32(23)).view(np.float32)
@@ -102,7 +102,7 @@ def exp_float32(x):
 
 @body
 def log_float32(x):
-    """Return the natural logarithm of a float32, within 2 units in the last place; NaN of what is negative."""
+    """Return the natural logarithm of a float32, within 2 units in the last place; NaN if x is negative."""
     tiny = x < _SMALLEST_NORMAL
     scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # of an ordinary size
     bits = np.int32(scaled.view(np.int32))
@@ -143,7 +143,7 @@ def exp(x: Any) -> Any:
 
 @traceable
 def log(x: Any) -> Any:
-    """Return the natural logarithm of x; -infinity of 0, and NaN of what is negative."""
+    """Return the natural logarithm of x; -infinity if x is 0, NaN if x is negative."""
     if isinstance(x, np.float32):
         return log_float32(x)
     return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
@@ -151,13 +151,13 @@ def log(x: Any) -> Any:
 
 @traceable
 def sqrt(x: Any) -> Any:
-    """Return the square root of x; NaN of what is negative."""
+    """Return the square root of x; NaN if x is negative."""
     return type(x)(math.sqrt(x)) if x >= 0 else type(x)(math.nan)
 
 
 @traceable
 def relu(x: Any) -> Any:
-    """Return x where it is positive, else 0; NaN and -0 stay what they are."""
+    """Return x if it is positive, else 0; NaN stays NaN, and -0 stays -0."""
     return _relu_body(x)
 
 
@@ -192,7 +192,7 @@ def constant(x: Any) -> Any:
 
 @traceable
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """Return a b + c, rounded once where the machine can: of two products, the compiler would choose which to round."""
+    """Return a b + c, rounded once if the machine can, so that the compiler does not choose which product to round."""
     return a * b + c
 
 
@@ -209,7 +209,7 @@ def _relu_body(x):
 
 
 def _of_type(for_float32, otherwise):
-    """Return what to compile for an argument of a type."""
+    """Return the implementation to compile for an argument of a type."""
     return lambda x: for_float32 if x == types.float32 else otherwise
 
 

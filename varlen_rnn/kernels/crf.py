@@ -65,7 +65,7 @@ def run_forward(emission, labels, begin, end, transition, alpha):
 
 @body
 def run_backward(emission, labels, begin, end, transition, alpha, beta, log_z, scale, d_emission, d_transition):
-    """Write the gradient of a sequence's emissions, and add that of the transitions, times `scale`."""
+    """Write the gradient of a sequence's emissions, and add the gradient of the transitions, both times `scale`."""
     tags, one = emission.shape[1], emission.dtype.type(1)
     for row in range(end - 1, begin - 1, -1):
         for tag in range(tags):
@@ -130,7 +130,7 @@ def crf(emission, labels, offsets, transition, alpha, beta, costs, scales, d_emi
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
     alpha, beta : (rows, tags); written; `beta` has no rows where there are no gradients
-    costs, scales : (sequences,); costs are written, 0 of an empty sequence, gradients are times the scales
+    costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
     d_transitions : (sequences, tags + 2, tags), or no sequences; written
 

@@ -48,7 +48,7 @@ def log_add_of_three(a, b, c):
 
 @body
 def fill_skips(targets, first, states, blank, memory, skips):
-    """Write what a step over a state costs: nothing, or infinitely much; loops over states have no choices then."""
+    """Write the cost of skipping each state, 0 or infinity, so that loops over states have no branches."""
     kind = type(memory[skips])
     for s in range(states):
         memory[skips + s] = kind(0) if may_skip(targets, first, s, blank) else -kind(np.inf)
@@ -83,7 +83,7 @@ def run_forward(log_probs, begin, end, targets, first, states, blank, memory, at
 
 @body
 def run_backward(log_probs, begin, end, targets, first, states, blank, memory, at, loss, scale, d):
-    """Subtract from `d` the share of each class at each step, times `scale`; `loss` is what `run_forward` gave.
+    """Subtract from `d` the share of each class at each step, times `scale`; `loss` is the result of `run_forward`.
 
     Behind the forward variables and the skips stand the backward variables of a step, and with the step's own
     probabilities, each with states that do not exist behind it, and the shares.

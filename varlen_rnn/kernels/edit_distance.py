@@ -15,8 +15,8 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 def distance_of(i, ids, offsets, labels, label_offsets, scratch):
     """Return the distance of a pair.
 
-    The scratch holds the distances of the ids so far from every beginning of the labels; `corner` is what stood before
-    at the last beginning but one.
+    The scratch holds the distances of the ids so far from every beginning of the labels; `corner` is the previous
+    distance of the last prefix but one.
     """
     begin, first = offsets[i], label_offsets[i]
     length, at = label_offsets[i + 1] - first, label_offsets[i] + i

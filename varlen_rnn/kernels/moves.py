@@ -15,7 +15,7 @@ _AT_ONCE = np.uint64(1024)  # numbers, which stay in the first cache while they 
 
 @cpu_kernel
 def pick_ends_cpu(x, offsets, last, out):
-    """`out[i]` = the last or first row of sequence i, 0 of an empty one.  No bounds are checked."""
+    """`out[i]` = the last or first row of sequence i, or 0 if it is empty.  No bounds are checked."""
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         row = np.uint64(end - 1 if last else first)

@@ -1,6 +1,6 @@
 """Layer normalisation of rows, and its gradient.
 
-Sums over the features of a row are those of its lanes, every 16th feature, and then of the lanes, in this order.
+Sums over the features of a row add every 16th feature into one of 16 lanes, then the lanes, in this order.
 Kernels trust their arguments, and check no bounds: see `varlen_rnn.kernels`.
 
 Source: Ba, Kiros and Hinton (2016), "Layer normalization".
@@ -98,7 +98,7 @@ def layer_norm(x, weight, bias, epsilon, out):
 
 @cpu_kernel
 def layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x):
-    """`d_x = factor (g - mean of g - y * mean of g y)`, with g = weight d_y and y what is normalised.
+    """`d_x = factor (g - mean of g - y * mean of g y)`, with g = weight d_y and y the normalised values.
 
     No bounds are checked.
     """

@@ -1,7 +1,7 @@
 """One row from each sequence: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are those of `kernels.sums`, on every device to the bit; a
-reduction over an axis is the sum of sequences of equal lengths.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, to the bit on
+every device; a reduction over an axis is the sum of sequences of equal lengths.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Source of the pooling types: Fluid's `sequence_pool`.
@@ -71,7 +71,7 @@ def pool_sum_cpu(x, offsets, scale, out):
 def sum_copies(x, offsets, times, out):
     """Compute the sums over copies of sequences, of which `x` holds `times[i]` of sequence i.
 
-    The order and the precision of the sums are those of `kernels.sums`.  No bounds are checked.
+    Order and precision of the sums are as in `kernels.sums`.  No bounds are checked.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def pool_sum_cuda(x, offsets, scale, out):
 def pool_sum(x, offsets, scale, out):
     """Compute `out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; 0 for an empty sequence.
 
-    The order and the precision of the sums are those of `kernels.sums`, and depend on nothing but the sequence's own
+    Order and precision of the sums are as in `kernels.sums`, and depend on nothing but the sequence's own
     rows.  The gradient is `pool_sum_grad`.
 
     No bounds are checked.
@@ -148,8 +148,8 @@ def _sum_neighbours(x, count, out):
 def sum_over(x, axis):
     """Return the sum of an array on the host over an axis, which it then lacks, or of all its elements.
 
-    Sums of all elements and over the last axis are NumPy's, pairwise, others those of `kernels.sums`.  They do not
-    depend on how the array lies in memory.
+    Sums of all elements and over the last axis are NumPy's, pairwise; others are computed as in `kernels.sums`.  They
+    do not depend on the layout of the array in memory.
 
     Parameters
     ----------

@@ -21,9 +21,9 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 # Columns of a node; its first child is the one made last, and its place is among the kept prefixes, or -1.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
-# Columns of a kept prefix: its node; the node after this step, of which prefix it continues, and by which label, or -1.
+# Columns of a kept prefix: its node; the node after this step, the prefix that it continues, the new label or -1.
 NODE, NEXT, ORIGIN, ADDED = range(4)
-# Columns of its probabilities, in logarithms: of both ends, of both ends after this step with no label more, of all.
+# Columns of its log probabilities: of both ends, of both ends after this step without a new label, of all.
 BLANK, LAST, STAYS_BLANK, STAYS_LAST, TOTAL = range(5)
 
 

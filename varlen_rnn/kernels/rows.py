@@ -92,7 +92,7 @@ def copy_runs(table, starts, places, lengths, out):
     Parameters
     ----------
     table, out : (rows, features) C-contiguous, on the host, of one data type; `out` is written where runs go
-    starts, places, lengths : (runs,) int64; what runs write does not overlap
+    starts, places, lengths : (runs,) int64; runs do not overlap in `out`
         `places` may be offsets: their last is not read.
 
     Examples
@@ -174,7 +174,7 @@ def fill_between_runs(places, lengths, value, out):
 
 @cpu_kernel
 def scatter_add_rows_cpu(values, ids, out):
-    """`out[ids[k]] += values[k]`, in the order of k; what a row of `out` holds is the first summand of its sum.
+    """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
     No bounds are checked.  A row of `out` holds the sum of a block.  Rows of more than a block have totals, found by a
     hash table with room for twice as many as there can be: one for 48 rows of `values`.
@@ -241,7 +241,7 @@ def _scatter_on_device(values, ids, out):
 def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 
-    The order and the precision of the sums are those of `kernels.sums`, where what `out` holds is the first summand.
+    Order and precision of the sums are as in `kernels.sums`; the values in `out` are the first summands.
     No bounds are checked.
 
     Parameters

@@ -1,7 +1,7 @@
 """The softmax of each column over the rows of each sequence, and its gradient.
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are those of `kernels.sums`, so that a result depends on
-nothing but the sequence's own rows.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, so that a result
+depends only on the sequence's own rows.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 

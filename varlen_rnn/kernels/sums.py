@@ -1,10 +1,10 @@
 """How sums of rows are rounded: every kernel that adds rows, and its twin, adds them in this order.
 
-Rows are added one after another, in their own data type and in blocks of 48; the sums of blocks are added with what
-each addition rounds off, which is added in the end.  So the error does not grow with the number of rows: it is at most
-49 roundings, 3e-6 in float32, of the sum of magnitudes.  Sums of up to 48 rows are those of a plain loop.
+Rows are added one after another, in their own data type and in blocks of 48.  When the sums of blocks are added, the
+rounding error of each addition is collected and added at the end.  So the error does not grow with the number of rows:
+it is at most 49 roundings, 3e-6 in float32, of the sum of magnitudes.  Up to 48 rows are summed by a plain loop.
 
-Source: the sum with what is rounded off is `Sum2` of Ogita, Rump and Oishi (2005), on Knuth's TwoSum.
+Source: the compensated sum is `Sum2` of Ogita, Rump and Oishi (2005), on Knuth's TwoSum.
 """
 
 from varlen_rnn.runtime.jit import body
@@ -20,7 +20,7 @@ def end_of_block(start, end):
 
 @body
 def add_block(total, lost, part):
-    """Return the total with a block's sum added, and what all these additions have rounded off."""
+    """Return the total with a block's sum added, and the rounding errors of all additions so far."""
     new = total + part
     rest = new - total
     return new, lost + ((total - (new - rest)) + (part - rest))
@@ -28,5 +28,5 @@ def add_block(total, lost, part):
 
 @body
 def settled(total, lost):
-    """Return a sum from its two parts; of one that has no end, or is NaN, there is nothing to add."""
+    """Return a sum from its two parts; an infinite or NaN total needs no correction."""
     return total + lost if lost == lost else total

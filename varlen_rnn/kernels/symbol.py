@@ -1,4 +1,4 @@
-"""Numbers that are not known yet: what the equations of a cell are traced with, in place of numbers."""
+"""Symbols: numbers without values, on which the equations of a cell are traced."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
     grad : (n, features) C-contiguous, float32 or float64
     lr, epsilon : float
-        Learning rate; what keeps the quotient finite.
+        Learning rate; a number that keeps the quotient finite.
     moment, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -248,7 +248,7 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     lr : float
         Learning rate of step t, bias-corrected already: lr sqrt(1 - beta2^t) / (1 - beta1^t).
     beta1, beta2, epsilon : float
-        Decays of the moments, in float64 also where `grad` is float32; what keeps the quotient finite.
+        Decays of the moments, in float64 also where `grad` is float32; a number that keeps the quotient finite.
     moment1, moment2, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -282,7 +282,7 @@ def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
     grad : (n, features) C-contiguous, float32 or float64
     lr, alpha, momentum, epsilon : float
-        Learning rate; decay of the squares; momentum; what keeps the quotient finite.
+        Learning rate; decay of the squares; momentum; a number that keeps the quotient finite.
     square, velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -316,7 +316,7 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
     grad : (n, features) C-contiguous, float32 or float64
     lr, rho, epsilon : float
-        Learning rate; decay of the squares; what keeps the quotient finite, more than 0.
+        Learning rate; decay of the squares; a positive number that keeps the quotient finite.
     square, delta, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples

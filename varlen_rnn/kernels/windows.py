@@ -119,8 +119,8 @@ def cumsum_cuda(x, offsets, direction, out):
 def cumsum(x, offsets, direction, out):
     """Compute the running sums of each column along every sequence.
 
-    The order and the precision of the sums are those of `kernels.sums`.  The gradient is the same of the gradient of
-    `out`, with the other direction.
+    Order and precision of the sums are as in `kernels.sums`.  The gradient is the same kernel on the
+    gradient of `out`, in the other direction.
 
     No bounds are checked.
 
@@ -129,7 +129,7 @@ def cumsum(x, offsets, direction, out):
     x : (rows, features) C-contiguous
     offsets : (num_sequences + 1,) int64, in rows
     direction : int
-        1 for sums of the rows up to each, -1 for those of each and the rows that follow.
+        1 for sums of the rows up to each, -1 for sums of each and the rows that follow.
     out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
 
     Examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,16 +31,22 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 Per: TypeAlias = Literal["row", "sequence"]
 
 
+class Reduced(TypedDict, total=False):
+    """The options of every loss besides `reduction`, as `cross_entropy` documents them."""
+
+    per: Per
+    sample_weight: Rows | None
+
+
 def cross_entropy(
     logits: Rows,
     labels: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     weight: Rows | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return minus the log-probability of the labels' classes.
 
@@ -84,8 +90,9 @@ def cross_entropy(
     weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
-        return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
-    return _of_classes(logits, labels, reduction, per, weight, ignore_index, label_smoothing, sample_weight)
+        return reduce_loss(loss, reduction, None, **reduced)
+    loss, counts = _of_classes(logits, labels, weight, ignore_index, label_smoothing)
+    return reduce_loss(loss, reduction, counts, **reduced)
 
 
 def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
@@ -101,15 +108,12 @@ def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | No
 def _of_classes(
     logits: Variable,
     labels: Variable,
-    reduction: Reduction,
-    per: Per,
     weight: Variable | None,
     ignore_index: int,
     label_smoothing: float,
-    sample_weight: Rows | None,
     gamma: float = 0.0,
-) -> Variable:
-    """Return the cross entropy against classes, or the focal loss, and leave out what is ignored."""
+) -> tuple[Variable, Variable | None]:
+    """Return the cross entropy of each row against its class, or the focal loss, and the weight of each row or None."""
     ignore_index = check_int(ignore_index, "ignore_index")
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
@@ -129,7 +133,7 @@ def _of_classes(
             counted = apply("not_equal", labels, operand(ignore_index, labels))
             spread = apply("where", counted, spread, operand(0.0, spread))
         loss = loss * (1 - label_smoothing) - spread * label_smoothing
-    return reduce_loss(loss, reduction, per, counts, sample_weight)
+    return loss, counts
 
 
 def focal_loss(
@@ -137,11 +141,10 @@ def focal_loss(
     labels: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     gamma: float = 2.0,
     weight: Rows | None = None,
     ignore_index: int = -100,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the label's class.
 
@@ -158,7 +161,8 @@ def focal_loss(
     gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
     weight = None if weight is None else _like(weight, logits, "weight")
-    return _of_classes(logits, labels, reduction, per, weight, ignore_index, 0.0, sample_weight, gamma)
+    loss, counts = _of_classes(logits, labels, weight, ignore_index, 0.0, gamma)
+    return reduce_loss(loss, reduction, counts, **reduced)
 
 
 def binary_cross_entropy_with_logits(
@@ -166,10 +170,9 @@ def binary_cross_entropy_with_logits(
     targets: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     weight: Rows | None = None,
     pos_weight: Rows | None = None,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
 
@@ -199,7 +202,7 @@ def binary_cross_entropy_with_logits(
         loss = loss + (_factor(pos_weight, logits, f"{what}, pos_weight") - 1.0) * targets * of_ones
     if weight is not None:
         loss = loss * _factor(weight, logits, f"{what}, weight")
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def ctc_loss(
@@ -236,12 +239,10 @@ def ctc_loss(
     losses = apply("ctc_loss", log_probs, targets, blank=blank, per_label=reduction == "mean")
     if check_flag(zero_infinity, "ctc_loss, zero_infinity"):
         losses = apply("where", losses < math.inf, losses, operand(0.0, losses))
-    return reduce_loss(losses, reduction, "row")
+    return reduce_loss(losses, reduction)
 
 
-def mse_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
-) -> Variable:
+def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the squared difference of two Variables of the same shape.
 
     `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
@@ -252,12 +253,10 @@ def mse_loss(
     2.0
     """
     x, target = required(x, "mse_loss, x"), required(target, "mse_loss, target")
-    return reduce_loss(apply("squared_error", x, target), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("squared_error", x, target), reduction, None, **reduced)
 
 
-def l1_loss(
-    x: Rows, target: Rows, reduction: Reduction = "mean", *, per: Per = "row", sample_weight: Rows | None = None
-) -> Variable:
+def l1_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the absolute difference of two Variables of the same shape.
 
     `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
@@ -268,17 +267,11 @@ def l1_loss(
     1.0
     """
     x, target = required(x, "l1_loss, x"), required(target, "l1_loss, target")
-    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, None, **reduced)
 
 
 def huber_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    delta: float = 1.0,
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
 
@@ -299,17 +292,11 @@ def huber_loss(
     """
     x, target = required(x, "huber_loss, x"), required(target, "huber_loss, target")
     delta = check_number(delta, "huber_loss, delta", "more than 0", lambda delta: delta > 0)
-    return reduce_loss(apply("huber", x, target, delta=delta), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("huber", x, target, delta=delta), reduction, None, **reduced)
 
 
 def smooth_l1_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    beta: float = 1.0,
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
 
@@ -323,17 +310,11 @@ def smooth_l1_loss(
     Source: the arguments of `torch.nn.functional.smooth_l1_loss`.
     """
     beta = check_number(beta, "smooth_l1_loss, beta", "more than 0", lambda beta: beta > 0)
-    return huber_loss(x, target, reduction, beta, per=per, sample_weight=sample_weight) / beta
+    return huber_loss(x, target, reduction, beta, **reduced) / beta
 
 
 def hinge_loss(
-    x: Rows,
-    target: Rows,
-    reduction: Reduction = "mean",
-    *,
-    per: Per = "row",
-    margin: float = 1.0,
-    sample_weight: Rows | None = None,
+    x: Rows, target: Rows, reduction: Reduction = "mean", *, margin: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
     """Return `max(0, margin - target x)` of scores against targets that are -1 or 1, of the same shape.
 
@@ -349,7 +330,7 @@ def hinge_loss(
     x, target = required(x, "hinge_loss, x"), required(target, "hinge_loss, target")
     margin = check_number(margin, "margin", "finite", math.isfinite)
     below = margin - _same_shape("hinge_loss", x, target) * x
-    return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, per, sample_weight=sample_weight)
+    return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, None, **reduced)
 
 
 def poisson_nll_loss(
@@ -357,10 +338,9 @@ def poisson_nll_loss(
     target: Rows,
     reduction: Reduction = "mean",
     *,
-    per: Per = "row",
     log_input: bool = True,
     eps: float = 1e-8,
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return minus the log-likelihood of counts under Poisson distributions, but for a term of the counts alone.
 
@@ -384,7 +364,7 @@ def poisson_nll_loss(
     target = _same_shape("poisson_nll_loss", x, target)
     eps = check_number(eps, "eps", "finite and at least 0", lambda eps: 0 <= eps < math.inf)
     loss = x.exp() - target * x if check_flag(log_input, "log_input") else x - target * (x + eps).log()
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def quantile_loss(
@@ -392,9 +372,7 @@ def quantile_loss(
     target: Rows,
     quantiles: float | Sequence[float] = 0.5,
     reduction: Reduction = "mean",
-    *,
-    per: Per = "row",
-    sample_weight: Rows | None = None,
+    **reduced: Unpack[Reduced],
 ) -> Variable:
     """Return `max(q d, (q - 1) d)` of the difference `d = target - x`: its mean is least at the quantile q.
 
@@ -435,7 +413,7 @@ def quantile_loss(
         array = np.array(levels, x.dtype)
         parts = as_variable(array), as_variable(array - 1)
     loss = apply("maximum", difference * parts[0], difference * parts[1])
-    return reduce_loss(loss, reduction, per, sample_weight=sample_weight)
+    return reduce_loss(loss, reduction, None, **reduced)
 
 
 def _like(value: Rows, x: Variable, what: str) -> Variable:
@@ -482,9 +460,10 @@ def _difference(op: str, x: Variable, target: Variable, reverse: bool = False) -
 def reduce_loss(
     loss: Variable,
     reduction: Reduction,
-    per: Per,
     weights: Variable | None = None,
-    sample_weight: Any = None,
+    *,
+    per: Per = "row",
+    sample_weight: Rows | None = None,
 ) -> Variable:
     """Return the loss of elements reduced over rows or over sequences; 0 when there are none.
 

@@ -10,12 +10,14 @@ import numpy as np
 
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.onnx.graph import Graph, Sequences, Value, needed
-from varlen_rnn.onnx.operators import SAID, Unsaid
+from varlen_rnn.onnx.operators import SAID, Unsaid, one_node
 from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.program import Program
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.kinds import DTYPES
-from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.whole_file import write_file
@@ -25,7 +27,7 @@ _LENGTHS = "_lengths"  # of the names of inputs
 
 
 def library() -> Any:
-    """Return the package onnx, or raise what to install."""
+    """Return the package onnx, or raise an error that says how to install it."""
     try:
         return importlib.import_module("onnx")
     except ImportError as error:
@@ -43,9 +45,9 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
     Parameters
     ----------
     program : Program
-        Recorded, or loaded; `Program.prune` takes out what only training needs.
+        A recorded or loaded program; `Program.prune` removes operators that only training needs.
     path : str or path
-        Of the file, which appears whole or not at all.
+        The file, which appears whole or not at all.
     fetches : list of Variables or str
         The outputs of the model, under their names.
 
@@ -115,19 +117,16 @@ class _Writer:
         attrs = decode(op, described.attrs, lambda index: None)
         inputs = [self.values[name] if name else None for name in described.input_names()]
         arrays = [None if value is None else value.data for value in inputs]
-        if all(value is None or value.data is not None for value in inputs):  # what no feed reaches is a constant
+        if all(
+            value is None or value.data is not None for value in inputs
+        ):  # a value that depends on no feed is a constant
             found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
             for name, value in zip(described.output_names(), found, strict=True):
                 if isinstance(value, LoDTensor):
                     self._constant(name, value.data)
             return
-        write = SAID.get(described.type)
         try:
-            if write is None:
-                raise Unsaid(described.type)
-            places = sum(not place.startswith("*") for place in op.inputs)
-            inputs += [None] * (places - len(inputs))
-            found = write(self.graph, described.type, *inputs, **attrs)
+            found = self._said(op, attrs, inputs, described)
         except Unsaid as unsaid:
             text = str(unsaid)
             self.refused.append(text if text.startswith(described.type) else f"{described.type} ({text})")
@@ -137,6 +136,29 @@ class _Writer:
                 self.refused.append(f"{described.type} (rows with a LoD become others, without one)")
             if value is not None:
                 self.values[name] = value
+
+    def _said(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], described: Any) -> Any:
+        """Return the values that an operator becomes."""
+        places = sum(not place.startswith("*") for place in op.inputs)
+        inputs = inputs + [None] * (places - len(inputs))
+        if op.type in SAID:
+            return SAID[op.type](self.graph, op.type, *inputs, **attrs)
+        if op.onnx is None:
+            raise Unsaid(op.type)
+        spec = of_var(self.vars[described.output_names()[0]])
+        found = one_node(self.graph, op.onnx, *inputs, dtype=spec.dtype, rank=len(spec.shape), **attrs)
+        if found.sequences is not None and not self._takes_each_row(op, attrs, inputs, described.input_names()):
+            raise Unsaid(f"{op.type} over the rows of sequences")
+        return found
+
+    def _takes_each_row(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], names: list[str]) -> bool:
+        """Return whether an operator takes each row of sequences on its own."""
+        given = [without_rows(None)] * len(inputs)
+        for n, (value, name) in enumerate(zip(inputs, names, strict=False)):
+            if value is not None:
+                spec = of_var(self.vars[name])._replace(lod_level=0)
+                given[n] = without_rows(spec) if value.sequences is None else with_rows(spec)
+        return follow(op, attrs, given)[0] == "each"
 
     def _described(self, name: str) -> Any:
         tensor = self.vars[name].type.lod_tensor
@@ -164,9 +186,9 @@ class _Writer:
 
     def _fetch(self, name: str) -> None:
         if name not in self.values:
-            return  # of what is refused
+            return  # its operator was refused
         if any(name == item.name for item in self.inputs):
-            raise ProgramError("onnx.export, fetches", expected="what is computed", got=f"{name!r}, which is fed")
+            raise ProgramError("onnx.export, fetches", expected="a computed variable", got=f"{name!r}, which is fed")
         value, described = self.values[name], self._described(name)
         if value.sequences is not None:
             value = value._replace(name=self.graph.masked(value))

@@ -1,4 +1,4 @@
-"""A graph of ONNX while it is written: nodes, constants, and what stands for each variable of a program.
+"""An ONNX graph under construction: nodes, constants, and the ONNX value of each variable of a program.
 
 Rows with a LoD are padded in ONNX: rows (n, ...) of sequences become (sequences, steps, ...), and the lengths of the
 sequences are a value beside them.  What stands in the padding is anything, until somebody asks.

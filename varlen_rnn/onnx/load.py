@@ -9,7 +9,7 @@ import numpy as np
 from varlen_rnn.errors import ProgramError, check_path, shown
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
-from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread
+from varlen_rnn.onnx.nodes import READS, SEQUENCES, STEPS, Rows, Unknown, Unread, operator_of, read_operator
 from varlen_rnn.ops.constants import assign
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
@@ -36,16 +36,15 @@ _OF_SHAPES = (
     "Where",
 )
 # What the axes of steps and sequences pass on their way from an input to a recurrent layer, as they are.
-_ALONG = {"Identity", "Dropout", "Cast", "Relu", "Tanh", "Sigmoid", "Exp", "Log", "Sqrt", "Abs", "Neg", "Add", "Sub",
-          "Mul", "Div", "Max", "Min", "MatMul", "Softmax", "LogSoftmax", "LayerNormalization", "Concat"}  # fmt: skip
+_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and the nodes that operators are
 
 
 def load(path: Any) -> Program:
     """Return the program of a model of ONNX that has RNN, GRU or LSTM: the same numbers, over rows without padding.
 
-    What the model takes as padded sequences is fed as rows with a LoD, under the same name; so `sequence_lens` is no
-    feed.  Each sequence has the results that it has alone: of a model without lengths, those of a batch of its own.
-    What the model gives as padded sequences is rows with a LoD; all else is as in the model.
+    Inputs that the model takes as padded sequences are fed as rows with a LoD, under the same name, so `sequence_lens`
+    is no feed.  Each sequence gets the results that it would get in a batch of its own.  Outputs that the model returns
+    as padded sequences are rows with a LoD; everything else is as in the model.
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ def load(path: Any) -> Program:
     Returns
     -------
     Program
-        Of inference, whose `feed_names` and `fetch_names` are those of the model.
+        A program for inference with the `feed_names` and `fetch_names` of the model.
 
     Raises
     ------
@@ -100,7 +99,7 @@ class _Reader:
             raise ProgramError(f"onnx.load, tensor {tensor.name!r}", expected=expected, got=shown(error)) from error
 
     def read(self) -> list[Variable]:
-        """Return what the model returns; raise what cannot be read."""
+        """Return the outputs of the model; raise if a node cannot be read."""
         if self.graph.sparse_initializer:
             raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
         axes, lengths = self._sequences()
@@ -154,7 +153,7 @@ class _Reader:
                     waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
-            elif node.op_type in _ALONG:
+            elif node.op_type in _ALONG or operator_of(node.op_type) is not None:
                 waiting += [(other, axes) for other in node.input if other not in self.values]
         return found, lengths
 
@@ -222,16 +221,18 @@ class _Reader:
             if kind in _OF_SHAPES:
                 return Unknown(isinstance(inputs[0], Unknown) and inputs[0].is_zeros and kind in _OF_ZEROS)
             raise Unread("of a shape or of lengths that only a run tells")
-        read = READS.get(kind)
-        if read is None:
-            raise Unread("")
+        read, op = READS.get(kind), operator_of(kind)
         try:
-            return read(kind, *inputs, **attributes)
+            if read is not None:
+                return read(kind, *inputs, **attributes)
+            if op is not None:
+                return read_operator(op, *inputs, **attributes)
+            raise Unread("")
         except TypeError as error:  # an attribute that it does not know
             raise Unread(f"({error})") from error
 
     def _constant(self, node: Any) -> list[np.ndarray]:
-        """Return what a node gives of constants, as ONNX itself computes it."""
+        """Return the results of a node on constants, computed by ONNX's reference evaluator."""
         from onnx.reference import ReferenceEvaluator
 
         helper = self.onnx.helper
@@ -250,5 +251,7 @@ class _Reader:
         if variable is _REFUSED:
             raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):
-            raise ProgramError(f"onnx.load, output {name!r}", expected="what depends on an input", got="a constant")
+            raise ProgramError(
+                f"onnx.load, output {name!r}", expected="a value that depends on an input", got="a constant"
+            )
         return variable

@@ -1,4 +1,4 @@
-"""What each node of ONNX is among our operators."""
+"""What nodes of ONNX are among our operators, unless an operator says by `onnx=` that it is the node."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from varlen_rnn import nn
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.nn import functional as F
 from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, ORDERS
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.tape.operator import OPERATORS, Op
+from varlen_rnn.tape.variable import Variable, apply
 
 STEPS, SEQUENCES = "steps", "sequences"
 READS: dict[str, Callable[..., Any]] = {}
 
 
 class Unread(Exception):
-    """A node, with these attributes and inputs, that is none of our operators; the text says what of it."""
+    """A node with attributes or inputs for which there is no operator; the text names them."""
 
 
 class Rows(NamedTuple):
-    """Rows of sequences, and which axis of ONNX is what: steps, sequences, or an axis of a row, by its number."""
+    """Rows of sequences, and the meaning of each ONNX axis: steps, sequences, or the number of a row's axis."""
 
     variable: Variable
     axes: tuple[Any, ...]
@@ -59,16 +60,6 @@ def _variable(x: Any) -> Variable:
     return x.variable if isinstance(x, Rows) else x
 
 
-_SAME: dict[str, Callable[..., Variable]] = {
-    "Relu": F.relu, "Tanh": F.tanh, "Sigmoid": F.sigmoid, "Exp": F.exp, "Log": F.log, "Sqrt": F.sqrt, "Abs": F.abs,
-    "Neg": lambda x: -x,
-}  # fmt: skip
-_PAIRS: dict[str, Callable[..., Variable]] = {
-    "Add": lambda x, y: x + y, "Sub": lambda x, y: x - y, "Mul": lambda x, y: x * y, "Div": lambda x, y: x / y,
-    "Max": F.maximum, "Min": F.minimum,
-}  # fmt: skip
-
-
 @reads("Identity")
 def _identity(kind: str, x: Any) -> Any:
     return x
@@ -95,33 +86,54 @@ def _cast(kind: str, x: Any, to: int) -> Any:
         raise Unread(f"to {dtype}") from error
 
 
-@reads(*_SAME)
-def _same(kind: str, x: Any) -> Any:
-    return _like(x, _SAME[kind](_variable(x)))
+def operator_of(kind: str) -> Op | None:
+    """Return the operator that declares an ONNX node, or the first of them if there are several."""
+    return next((op for op in OPERATORS.values() if op.onnx == kind), None)
 
 
-@reads(*_PAIRS)
-def _pair(kind: str, x: Any, y: Any, *more: Any) -> Any:
-    if more:
-        raise Unread("of more than two")
-    rows = next((value for value in (x, y) if isinstance(value, Rows)), None)
+def read_operator(op: Op, *x: Any, **attributes: Any) -> Any:
+    """Apply the operator that a node of ONNX is: the attributes are its constants."""
+    if len(x) > len(op.inputs) and not op.inputs[-1].startswith("*"):
+        raise Unread(f"of more than {len(op.inputs)}")
+    if attributes.keys() - op.attrs.keys():
+        raise Unread(f"with {', '.join(sorted(attributes.keys() - op.attrs.keys()))}")
+    for name in op.attrs.keys() - attributes.keys():
+        attributes[name] = _default(str(op.onnx), name)
+    rows = next((value for value in x if isinstance(value, Rows)), None)
     if rows is None:
-        return _PAIRS[kind](*(Variable(value) if isinstance(value, np.ndarray) else value for value in (x, y)))
-    return rows._replace(variable=_PAIRS[kind](*(_beside(rows, value) for value in (x, y))))
+        return apply(
+            op.type, *(Variable(value) if isinstance(value, np.ndarray) else value for value in x), **attributes
+        )
+    found = apply(op.type, *(_beside(rows, value) for value in x), **attributes)
+    if op.rows != "each" or found.ndim != rows.variable.ndim:
+        raise Unread("of rows of sequences")
+    return rows._replace(variable=found)
+
+
+def _default(kind: str, name: str) -> Any:
+    """Return the value of an attribute that a node does not name."""
+    from onnx import defs, helper
+
+    schema = defs.get_schema(kind)
+    if name not in schema.attributes or schema.attributes[name].required:
+        raise Unread(f"without {name}")
+    return helper.get_attribute_value(schema.attributes[name].default_value)
 
 
 def _beside(rows: Rows, value: Any) -> Any:
     """Return an operand of rows."""
+    if value is None:
+        return None
     if isinstance(value, Rows):
         if value.axes != rows.axes:
             raise Unread("of rows whose axes are in another order")
         return value.variable
     if not isinstance(value, np.ndarray):
-        raise Unread("of rows of sequences and of what has none")
+        raise Unread("of rows of sequences and of rows without sequences")
     while value.ndim and value.shape[0] == 1:
         value = value[0]
     if any(isinstance(axis, str) for axis in rows.axes[len(rows.axes) - value.ndim :]):
-        raise Unread("of rows of sequences and of what has their steps")
+        raise Unread("of rows of sequences and of an array with their steps")
     return Variable(value)
 
 
@@ -132,7 +144,7 @@ def _matmul(kind: str, x: Any, y: Any) -> Any:
         or y.ndim != 2
         or (isinstance(x, Rows) and x.place(-1) != len(_variable(x).shape) - 1)
     ):
-        raise Unread("with what is no matrix of weights")
+        raise Unread("without a matrix of weights")
     return _like(x, _variable(x) @ nn.Parameter(y))
 
 
@@ -148,7 +160,7 @@ def _gemm(
     transB: int = 0,
 ) -> Any:
     if isinstance(x, Rows) or transA or alpha != 1 or beta != 1 or not isinstance(weight, np.ndarray):
-        raise Unread("with other factors, or of what is no matrix of weights")
+        raise Unread("with other factors, or without a matrix of weights")
     product = x @ nn.Parameter(weight.T if transB else weight)
     return product if bias is None else product + (nn.Parameter(bias) if isinstance(bias, np.ndarray) else bias)
 
@@ -178,7 +190,7 @@ def _layer_norm(
 def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
     if isinstance(x, np.ndarray):  # a table
         if axis or x.ndim != 2:
-            raise Unread("of what is no table")
+            raise Unread("of an array that is no table")
         found = F.embedding(_variable(indices), nn.Parameter(x))
         if isinstance(indices, Rows):
             return Rows(found, (*indices.axes, len(indices.axes) - 2))
@@ -195,7 +207,7 @@ def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
 
 
 def _without(axes: tuple[Any, ...], dropped: Sequence[int]) -> tuple[Any, ...]:
-    """Return axes without some, those of rows counted anew."""
+    """Return axes without some of them, with the row's axes numbered anew."""
     kept = [axis for place, axis in enumerate(axes) if place not in dropped]
     order = sorted(axis for axis in kept if not isinstance(axis, str))
     return tuple(axis if isinstance(axis, str) else order.index(axis) for axis in kept)
@@ -219,7 +231,7 @@ def _concat(kind: str, *x: Any, axis: int) -> Any:
     if not any(isinstance(value, Rows) for value in x):
         return F.concat([Variable(v) if isinstance(v, np.ndarray) else v for v in x], axis=axis % x[0].ndim)
     if not all(isinstance(value, Rows) and value.axes == x[0].axes for value in x):
-        raise Unread("of rows of sequences and of what has none")
+        raise Unread("of rows of sequences and of rows without sequences")
     return _like(x[0], F.concat([value.variable for value in x], axis=x[0].place(axis)))
 
 
@@ -283,7 +295,7 @@ def _reshape(kind: str, x: Any, shape: Any = None, allowzero: int = 0, axis: int
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return a shape of which 0 is the size that is given there, and -1 what is left of those that are known."""
+    """Return a shape: 0 copies the given size, -1 is the size that remains."""
     sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]
     left = [size for place, size in enumerate(given) if place >= len(shape) or shape[place] != 0 or size != -1]
     if sizes.count(-1) > 1 and -1 in shape and -1 not in left:

@@ -1,7 +1,11 @@
-"""What each operator of a program is in ONNX."""
+"""What the operators of a program are in ONNX that are several nodes, or one with attributes of other names.
+
+An operator that is one node says so itself, by `onnx=` where it is declared.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +20,7 @@ SAID: dict[str, Callable[..., Any]] = {}
 
 
 class Unsaid(Exception):
-    """An operator, with these constants and inputs, that ONNX cannot say; the text says what of it."""
+    """An operator with constants or inputs that ONNX cannot express; the text names them."""
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
@@ -33,47 +37,25 @@ def _like(value: Value, name: str, **changes: Any) -> Value:
     return value._replace(name=name, data=None, **changes)
 
 
-_SAME = {
-    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "absolute": "Abs",
-    "neg": "Neg", "logical_not": "Not", "detach": "Identity", "assign": "Identity",
-}  # fmt: skip
-_PAIRS = {
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "equal": "Equal",
-    "greater": "Greater", "greater_equal": "GreaterOrEqual", "less": "Less", "less_equal": "LessOrEqual",
-    "logical_and": "And", "logical_or": "Or",
-}  # fmt: skip
+def one_node(graph: Graph, kind: str, *x: Value | None, dtype: Any, rank: int, **attributes: Any) -> Value:
+    """Write an operator that is one node of ONNX: its operands broadcast, its constants are the attributes."""
+    like = functools.reduce(lambda one, other: _broadcast(graph, one, other)[2], filter(None, x))
+    names = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
+    return _like(like, graph.node(kind, *names, **attributes), dtype=np.dtype(dtype), rank=rank)
 
 
-@says(*_SAME)
-def _same(graph: Graph, op: str, x: Value) -> Value:
-    return _like(x, graph.node(_SAME[op], x.name))
-
-
-@says(*_PAIRS)
-def _pair(graph: Graph, op: str, x: Value, y: Value) -> Value:
-    first, second, like = _broadcast(graph, x, y)
-    dtype = np.dtype(bool) if _PAIRS[op][0] in "EGL" or op == "logical_and" or op == "logical_or" else x.dtype
-    return _like(like, graph.node(_PAIRS[op], first, second), dtype=dtype)
+def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
+    return one_node(graph, kind, x, y, dtype=dtype, rank=max(x.rank, y.rank))
 
 
 @says("not_equal")
 def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
-    found = _pair(graph, "equal", x, y)
+    found = _pair(graph, "Equal", x, y, bool)
     return found._replace(name=graph.node("Not", found.name))
 
 
-@says("where")
-def _where(graph: Graph, op: str, condition: Value, x: Value, y: Value) -> Value:
-    names, like = [], condition
-    for value in (x, y):
-        _, _, like = _broadcast(graph, like, value)
-    for value in (condition, x, y):
-        names.append(_broadcast(graph, value, like)[0])
-    return _like(like, graph.node("Where", *names), dtype=x.dtype)
-
-
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
-    """Return the names of two operands whose last axes meet, and what the result is like."""
+    """Return the names of two operands, with the axes that broadcasting needs, and the layout of the result."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
         raise Unsaid("rows with a LoD of other ranks")
     if (x.sequences is None) == (y.sequences is None):
@@ -100,7 +82,7 @@ def _cast(graph: Graph, op: str, x: Value, dtype: str) -> Value:
 def _sum(graph: Graph, op: str, *x: Value) -> Value:
     total = x[0]
     for value in x[1:]:
-        total = _pair(graph, "add", total, value)
+        total = _pair(graph, "Add", total, value, total.dtype)
     return total
 
 
@@ -125,11 +107,6 @@ def _gelu(graph: Graph, op: str, x: Value, approximate: str) -> Value:
 @says("pow")
 def _pow(graph: Graph, op: str, x: Value, exponent: float) -> Value:
     return _like(x, graph.node("Pow", x.name, graph.constant(exponent, x.dtype)))
-
-
-@says("log_softmax")
-def _log_softmax(graph: Graph, op: str, x: Value) -> Value:
-    return _like(x, graph.node("LogSoftmax", x.name, axis=-1))
 
 
 @says("dropout")
@@ -308,7 +285,7 @@ def _attention(
         raise Unsaid("attention in a window")
     across = lambda one, perm: graph.node("Transpose", one, perm=perm)
     q, k = across(query.name, [0, 2, 1, 3]), across(key.name, [0, 2, 3, 1])
-    v = across(graph.masked(value), [0, 2, 1, 3])  # nothing times what stands in the padding
+    v = across(graph.masked(value), [0, 2, 1, 3])  # zeros, since 0 times a NaN in the padding would be NaN
     scores = graph.node("MatMul", q, k)
     if scale is None:
         width = graph.node("Gather", graph.node("Shape", query.name), graph.constant(np.int64(3)), axis=0)
@@ -358,7 +335,7 @@ def _recurrent(
         raise Unsaid(f"the cell {cell!r} with its activations, all states, or a projection")
     arrays = [None if weight is None else weight.data for weight in weights]
     if any(array is None and weight is not None for array, weight in zip(arrays, weights, strict=True)):
-        raise Unsaid("weights that are computed from what is fed")
+        raise Unsaid("weights that depend on a feed")
     ways: list[list[Any]] = [arrays[first : first + own] for first in range(0, len(arrays), own)]
     names = _weights(graph, kind, bool(options.get("coupled")), ways)
     directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}
@@ -390,7 +367,7 @@ def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
-    """Return the names of W, R, B and, of an LSTM, P: of all directions, in the order of ONNX."""
+    """Return the names of W, R, B, and P for an LSTM, of all directions, in the order of ONNX."""
     parts: list[list[np.ndarray]] = [[], [], [], []]
     for weight_ih, weight_hh, bias_ih, bias_hh, *peepholes in ways:
         zeros = np.zeros(len(weight_hh), weight_hh.dtype)

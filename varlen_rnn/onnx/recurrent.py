@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM of ONNX: the order of their gates, and their activations and options as those of our cells.
+"""RNN, GRU and LSTM of ONNX: the order of their gates, and their activations and options in terms of our cells.
 
 Source: the operators' documentation, opset 22.
 """
@@ -37,7 +37,7 @@ _SAID = {
 
 
 def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the kind of a cell as ONNX calls it, and its options; None of a cell that ONNX cannot say.
+    """Return the ONNX name of a cell and its options, or None if ONNX cannot express the cell.
 
     Examples
     --------

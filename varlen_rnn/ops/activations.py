@@ -5,13 +5,14 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import check_choice
+from varlen_rnn.kernels import activations as kernels
 from varlen_rnn.ops.elementwise import unary, unary_backward
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import check_float
 from varlen_rnn.tape.declare import operator
 
 
-@unary
+@unary(scalar=np.tanh, ufunc=np.tanh, onnx="Tanh")
 def tanh(x):
     """Return the hyperbolic tangent of every element."""
     return x.like(np.asarray(np.tanh(x.data)))
@@ -22,7 +23,7 @@ def _tanh_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * (1 - y.data * y.data)))
 
 
-@unary
+@unary(scalar=kernels.sigmoid, onnx="Sigmoid")
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)) of every element."""
     from scipy import special  # here, for it takes as long to import as all of ours
@@ -35,7 +36,7 @@ def _sigmoid_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * y.data * (1 - y.data)))
 
 
-@unary
+@unary(scalar=kernels.relu, onnx="Relu")
 def relu(x):
     """Return every element where it is positive, else 0."""
     return x.like(np.asarray(np.maximum(x.data, 0)))
@@ -46,7 +47,7 @@ def _relu_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * (x.data > 0)))
 
 
-@unary
+@unary(scalar=lambda x: x * kernels.sigmoid(x))
 def silu(x):
     """Return x sigmoid(x) of every element: swish."""
     from scipy import special
@@ -65,12 +66,12 @@ def _silu_grad(x, y, d_y):
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # of a standard normal number at 0
 _STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-_FAR = 40.0  # the probability of what is further from 0 is 0 or 1, and its powers may have no end
+_FAR = 40.0  # gelu clips here: beyond 40 the normal CDF is exactly 0 or 1, and x**3 of the tanh form may overflow
 
 
-@operator
+@operator(rows="each")
 def gelu(x, approximate: str = "none"):
-    """Return x times the probability that a standard normal number is less, or what tanh makes of that ("tanh").
+    """Return x times the probability that a standard normal number is less than x, or its tanh approximation.
 
     Source: Hendrycks and Gimpel (2016), with the names of `torch.nn.functional.gelu`.
     """

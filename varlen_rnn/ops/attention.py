@@ -1,4 +1,4 @@
-"""Attention of the rows of query sequences to those of key sequences, a fused operator over LoD."""
+"""Attention of the rows of query sequences to the rows of key sequences, as fused operators over LoD."""
 
 import math
 
@@ -9,6 +9,7 @@ from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
@@ -19,20 +20,20 @@ _NAME = "scaled_dot_product_attention"
 
 
 def _cost(inputs, outputs, **attrs):
-    """2 (depth + depth of values) per query and head, for each key that it sees; of one, for lengths are in values."""
+    """2 (depth + depth of values) per query, head and visible key; counts one key, since lengths are in values."""
     query, _, value = inputs
     heads = query.shape[1] if len(query.shape) == 3 else 1
     return 2 * known(query.shape[0]) * known(heads) * (known(query.shape[-1]) + known(value.shape[-1]))
 
 
 def _cost_of_grad(inputs, outputs, **attrs):
-    """5 / 2 of that of the operator, which is 2 products of scores and rows."""
+    """5 / 2 of the operator's cost, which has 2 products of scores and rows."""
     return 5 * _cost(inputs[:3], outputs) // 2
 
 
-@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost)
+@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost, rows="sequence")
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
-    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
+    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
     out, logsumexp = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
     return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(logsumexp)
@@ -96,7 +97,7 @@ def _check_window(op, left, right):
 def _backward(query, key, value, out, logsumexp, d_out, scale, left, right):
     q, k, v, offsets = _operands(query, key, value, _NAME)
     if logsumexp.shape != (_constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_NAME}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
+        raise ShapeError(f"{_NAME}_grad, logsumexp", expected="the result of the operator", got=logsumexp.shape)
     given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
     found = attention.backward(q, k, v, *given, *offsets, *_constants(query, scale, left, right))
     return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
@@ -117,19 +118,22 @@ _ADDITIVE = "additive_attention"
 
 
 def _cost_of_additive(inputs, outputs, **attrs):
-    """3 features and 2 numbers of values per query and key that it sees; of one, for lengths are in values."""
+    """3 features and 2 numbers of values per query and visible key; counts one key, since lengths are in values."""
     query, _, value = inputs[:3]
     return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
 
 
 def _cost_of_additive_grad(inputs, outputs, **attrs):
-    """3 times that of the operator."""
+    """3 times the cost of the operator."""
     return 3 * _cost_of_additive(inputs, outputs)
 
 
-@operator(name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive)
+@operator(
+    name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive,
+    rows=beside("sequence", 3),
+)  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
-    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of their scores."""
+    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     left, right = _window(left, right)
     out, logsumexp = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
@@ -161,7 +165,7 @@ def _infer_additive(query, key, value, weight, left, right):
 def _backward_additive(query, key, value, weight, out, logsumexp, d_out, left, right):
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     if logsumexp.shape != (1, len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_ADDITIVE}_grad, logsumexp", expected="what the operator gave", got=logsumexp.shape)
+        raise ShapeError(f"{_ADDITIVE}_grad, logsumexp", expected="the result of the operator", got=logsumexp.shape)
     given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
     left, right = _window(left, right)
     found = attention.backward(q, k, v, *given, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))

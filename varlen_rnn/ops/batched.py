@@ -1,4 +1,4 @@
-"""Products of batches of matrices, which broadcast as those of `numpy.matmul` do.
+"""Products of batches of matrices, which broadcast as in `numpy.matmul`.
 
 The bits of each product, and of each row of it, depend on neither the other matrices nor the number of threads.
 """
@@ -19,7 +19,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_SMALL, _SHORT = 2**12, 2**9  # numbers of a weight, and their sums, of which a plain loop is as fast, and as right
+_SMALL, _SHORT = 2**12, 2**9  # elements of a weight, and rows to sum, up to which a plain loop is as fast and exact
 
 
 def _of_products(inputs, outputs):
@@ -27,7 +27,7 @@ def _of_products(inputs, outputs):
     return 2 * known(inputs[0].shape[-1]) * size(outputs[0])
 
 
-@operator(cost=_of_products)
+@operator(cost=_of_products, rows="each")
 def batched_matmul(x, y):
     """Return the products of the matrices in the last two axes; the LoD is kept where rows are of the batch."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])

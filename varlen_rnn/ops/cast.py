@@ -13,7 +13,7 @@ from varlen_rnn.tape.variable import apply
 _TYPES = ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8")  # that programs hold
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each")
 def cast(x, dtype: str):
     """Return every element in another data type, as `astype` of arrays; a gradient passes between floats only."""
     with np.errstate(invalid="ignore", over="ignore"):

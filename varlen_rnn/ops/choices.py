@@ -1,17 +1,18 @@
-"""Comparisons, and what they choose: `where`, `maximum`, `minimum`; operands broadcast as those of arithmetic do."""
+"""Comparisons, and choices by them: `where`, `maximum`, `minimum`; operands broadcast as in arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import ParamSpec, Unpack
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError
+from varlen_rnn.kernels import activations as kernels
 from varlen_rnn.ops.elementwise import binary, examples_of_two, grad_like, of_two, with_lod
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import broadcast_shape, check_same_dtype, check_tensor, shared_lod
-from varlen_rnn.tape.declare import Operator, operator
+from varlen_rnn.tape.declare import Operator, Options, operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, apply, operand
 
@@ -21,18 +22,23 @@ _BOOL = np.dtype(np.bool_)
 # Of numbers of one data type, floating or not; no gradient passes.
 
 
-def _comparison(function: Callable[P, object]) -> Operator[P, Variable]:
+def _comparison(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands that returns bools."""
-    made = operator(function)
+    options["rows"] = "each"
 
-    @made.infer
-    def infer(x, y):
-        check_tensor(made.op.type, "x", x)
-        check_same_dtype(made.op.type, x=x, y=y)
-        return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
+        made = operator(**options)(function)
 
-    made.examples(_examples_of_comparison)
-    return made
+        @made.infer
+        def infer(x, y):
+            check_tensor(made.op.type, "x", x)
+            check_same_dtype(made.op.type, x=x, y=y)
+            return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+
+        made.examples(_examples_of_comparison)
+        return made
+
+    return declare
 
 
 def _examples_of_comparison(rng):
@@ -40,37 +46,37 @@ def _examples_of_comparison(rng):
     yield [rng.integers(0, 3, (4, 1)), rng.integers(0, 3, 4)], {}
 
 
-@_comparison
+@_comparison(scalar=np.less, ufunc=np.less, onnx="Less")
 def less(x, y):
     """Return whether `x < y`, element by element."""
     return of_two("less", np.less(x.data, y.data), x, y)
 
 
-@_comparison
+@_comparison(scalar=np.less_equal, ufunc=np.less_equal, onnx="LessOrEqual")
 def less_equal(x, y):
     """Return whether `x <= y`, element by element."""
     return of_two("less_equal", np.less_equal(x.data, y.data), x, y)
 
 
-@_comparison
+@_comparison(scalar=np.greater, ufunc=np.greater, onnx="Greater")
 def greater(x, y):
     """Return whether `x > y`, element by element."""
     return of_two("greater", np.greater(x.data, y.data), x, y)
 
 
-@_comparison
+@_comparison(scalar=np.greater_equal, ufunc=np.greater_equal, onnx="GreaterOrEqual")
 def greater_equal(x, y):
     """Return whether `x >= y`, element by element."""
     return of_two("greater_equal", np.greater_equal(x.data, y.data), x, y)
 
 
-@_comparison
+@_comparison(onnx="Equal")
 def equal(x, y):
     """Return whether `x == y`, element by element."""
     return of_two("equal", np.equal(x.data, y.data), x, y)
 
 
-@_comparison
+@_comparison()
 def not_equal(x, y):
     """Return whether `x != y`, element by element."""
     return of_two("not_equal", np.not_equal(x.data, y.data), x, y)
@@ -86,7 +92,7 @@ def _check_bool(op, **descs):
             raise DTypeError(f"{op}, {name}", expected="bools, as comparisons return", got=desc.dtype)
 
 
-@operator
+@operator(rows="each", ufunc=(np.logical_not, np.invert), onnx="Not")
 def logical_not(x):
     """Return whether `x` is false, element by element."""
     return x.like(np.asarray(np.logical_not(x.data)))
@@ -103,30 +109,35 @@ def _examples_of_not(rng):
     yield [rng.random((3, 2)) < 0.5], {}
 
 
-def _logical(function: Callable[P, object]) -> Operator[P, Variable]:
+def _logical(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands that are bools."""
-    made = operator(function)
+    options["rows"] = "each"
 
-    @made.infer
-    def infer(x, y):
-        _check_bool(made.op.type, x=x, y=y)
-        return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
+        made = operator(**options)(function)
 
-    made.examples(_examples_of_logical)
-    return made
+        @made.infer
+        def infer(x, y):
+            _check_bool(made.op.type, x=x, y=y)
+            return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+
+        made.examples(_examples_of_logical)
+        return made
+
+    return declare
 
 
 def _examples_of_logical(rng):
     yield [rng.random((3, 2)) < 0.5, rng.random(2) < 0.5], {}
 
 
-@_logical
+@_logical(ufunc=(np.logical_and, np.bitwise_and), onnx="And")
 def logical_and(x, y):
     """Return whether both are true, element by element."""
     return of_two("logical_and", np.logical_and(x.data, y.data), x, y)
 
 
-@_logical
+@_logical(ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
 def logical_or(x, y):
     """Return whether one is true, or both, element by element."""
     return of_two("logical_or", np.logical_or(x.data, y.data), x, y)
@@ -135,7 +146,7 @@ def logical_or(x, y):
 # What they choose.
 
 
-@operator
+@operator(rows="each", scalar=kernels.where, onnx="Where")
 def where(condition, x, y):
     """Return `x` where a condition holds, and `y` elsewhere."""
     lod = shared_lod("where", condition, x, y, names=("condition", "x", "y"))
@@ -167,20 +178,32 @@ def _examples_of_where(rng):
     yield [rng.random((4, 1)) < 0.5, rng.integers(0, 9, 3), np.array(7)], {}
 
 
-@binary
+def _shared(x, y):
+    return 0.5 * x + 0.5 * y  # of two equal numbers, so that each gets half of the gradient
+
+
+def _larger(x, y):
+    return kernels.where(x > y, x, kernels.where(x < y, y, _shared(x, y)))
+
+
+def _smaller(x, y):
+    return kernels.where(x < y, x, kernels.where(x > y, y, _shared(x, y)))
+
+
+@binary(scalar=_larger, ufunc=np.maximum, onnx="Max")
 def maximum(x, y):
-    """Return the larger of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    """Return the larger of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
     return of_two("maximum", np.maximum(x.data, y.data), x, y)
 
 
-@binary
+@binary(scalar=_smaller, ufunc=np.minimum, onnx="Min")
 def minimum(x, y):
-    """Return the smaller of two numbers, NaN if one is; of a gradient, each gets half where they are equal."""
+    """Return the smaller of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
     return of_two("minimum", np.minimum(x.data, y.data), x, y)
 
 
 def _grad_of_choice(x_loses, y_loses):
-    """Return a gradient: all of it goes to what was chosen.  Source: that of `torch.maximum`."""
+    """Return the gradient of a choice: all of it goes to the chosen number.  Source: as in `torch.maximum`."""
 
     def grad(inputs, outputs, d_outputs):
         (x, y), d = inputs, d_outputs[0]

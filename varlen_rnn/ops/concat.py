@@ -13,7 +13,7 @@ from varlen_rnn.tape.spec import TensorSpec, sizes_fit
 from varlen_rnn.tape.variable import apply_list
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each")
 def concat(*x, axis: int):
     """Return Variables side by side along an axis; along any but the rows, the LoD is kept."""
     lod = shared_lod("concat", *x) if axis % x[0].data.ndim else NO_LOD
@@ -54,7 +54,7 @@ def _examples(rng):
     yield [rng.standard_normal((2, 3)), rng.standard_normal((1, 3))], {"axis": 0}
 
 
-@operator(outputs=("*out",), cost=nothing)
+@operator(outputs=("*out",), cost=nothing, rows="each")
 def split_like(d, *like, axis: int):
     """Return the pieces of `d` along an axis, each like one of the Variables that were side by side."""
     cuts = np.cumsum([tensor.shape[axis] for tensor in like])[:-1]

@@ -14,7 +14,7 @@ from varlen_rnn.tape.spec import TensorSpec
 _MOST_FILLED = 2**20  # a description of a few bytes cannot ask for more memory
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each")
 def fill_constant(shape: tuple[int, ...], value: float, dtype: str):
     """Return a tensor of one number."""
     return LoDTensor.wrap(np.full(shape, value, dtype))
@@ -29,7 +29,7 @@ def _infer_fill(shape, value, dtype):
     return TensorSpec(tuple(shape), np.dtype(dtype))
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each", linear=("x",), scalar=lambda x: x, onnx="Identity")
 def assign(x):
     """Return `x` itself, under another name."""
     return x
@@ -40,9 +40,9 @@ def _infer_assign(x):
     return x
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each", onnx="Identity")
 def detach(x):
-    """Return `x` itself, to which no gradient passes: what `Variable.detach` and `no_grad` are in a recorded step."""
+    """Return `x` itself, with no gradient: a recorded step has it in place of `Variable.detach` and `no_grad`."""
     return x
 
 

@@ -1,8 +1,8 @@
 """What operators cost, from descriptions alone: operations on floating numbers, and bytes read and written.
 
-Each operator declares its operations, by default 1 for each element of its outputs, whatever the function.  Bytes are
-all inputs once and all outputs once, weights and what is updated too; plans and lists have none.  Every size that only
-values tell counts as one: of a program over rows, that is the cost of a row.
+Each operator declares its operations; the default is 1 per element of its outputs for any function.  Bytes count all
+inputs and all outputs once, weights and updated arrays too; plans and lists have none.  An unknown size counts as one,
+so the cost of a program over rows is the cost of a row.
 """
 
 import math
@@ -17,7 +17,7 @@ from varlen_rnn.tape.operator import find
 class Cost(NamedTuple):
     """Operations on floating numbers, and bytes.
 
-    An operator that declares both says the bytes beyond those of its inputs and outputs.
+    An operator that declares both gives the bytes beyond its inputs and outputs.
     """
 
     flops: int

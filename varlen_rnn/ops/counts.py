@@ -18,7 +18,7 @@ MOST_CLASSES = 4096  # of a matrix of confusions, which then has 128 MiB; a desc
 
 
 def _weights(op, x, target, weight, counted, per_sequence):
-    """Return how much each row counts, in float64: its own weight, or its part of that of its sequence."""
+    """Return the weight of each row, in float64: its own, or its share of its sequence's weight."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
     given = None if weight is None else weight.data.astype(_FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:
@@ -41,7 +41,7 @@ def _weights(op, x, target, weight, counted, per_sequence):
 
 
 def _that_weigh(weights, *arrays):
-    """Return weights that are not 0, and their rows of arrays: what weighs 0 may be NaN."""
+    """Return the weights that are not 0, and their rows of arrays, because rows with weight 0 may be NaN."""
     kept = weights != 0
     return (weights, *arrays) if kept.all() else (weights[kept], *(array[kept] for array in arrays))
 

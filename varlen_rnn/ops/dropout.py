@@ -9,9 +9,14 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
 
 
-@operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False})
+def _rows(specs, axes, p, training):
+    return None if training else "each"  # random numbers are drawn at every step
+
+
+@operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows)
 def dropout(x, p: float, training: bool):
     """Return rows with each element zeroed with probability `p`, and others scaled by 1 / (1 - p), in training."""
     if not training:
@@ -29,12 +34,18 @@ def _infer(x, p, training):
     return (x, TensorSpec(x.shape, x.dtype)) if training else x
 
 
-@dropout.backward("x")
-def _dropout_grad(d_out, mask):
+@dropout.grad
+def _grad(inputs, outputs, d_outputs, p, training):
+    return [apply("dropout_grad", d_outputs[0], outputs[1]) if training else d_outputs[0]]
+
+
+@operator(rows="each")
+def dropout_grad(d_out, mask):
+    """Return the gradient of `dropout`."""
     return d_out.like(d_out.data * mask.data)
 
 
-@_dropout_grad.infer
+@dropout_grad.infer
 def _infer_grad(d_out, mask):
     check_float("dropout_grad", d_out=d_out)
     check_like("dropout_grad", "mask", mask, d_out)
@@ -43,4 +54,5 @@ def _infer_grad(d_out, mask):
 
 @dropout.examples
 def _examples(rng):
-    yield [rows(rng, 3)], {"p": 0.4, "training": True}
+    for training in (True, False):
+        yield [rows(rng, 3)], {"p": 0.4, "training": training}

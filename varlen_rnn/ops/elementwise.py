@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import ParamSpec, Unpack
 
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.activations import where
 from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.checks import broadcast, check_float, check_shape, shared_lod
-from varlen_rnn.tape.declare import Operator, operator
+from varlen_rnn.tape.declare import Operator, Options, operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable, apply
@@ -26,11 +26,16 @@ P = ParamSpec("P")
 # Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
 
 
-def binary(function: Callable[P, object], integers: bool = True) -> Operator[P, Variable]:
+def binary(integers: bool = True, **options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of two operands, perhaps of integers, too, which wrap as NumPy's do."""
-    made = operator(function)
-    made.infer(lambda x, y: broadcast(made.op.type, x, y, integers))
-    return made
+    options["rows"] = "each"
+
+    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
+        made = operator(**options)(function)
+        made.infer(lambda x, y: broadcast(made.op.type, x, y, integers))
+        return made
+
+    return declare
 
 
 def of_two(op, data, x, y):
@@ -42,32 +47,32 @@ def of_two(op, data, x, y):
 
 
 def with_lod(op, data, lod, operands):
-    """Return what operands became by broadcasting with the LoD that they share, or raise if it has other rows."""
+    """Return a broadcast result with the LoD that the operands share; raise if the numbers of rows differ."""
     if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
         got = f"shapes {' and '.join(str(operand.shape) for operand in operands)}"
         raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
     return LoDTensor.wrap(data, lod)
 
 
-@binary
+@binary(scalar=np.add, ufunc=np.add, onnx="Add")
 def add(x, y):
     """Return `x + y`."""
     return of_two("add", np.add(x.data, y.data), x, y)
 
 
-@binary
+@binary(scalar=np.subtract, ufunc=np.subtract, onnx="Sub")
 def sub(x, y):
     """Return `x - y`."""
     return of_two("sub", np.subtract(x.data, y.data), x, y)
 
 
-@binary
+@binary(scalar=np.multiply, ufunc=np.multiply, onnx="Mul", linear=("x",))
 def mul(x, y):
     """Return `x * y`, element by element."""
     return of_two("mul", np.multiply(x.data, y.data), x, y)
 
 
-@functools.partial(binary, integers=False)
+@binary(integers=False, scalar=np.divide, ufunc=np.divide, onnx="Div")
 def div(x, y):
     """Return `x / y`; infinities and NaN where `y` is 0, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -126,7 +131,11 @@ def examples_of_two(rng):
     yield [rows(rng, 2, 3), rng.random((2, 1)) + 0.5], {}
 
 
-@operator(cost=per_input_element)
+def _rows_of_sum(specs, axes):
+    return "each" if axes[1] is not None or axes[0] is None else "sum"
+
+
+@operator(cost=per_input_element, rows=_rows_of_sum, linear=("x",))
 def sum_to(x, like):
     """Return `x` summed to the shape of `like`, where that was broadcast, with its LoD."""
     data, added = x.data, x.data.ndim - len(like.shape)
@@ -156,17 +165,22 @@ def _examples_of_sum_to(rng):
 # One operand.
 
 
-def unary(function: Callable[P, object]) -> Operator[P, Variable]:
+def unary(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator of one operand, whose result is like it."""
-    made = operator(function)
+    options["rows"] = "each"
 
-    @made.infer
-    def infer(x, **attrs):
-        check_float(made.op.type, x=x)
-        return x
+    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
+        made = operator(**options)(function)
 
-    made.examples(_example_of_one)
-    return made
+        @made.infer
+        def infer(x, **attrs):
+            check_float(made.op.type, x=x)
+            return x
+
+        made.examples(_example_of_one)
+        return made
+
+    return declare
 
 
 def _example_of_one(rng):
@@ -182,7 +196,7 @@ def unary_backward(made):
     return made.backward("x", aliases={"y": "out", "d_y": "d_out"})
 
 
-@unary
+@unary(scalar=np.negative, ufunc=np.negative, onnx="Neg", linear=("x",))
 def neg(x):
     """Return `-x`."""
     return x.like(np.asarray(np.negative(x.data)))
@@ -193,7 +207,11 @@ def _neg_grad(x, y, d_y):
     return x.like(np.asarray(-d_y.data))
 
 
-@unary
+def _absolute(x):
+    return where(x < 0, -x, where(x > 0, x, 0 * x))  # the operation of cells has another gradient at 0
+
+
+@unary(scalar=_absolute, ufunc=np.absolute, onnx="Abs")
 def absolute(x):
     """Return the magnitude of every element; its gradient at 0 is 0."""
     return x.like(np.asarray(np.abs(x.data)))
@@ -204,7 +222,7 @@ def _absolute_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * np.sign(x.data)))
 
 
-@unary
+@unary(scalar=np.sqrt, ufunc=np.sqrt, onnx="Sqrt")
 def sqrt(x):
     """Return the square root of every element; NaN of less than 0, as in NumPy."""
     with np.errstate(invalid="ignore"):
@@ -220,7 +238,7 @@ def _sqrt_grad(x, y, d_y):
 sqrt.examples(_positive)
 
 
-@unary
+@unary(scalar=np.exp, ufunc=np.exp, onnx="Exp")
 def exp(x):
     """Return e to the power of every element."""
     return x.like(np.asarray(np.exp(x.data)))
@@ -231,7 +249,7 @@ def _exp_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * y.data))
 
 
-@unary
+@unary(scalar=np.log, ufunc=np.log, onnx="Log")
 def log(x):
     """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -247,7 +265,7 @@ def _log_grad(x, y, d_y):
 log.examples(_positive)
 
 
-@operator(name="pow")
+@operator(name="pow", rows="each", scalar=lambda x, exponent: x**exponent)
 def power(x, exponent: float):
     """Return every element to the power of a number; infinities and NaN as in NumPy, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):

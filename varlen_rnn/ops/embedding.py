@@ -5,6 +5,7 @@ import numpy as np
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import as_operand
@@ -14,7 +15,7 @@ from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows=beside("each", 1))
 def embedding(ids, table, padding_idx: int | None, sparse: bool):
     """Return the rows of a table that ids name; the row `padding_idx` never learns."""
     flat = _checked_ids(ids, len(table.data))

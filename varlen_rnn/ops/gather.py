@@ -9,13 +9,14 @@ from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows=beside("each", 0))
 def gather(x, index):
     """Return the rows of `x` that an index names, where negative ones count from the end; they have its LoD."""
     return index.like(rows_at(x.data, _places(x, index)).reshape((*index.shape, *x.shape[1:])))

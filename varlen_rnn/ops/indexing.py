@@ -18,7 +18,19 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
 
 
-@operator(cost=nothing)
+def _rows(specs, axes, index):
+    """Return "each" if a basic index takes all rows, in their order."""
+    items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
+    if not BASIC_INDEX.issuperset(map(type, items)):
+        return None if axes[0] is not None else "each"
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (len(specs[0].shape) - len(items) + 1)
+    taken = items[axes[0]] if axes[0] is not None and axes[0] < len(items) else slice(None)
+    return "each" if taken == slice(None) else None
+
+
+@operator(cost=nothing, rows=_rows)
 def getitem(x, index: Index):
     """Return `x[index]`, as NumPy has it; in a program, numbers, slices, `...` and None only."""
     data = np.asarray(x.data[index])
@@ -69,7 +81,7 @@ def _getitem_grad(x, d_y, index):
 
 
 def _add_where_taken(data, index, items, d):
-    """Add `d` where an index has taken the elements of `data`: what repeats is a row of the axes that it looks at."""
+    """Add `d` to the elements of `data` that an index took; rows of the indexed axes may repeat."""
     rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
     height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
     taken = np.arange(height).reshape(data.shape[:rank])[index]
@@ -133,7 +145,7 @@ def _keeps_rows_first(shape, index, indexed):
     if BASIC_INDEX.issuperset(map(type, items)):
         return True
     if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
-        return True  # one stands apart from nothing
-    # What NumPy does, not its rules: of all axes, the one that grows with the number of rows is theirs.
+        return True  # a single row always stays apart
+    # Ask NumPy instead of following its rules: the axis that grows with the number of rows belongs to them.
     more = _indexed((shape[0] + 1, *shape[1:]), index)
     return (indexed[0], more[0]) == (shape[0], shape[0] + 1)

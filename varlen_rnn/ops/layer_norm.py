@@ -8,6 +8,7 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import norms
 from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.traits import of_vectors
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_like, check_shape
@@ -15,7 +16,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator
+@operator(rows=of_vectors)
 def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
     """Return `(x - mean) / sqrt(variance + eps) * weight + bias`, with the mean and variance over the last axis.
 
@@ -61,7 +62,7 @@ def _infer(x, weight, bias, eps):
 
 
 def _checked(op, x, eps, **vectors):
-    """Return `x`, or raise unless it can be normalised, and vectors are those of its features."""
+    """Return `x`; raise unless it can be normalised and the vectors have one number per feature."""
     check_float(op, x=x, **{name: spec for name, spec in vectors.items() if spec})
     if not x.shape or x.shape[-1] == 0:
         raise ShapeError(f"{op}, x", expected="at least one feature", got=f"shape {x.shape}")
@@ -83,7 +84,7 @@ def _grad(inputs, outputs, d_outputs, eps):
     ]
 
 
-@operator
+@operator(rows=of_vectors)
 def layer_norm_grad(x, d, weight=None, *, eps: float):
     """Return the gradient of the rows of `layer_norm`."""
     flat = _rows(x.data)
@@ -99,7 +100,7 @@ def _infer_grad(x, d, weight, eps):
     return _checked("layer_norm_grad", x, eps, weight=weight)
 
 
-@operator
+@operator(rows="sum")
 def layer_norm_weight_grad(x, d, eps: float):
     """Return the gradient of the weight of `layer_norm`."""
     return LoDTensor.wrap(sum_over(_normalised(x.data, None, None, eps) * _rows(d.data), 0))

@@ -1,4 +1,4 @@
-"""Losses: softmax cross entropy, what labels count, focal; binary cross entropy of elements, squares, Huber's."""
+"""Losses: softmax cross entropy, weights of labels, focal; binary cross entropy of elements, squares, Huber's."""
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from varlen_rnn.ops.elementwise import grad_like
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices
 from varlen_rnn.ops.softmax import log_softmax_of
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
@@ -15,7 +16,7 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply, operand
 
 
-@operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",))
+@operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",), rows="each")
 def cross_entropy(logits, labels, ignore_index: int | None = None):
     """Return minus the log-probability of each row's class, or 0 where it is `ignore_index`; softmax is inside."""
     labels, ignored = _kept_labels(labels, ignore_index)
@@ -54,7 +55,11 @@ def _infer_cross_entropy(logits, labels, ignore_index=None):
     return TensorSpec(logits.shape[:1], logits.dtype, logits.lod_level), logits
 
 
-@cross_entropy.backward("logits")
+def _rows_of_grad(specs, axes, ignore_index=None):
+    return "each" if axes[1] != 1 else None  # of classes, the softmax adds up exponentials
+
+
+@cross_entropy.backward("logits", rows=_rows_of_grad)
 def _cross_entropy_grad(labels, log_probabilities, d_loss, ignore_index: int | None = None):
     """Return softmax minus the one-hot label, times the gradient of the row's loss."""
     labels, ignored = _kept_labels(labels, ignore_index)
@@ -79,9 +84,9 @@ def _examples_of_classes(rng):
     yield [rows(rng, 3), np.array([0, -100, 1, 1, -100, 2])], {"ignore_index": -100}
 
 
-@operator
+@operator(rows=beside("each", 1))
 def label_weights(labels, weight, ignore_index: int):
-    """Return what each row counts in a mean: the weight of its class; 0 where it is ignored."""
+    """Return the weight of each row in a mean: the weight of its class, or 0 if the row is ignored."""
     kept, ignored = _kept_labels(labels, ignore_index)
     found = weight.data[_checked_classes(kept, len(weight.data))]
     if ignored is not None:
@@ -119,7 +124,7 @@ def _examples_of_label_weights(rng):
     yield [np.array([0, 2, 1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
 
 
-@operator
+@operator(rows="each")
 def focal(loss, gamma: float):
     """Return a cross entropy times `(1 - p) ** gamma`, where p is the probability whose logarithm it is minus."""
     return loss.like((-np.expm1(-loss.data)) ** loss.dtype.type(gamma) * loss.data)
@@ -155,7 +160,7 @@ def _examples_of_focal(rng):
         yield [rows(rng, positive=True)], {"gamma": gamma}
 
 
-@operator
+@operator(rows="each")
 def binary_cross_entropy(logits, targets):
     """Return the binary cross entropy of each element against a target between 0 and 1."""
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
@@ -182,7 +187,7 @@ def _grad_of_binary(inputs, outputs, d_outputs):
     return [d_logits, d_targets]
 
 
-@operator
+@operator(rows="each")
 def squared_error(x, target):
     """Return the square of the difference of each element."""
     lod = shared_lod("mse_loss", x, target, names=("x", "target"))
@@ -205,7 +210,7 @@ def _grad_of_squared(inputs, outputs, d_outputs):
     return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
 
 
-@operator
+@operator(rows="each")
 def huber(x, target, delta: float):
     """Return half the square of the difference of each element, and beyond `delta` its tangent."""
     lod = shared_lod("huber_loss", x, target, names=("x", "target"))

@@ -44,7 +44,7 @@ def _places(index, height):
 
 
 def _stay(places, height):
-    """Return whether all rows are taken in their order: then the result is a view, as that of `reshape`."""
+    """Return whether all rows stay in their order; the result is then a view, as in `reshape`."""
     return len(places) == height and np.array_equal(places, np.arange(height))
 
 
@@ -109,7 +109,7 @@ class Rectangle(NamedTuple):
 
 @operator(outputs=Rectangle._fields, cost=nothing)
 def rectangle(x, reverse: bool):
-    """Return where the rows of a batch go when it is padded, for one direction, and where they come back from."""
+    """Return the positions of a batch's rows in the padded batch, for one direction, and the positions to read back."""
     offsets = x.structure.levels[-1]
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))

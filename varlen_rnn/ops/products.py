@@ -29,7 +29,11 @@ def _of_matmul(inputs, outputs, transposed):
     return (2 * known(x.shape[-1]) + (bias is not None)) * size(outputs[0])
 
 
-@operator(cost=_of_matmul)
+def _rows_of_matmul(specs, axes, transposed):
+    return "each" if axes[1] is axes[2] is None and axes[0] != len(specs[0].shape) - 1 else None
+
+
+@operator(cost=_of_matmul, rows=_rows_of_matmul)
 def matmul(x, weight, bias=None, *, transposed: bool):
     """Return `x @ weight + bias`, or with the weight transposed; of every row on its own."""
     columns = weight.shape[0 if transposed else 1]
@@ -52,7 +56,7 @@ def _infer_matmul(x, weight, bias, transposed):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
-    # Of one dimension, the features are the rows, and those of the result are others.
+    # A vector has features in place of rows, and the result has other features.
     return TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)
 
 
@@ -79,7 +83,7 @@ def _of_row_product(inputs, outputs):
     return 2 * size(inputs[0]) * known(inputs[1].shape[-1])
 
 
-@operator(cost=_of_row_product)
+@operator(cost=_of_row_product, rows="sum")
 def row_product(a, b):
     """Return `a^T b`, the sum over the rows of their outer products: the gradient of a weight."""
     return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
@@ -93,7 +97,7 @@ def _infer_row_product(a, b):
     return a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="sum")
 def row_sum(a):
     """Return the sum of the rows: the gradient of a bias."""
     return LoDTensor.wrap(sum_over(_rows(a.data), 0))

@@ -23,7 +23,7 @@ def _lod_after(x, axis):
     return x.structure if axis is not None and axis % x.data.ndim else NO_LOD
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="each")
 def argmax(x, axis: int | None, keepdims: bool):
     """Return where the largest of all elements stands, or of those along an axis: the first of equal ones."""
     found = np.argmax(x.data, axis=axis, keepdims=keepdims)
@@ -51,7 +51,7 @@ def _examples_of_argmax(rng):
             yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
 
 
-@operator(outputs=("values", "indices"), cost=per_input_element)
+@operator(outputs=("values", "indices"), cost=per_input_element, rows="each")
 def topk(x, k: int, axis: int):
     """Return the `k` largest elements along an axis, the largest first, and where they stand."""
     indices = np.moveaxis(_places_of_largest(np.moveaxis(x.data, axis, -1), k), -1, axis)

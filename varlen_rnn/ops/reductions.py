@@ -13,15 +13,15 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="each")
 def reduce_sum(x, axis: int | None, keepdims: bool):
     """Return the sum of all elements, or over an axis; over any but the rows, the LoD is kept."""
     return LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="each")
 def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = None):
-    """Return the mean of all elements, or over an axis; of no elements it is `of_nothing`, by default NaN."""
+    """Return the mean of all elements, or over an axis; without elements `of_nothing`, by default NaN."""
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
         with np.errstate(invalid="ignore"):
@@ -71,13 +71,17 @@ def _examples(rng):
             yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
 
 
-@operator(cost=nothing)
+def _rows_of_grad(specs, axes, axis, keepdims, scale):
+    return "each" if (axes[0] is None) == (axes[1] is None) else None  # else rows were added, and a mean counts them
+
+
+@operator(cost=nothing, rows=_rows_of_grad)
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
-    """Return the gradient of a sum, or of a mean: that of the result at every element, scaled to a mean's part."""
+    """Return the gradient of a sum or mean: the result's gradient at every element, divided by the count for a mean."""
     data = d_y.data if keepdims or axis is None else np.expand_dims(d_y.data, axis)
     factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
     spread = np.broadcast_to(data if factor is None else data * factor, x.shape)
-    return x.like(np.array(spread, order="C"))  # a copy: what NumPy broadcasts is read-only
+    return x.like(np.array(spread, order="C"))  # a copy, since NumPy's broadcast arrays are read-only
 
 
 @reduce_grad.infer

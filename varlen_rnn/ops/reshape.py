@@ -13,7 +13,20 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+def _rows(specs, axes, shape):
+    """Return "each" if a shape leaves the sizes before and behind the rows alone."""
+    old, axis = specs[0].shape, axes[0]
+    if axis is None:
+        return "each"
+    new = shape.index(-1) if -1 in shape else len(shape)
+    before, behind = (
+        (math.prod(old[:axis]), math.prod(old[axis + 1 :])),
+        (math.prod(shape[:new]), math.prod(shape[new + 1 :])),
+    )
+    return "each" if before == behind else None
+
+
+@operator(cost=nothing, rows=_rows)
 def reshape(x, shape: tuple[int, ...]):
     """Return the elements in another shape, in which one size may be -1."""
     try:

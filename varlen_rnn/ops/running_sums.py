@@ -8,9 +8,13 @@ from varlen_rnn.tape.checks import check_float
 from varlen_rnn.tape.declare import operator
 
 
-@operator
+def _rows(specs, axes, axis):
+    return "each" if axes[0] != axis % len(specs[0].shape) else None
+
+
+@operator(rows=_rows)
 def cumsum(x, axis: int):
-    """Return the sums of the elements up to each, along an axis that is not that of sequences' rows."""
+    """Return cumulative sums along an axis other than the rows of sequences."""
     return x.like(np.cumsum(x.data, axis))
 
 

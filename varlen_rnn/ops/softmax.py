@@ -5,11 +5,12 @@ import numpy as np
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.traits import of_vectors
 from varlen_rnn.tape.checks import check_float
 from varlen_rnn.tape.declare import operator
 
 
-@operator
+@operator(rows=of_vectors, onnx="LogSoftmax")
 def log_softmax(x):
     """Return the logarithm of the softmax over the last axis."""
     return x.like(log_softmax_of(x.data))

@@ -12,7 +12,7 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 
-@operator(outputs=("*out",), cost=nothing)
+@operator(outputs=("*out",), cost=nothing, rows="each")
 def split(x, sizes: tuple[int, ...], axis: int):
     """Return pieces of `x` of given sizes along an axis; along any but the rows, they keep the LoD."""
     lod = x.structure if axis % x.data.ndim else NO_LOD
@@ -46,9 +46,9 @@ def _examples(rng):
     yield [rng.standard_normal((2, 3, 2))], {"sizes": (1, 2), "axis": 1}
 
 
-@operator(may_miss=("d",), cost=nothing)
+@operator(may_miss=("d",), cost=nothing, rows="each")
 def split_grad(x, *d, sizes: tuple[int, ...], axis: int):
-    """Return the gradient of `split`: those of its pieces side by side, zeros where none arrived."""
+    """Return the gradient of `split`: the gradients of the pieces side by side, zeros for missing ones."""
     whole = np.zeros(x.shape, x.dtype)
     for part, given in zip(np.split(whole, np.cumsum(sizes)[:-1], axis=axis), d, strict=True):
         if given is not None:

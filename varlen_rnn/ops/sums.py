@@ -32,7 +32,7 @@ def _additions(inputs, outputs):
     return (len(inputs) - 1) * size(outputs[0])
 
 
-@operator(name="sum", cost=_additions)
+@operator(name="sum", cost=_additions, rows="each", linear=("x",))
 def _sum(*x):
     """Return the sum of gradients in the order given; sparse ones alone stay sparse."""
     return sum_values(x)

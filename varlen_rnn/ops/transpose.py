@@ -11,14 +11,14 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="each")
 def transpose(x, axis0: int, axis1: int):
     """Return `x` with two axes exchanged."""
     return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), x.structure if _keeps_rows(x, axis0, axis1) else NO_LOD)
 
 
 def _exchanged(data, axis0, axis1):
-    # A copy, for what is computed of strided arrays may be added up in another order.
+    # A copy, because NumPy may sum strided arrays in another order.
     return np.ascontiguousarray(np.swapaxes(data, axis0, axis1))
 
 

@@ -4,7 +4,7 @@ A dense update is the update of all rows: the kernels see one row as long as the
 gradient moves is Fluid's rule: `sgd` and `adagrad` only the listed ones, `momentum` and `adam` all of them, because
 momentum decays everywhere; `adam` with `lazy` only the listed ones.  An empty sparse gradient updates nothing.
 
-Operators are declared from `varlen_rnn.kernels.updates`, where each update says what it reads.  `adam` alone is written
+Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  `adam` alone is written
 out, because its numbers change from step to step.
 """
 

@@ -61,7 +61,7 @@ class Blocks(NamedTuple):
 
 @cpu_inlined
 def weight_of(weight, bias, groups, panels):
-    """Return what packing takes of a weight (rows, columns) and its bias."""
+    """Return the arguments of packing for a weight (rows, columns) and its bias."""
     rows, columns = weight.shape
     none = pointer(ALL_ROWS, 0)
     return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels, columns)
@@ -69,7 +69,7 @@ def weight_of(weight, bias, groups, panels):
 
 @cpu_inlined
 def part_of_weight(weight, bias, first, groups, size, panels):
-    """Return what packing takes of some groups of rows of a weight, each of a size, and its bias."""
+    """Return the arguments of packing for some groups of rows of a weight, each of one size, and its bias."""
     none, columns = pointer(ALL_ROWS, 0), weight.shape[1]
     at = pointer(weight, first * columns)
     return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels, columns)
@@ -77,7 +77,7 @@ def part_of_weight(weight, bias, first, groups, size, panels):
 
 @cpu_inlined
 def weight_without_bias(weight, panels):
-    """Return what packing takes of a weight (rows, columns) alone."""
+    """Return the arguments of packing for a weight (rows, columns) without a bias."""
     rows, columns = weight.shape
     at = pointer(weight, 0)
     return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, columns)
@@ -85,7 +85,7 @@ def weight_without_bias(weight, panels):
 
 @cpu_inlined
 def no_weight(panels):
-    """Return what packing takes where there is no weight."""
+    """Return the arguments of packing if there is no weight."""
     return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels, 0)
 
 

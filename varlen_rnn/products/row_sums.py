@@ -1,20 +1,19 @@
-"""Sums over rows, `x^T dg` and the columns' sums of dg: what the gradients of weights and biases are made of.
+"""Sums over rows: `x^T dg` and the column sums of dg, the gradients of weights and biases.
 
 They reduce in blocks of rows of a fixed size, so the order depends on the number of rows alone, not on the number of
 threads.  CUDA twins are plain: one thread per element of the result.
 
-Products do not drift, in their own data type.  Take 10,000 rows.  The 128 of a block are one chain of multiply-adds
-that begins at zero; the sums of 32 blocks, which are 4,096 rows, are added one after another; and the sums of such
-groups are added with what each of these additions rounds off, as in `kernels.sums`.  So the error of an element is at
-most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
+multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
+of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error of an
+element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
 """
 
 import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, types
-from numba.np.numpy_support import from_dtype
+from numba import cuda, from_dtype, types
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
@@ -45,8 +44,8 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 128  # rows that one block of a sum over rows takes
 _GROUP = 32  # blocks whose sums are added plainly: with the rows of a block, the most roundings of an element
-_COLUMN_BLOCK = 384  # and the most columns of it that are one piece of work
-_ROWS_AHEAD = 4  # what is copied: too short a part of a row for the processor to see a pattern
+_COLUMN_BLOCK = 384  # the most columns of one work item
+_ROWS_AHEAD = 4  # rows to prefetch while copying, since parts of rows are too short for the hardware prefetcher
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE, adds=True)
 
@@ -84,7 +83,7 @@ class Cut(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Rows of `a`, and what a shard copies of a block of them, tile by tile of its columns, with their sums in float64.
+    """Rows of `a`, and the copy that a shard makes of a block of them, tile by tile of columns, with sums in float64.
 
     Tiles read `a` down its columns, a whole row apart: each gets a copy, of `size`, where its neighbours are
     neighbours.  The sums of a tile take a `span`.
@@ -102,8 +101,8 @@ class _Columns(NamedTuple):
 class _Side(NamedTuple):
     """A factor: its rows, panels of a block of them, the sums of products with it, and the offset of each row of those.
 
-    For the tiles of the columns of `a` from `first` to `end`.  Panels are `panel_step` elements apart.  A row of sums
-    has `c_columns`; `c_step` elements lie between the totals, the sums of a group of blocks, and what was lost.
+    It covers the tiles of columns `first` to `end` of `a`.  Panels are `panel_step` elements apart.  A row of sums has
+    `c_columns` elements; totals, sums of a group of blocks, and rounding errors are `c_step` elements apart.
     """
 
     first: int
@@ -131,14 +130,14 @@ add_up, _add_up_last = caller(_addition_arguments), caller(_addition_arguments)
 
 
 def _add_up(part, total, lost, count):
-    """Add sums to their totals, and what is rounded off to what was lost; leave zeros in place of the sums."""
+    """Add sums to their totals, and the rounding errors of this to the errors so far; set the sums to zero."""
     for j in range(count):
         total[j], lost[j] = add_block(total[j], lost[j], part[j])
         part[j] = 0
 
 
 def _add_last(part, total, lost, count):
-    """Add the sums of the last group, and what was lost, to their totals."""
+    """Add the sums of the last group, and the collected rounding errors, to their totals."""
     for j in range(count):
         total[j] += settled(part[j], lost[j])
 
@@ -163,7 +162,7 @@ def _columns_of(a, depth, tiles, sums):
 
 @cpu_inlined
 def _side_of(factor, c, cut, panels, c_rows):
-    """Return one side of a shard's work, after clearing what is no column of its factor in the last panel."""
+    """Return one side of a shard's work, after clearing the last panel beyond the columns of the factor."""
     before, width = factor.first - cut.lowest, width_of(panels)
     panel_step = cut.panel_rows * width
     for i in range(c.shape[1]):
@@ -227,7 +226,7 @@ def _copy_columns(columns, start, count, first, end):
         for m in range(first, end, TILE_ROWS):
             prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
             source = offset(columns.at, row + m)
-            if m + columns.span <= stride:  # what is too much is overwritten by the next row
+            if m + columns.span <= stride:  # the excess is overwritten by the next row
                 copy_and_add_span(source, target, sums)
             else:
                 for j in range(least(TILE_ROWS, end - m)):
@@ -250,7 +249,7 @@ def _add_products(columns, side, cut, block, count, first, end, zeros, later, la
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
     The first blocks are added to the totals, others to the sums of a group.  The block that begins either starts from
-    zeros, whatever is there.  Each tile prefetches one row of what is read later.
+    zeros.  Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
     c = side.c if block < _GROUP else offset(side.c, side.c_step)
@@ -284,7 +283,7 @@ def _end_group(code, side, cut, block, is_last, first, end):
 
 @cpu_inlined
 def _add_sums(columns, totals, first, end):
-    """Add the sums of the columns from `first` to `end` to those of the blocks before, in float64."""
+    """Add the sums of the columns from `first` to `end` to the sums of earlier blocks, in float64."""
     for m in range(first, end, TILE_ROWS):
         sums = offset(columns.sums, (m - first) // TILE_ROWS * columns.span)
         for j in range(least(TILE_ROWS, end - m)):
@@ -296,8 +295,8 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
 
     Row i of both `c[0]`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
-    `cut.lowest + i`.  If there are more blocks than a group has, `c[1]` and `c[2]` are memory for the sums of a group,
-    and for what is rounded off.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for
+    `cut.lowest + i`.  If there are more blocks than a group has, `c[1]` and `c[2]` are memory for the sums of a group
+    and for rounding errors.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for
     itself.
 
     Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the

@@ -1,8 +1,8 @@
-"""Counters that the threads of a call share: who takes what, how far it is, and who waits for whom.
+"""Counters that the threads of a call share: to take work, to publish progress, and to wait for each other.
 
-At a barrier, a member of a team adds one to its counter and waits until that has reached what all members add up to.  A
-wait spins for some microseconds, since a step lasts no longer, and then offers its core to others: with more threads
-than cores, the one that is waited for must come to run.
+At a barrier, each member of a team adds one to a counter and waits until all members have added.  A wait spins for some
+microseconds, about as long as a step, and then yields its core: with more threads than cores, the awaited thread must
+get a core to run.
 """
 
 import sys
@@ -23,7 +23,7 @@ _CAN_YIELD = sys.platform != "win32"
 
 @intrinsic
 def arrive(typing, counter):
-    """Add one to the int64 at an address, and return what it was; its readers see what this thread wrote before."""
+    """Add one to the int64 at an address and return the old value; readers of it see earlier writes of this thread."""
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")
@@ -33,7 +33,7 @@ def arrive(typing, counter):
 
 @intrinsic
 def read(typing, counter):
-    """Return the int64 at an address, and see what was written before it was counted up."""
+    """Return the int64 at an address; later reads see all writes that came before it was raised."""
     return types.int64(counter), lambda context, builder, signature, arguments: builder.load_atomic(
         arguments[0], "acquire", 8
     )
@@ -51,7 +51,7 @@ def swap(typing, counter, expected, value):
 
 @intrinsic
 def publish(typing, counter, value):
-    """Set the int64 at an address; its readers see what this thread wrote before."""
+    """Set the int64 at an address; readers of it see earlier writes of this thread."""
 
     def codegen(context, builder, signature, arguments):
         builder.store_atomic(arguments[1], arguments[0], "release", 8)

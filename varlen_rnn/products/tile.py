@@ -37,8 +37,8 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
 
 FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
-DEPTH_BLOCK = 512  # of k in one chain: longer ones would round as often as they are long
-K_PER_LINE = 4  # a tile prefetches one cache line in so many k, of what is read much later
+DEPTH_BLOCK = 512  # terms k in one chain of multiply-adds, since rounding errors grow with its length
+K_PER_LINE = 4  # a tile prefetches one cache line every so many k, for reads much later
 _ROWS_AHEAD = 16  # with long vectors, each row of a panel prefetches the one this many rows further down
 
 
@@ -58,7 +58,7 @@ class Panels(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of rows with several panels: as `Rows`, and elements from the sums of a panel to those of the next."""
+    """Sums of rows with several panels: the fields of `Rows`, and the distance between the sums of two panels."""
 
     at: Any
     offsets: Any
@@ -76,8 +76,8 @@ class Prefetch(NamedTuple):
 class _Tile(NamedTuple):
     """A tile of so many rows and panels; `k_step` elements of A lie between k and k + 1.
 
-    At each k, it prefetches `lines` of a cache into L2, from an address on.  Where it `adds`, its chains begin at zero,
-    and the start is added to what they give.
+    At each k, it prefetches `lines` cache lines into L2, from an address on.  If it `adds`, its chains begin at zero,
+    and the start is added to their results.
     """
 
     rows: int
@@ -101,7 +101,7 @@ class _Writer:
         self.a, self.start, self.c = a, start, c
         places = itertools.product(range(tile.panels), range(TILE_VECTORS), range(tile.rows))
         self.places = [(r, q, v) for q, v, r in places]
-        if tile.rows > tile.panels * TILE_VECTORS:  # the order decides what stays in registers beside the sums
+        if tile.rows > tile.panels * TILE_VECTORS:  # the order decides which operands stay in registers beside the sums
             self.places.sort()
 
     def write(self):
@@ -169,7 +169,7 @@ class _Writer:
         return load_vector(self.builder, address, self.scalar_bytes)
 
     def _phis(self, values, block):
-        """Write what is one of several values, of these if the control comes from a block."""
+        """Write a phi: it takes one of several values, depending on the block that control comes from."""
         phis = [self.builder.phi(value.type) for value in values]
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, block)
@@ -198,9 +198,9 @@ def _index(number):
 def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
     """Return the tile of so many `panels`, for some numbers of rows, as a function of compiled code.
 
-    It takes how many `rows`, the named groups of this module, `c` as `Sums` whose steps are used, and the address of
-    what is read later, of which tiles of more than `FEW_ROWS` rows prefetch `lines` at each k.  A tile that `adds` adds
-    its start last.
+    Its arguments are the number of `rows`, the named groups of this module, `c` as `Sums`, and an address that is read
+    later: tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from there at each k.  A tile that `adds`
+    adds its start last.
     """
 
     @intrinsic
@@ -285,7 +285,7 @@ def _multiply_tile(rows, num_panels, a, panels, start, c, later, slowly):
 
 @cpu_inlined
 def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
-    """Run the tile of some rows and panels on each block of k, and add up what the blocks give."""
+    """Run the tile for some rows and panels on each block of k, and add up the results of the blocks."""
     width, lines = width_of(a.at), lanes_of(a.at)
     offsets, zeros, sums = _offsets_on_stack(a.offsets), _panels_on_stack(a.at), _sums_on_stack(a.at)
     begin, end = start, c

@@ -119,7 +119,7 @@ def vectorise_widely(typing):
     """Let loops of the function that calls this take vectors of 64 bytes, on hosts where LLVM prefers 32."""
 
     def codegen(context, builder, signature, arguments):
-        if WIDE:  # llvmlite knows no attribute with a value, and refuses what it does not know
+        if WIDE:  # llvmlite refuses attributes with a value, so the text is added as it is
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -271,7 +271,7 @@ def add_run(typing, source, target, count):
 def _make_fold(write):
     """Return a function that makes one number of `count`, whole vectors and at least one, at an address.
 
-    Lanes are folded apart, one vector after another, then halves with halves: the order is that of the numbers alone.
+    Vectors are added lane by lane, then halves with halves, so the order depends on the numbers alone.
     """
 
     @intrinsic

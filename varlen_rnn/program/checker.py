@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
+from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.check_traits import Application
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.guard import program_guard
@@ -17,7 +19,7 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.declare import Operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, Type
 from varlen_rnn.tape.modes import recorder
-from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.spec import VALUES, describe, sizes_fit
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
@@ -28,10 +30,10 @@ _STEP, _TOLERANCE = 1e-6, 1e-7  # of the central difference, in float64
 def check_operator(operator: Operator) -> None:
     """Raise unless an operator keeps its promises on each of its examples.
 
-    Checked are, in this order: that what `infer` says of the outputs holds; that no input is changed but those that the
-    operator updates; that gradients are those of a central difference, and like their inputs; that a program of it and
-    of its gradient, with sizes that are known and with unknown ones, computes the same bits, and so does the program
-    that is read from what it is saved as.
+    It checks, in this order: outputs are as `infer` promised; no input changes, except inputs that the operator
+    updates; gradients equal central differences and are like their inputs; a program of the operator and its gradient,
+    with known and with unknown sizes, computes the same bits, also after it was saved and loaded; traits hold, since
+    permuted and cut rows give the same bits or the same sums, and `scalar` and `ufunc` the same numbers.
 
     Parameters
     ----------
@@ -41,9 +43,9 @@ def check_operator(operator: Operator) -> None:
     Raises
     ------
     ProgramError
-        A promise that is broken, with the operator, the number of the example, and what it is; no examples.
+        If a promise is broken; the error names the operator, the example and the promise.  If there are no examples.
     InputError
-        What the operator itself raised.
+        If the operator itself raises it.
 
     Examples
     --------
@@ -52,16 +54,19 @@ def check_operator(operator: Operator) -> None:
     """
     op = operator if isinstance(operator, Op) else getattr(operator, "op", None)
     if not isinstance(op, Op):
-        raise ProgramError("check_operator", expected="what vr.operator made", got=shown(operator))
+        raise ProgramError("check_operator", expected="an operator made by vr.operator", got=shown(operator))
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
-    for trial in found:
-        contextvars.copy_context().run(_check, trial)  # which keeps this context's random numbers
+    # A copy keeps this context's random numbers.
+    said = [contextvars.copy_context().run(_check, trial) for trial in found]
+    if op.rows is not None and op.inputs and not any(said):
+        hint = "two rows or more, along an axis of which the trait says something"
+        raise ProgramError(f"operator {op.type!r}, rows", expected="an example that tries it", got="none", hint=hint)
 
 
 class Trial(NamedTuple):
-    """An operator on an example: values, and constants or what makes them of Variables."""
+    """An operator on an example: values, and constants or a function that makes them from Variables."""
 
     op: Op
     number: int
@@ -73,7 +78,7 @@ class Trial(NamedTuple):
         raise ProgramError(f"operator {self.op.type!r}, example {self.number}, {what}", expected=expected, got=got)
 
     def constants_for(self, variables):
-        """Return the constants: those of an operator with a nested block are made of its inputs."""
+        """Return the constants; for an operator with a nested block, they are made from its inputs."""
         return self.constants(*variables) if callable(self.constants) else self.constants
 
     def apply(self, variables):
@@ -141,10 +146,31 @@ def _check(trial):
     _check_gradients(trial, gradients, weights)
     wanted = [plain(output.value) for output in shown] + [gradient for gradient in gradients if gradient is not None]
     for unknown_rows in (False,) if trial.op.in_place else (True, False):
-        _check_program(trial, weights, unknown_rows, wanted)
+        program, found = _check_program(trial, weights, unknown_rows, wanted)
     for n, (value, parts) in enumerate(zip(trial.values, before, strict=True)):
         if value is not None and not _are_same(_parts(value), parts):
             trial.refuse(trial.op.input_name(n), "the value that was given", "another: the operator changed it")
+    return _check_traits(trial, program, found)
+
+
+def _check_traits(trial, program, values):
+    """Raise if a trait of the operator does not hold, or of those that its gradient alone applies.
+
+    Return whether the operator's trait of rows said anything about this example.
+    """
+    said = False
+    for described in program.desc.blocks[0].ops:
+        op = find(described.type)
+        if op is trial.op or (op.examples is None and (op.rows is not None or op.linear)):
+            given = [_as_value(values[name]) if name else None for name in described.input_names()]
+            attrs = trial.constants if op is trial.op else decode(op, described.attrs, None)
+            refuse = lambda what, *given, op=op: trial.refuse(f"{what} of {op.type}", *given)
+            said |= Application(op, given, attrs, refuse).check() and op is trial.op
+    return said
+
+
+def _as_value(value):
+    return value if isinstance(value, VALUES) else LoDTensor(value)
 
 
 def _check_inference(trial):
@@ -203,18 +229,19 @@ def _difference(trial, position, direction, weights):
 
 def _check_program(trial, weights, unknown_rows, wanted):
     program, feed, fetches = describe_trial(trial, weights, unknown_rows)
-    content = program.to_bytes()  # with what it updates as it is before the run
+    content = program.to_bytes()  # before the run updates persistables
     what = f"in a program of {'unknown' if unknown_rows else 'known'} rows"
     names = [var.name for var in program.desc.blocks[0].vars if var.type.type != Type.FEED_MINIBATCH]
     for where, ran in ((what, program), (f"{what}, saved and loaded", Program.from_bytes(content))):
         manual_seed(0)
         found = dict(zip(names, Executor().run(ran, feed, names), strict=True))
         for name in names:
-            value = found[name] if isinstance(found[name], VALUES) else LoDTensor(found[name])
-            _check_as_described(trial, f"{where}, {name!r}", value, of_var(ran.desc.blocks[0].var(name)))
+            described = of_var(ran.desc.blocks[0].var(name))
+            _check_as_described(trial, f"{where}, {name!r}", _as_value(found[name]), described)
         for name, value in zip(fetches, wanted, strict=True):
             if not _are_same(_parts(found[name]), _parts(value)):
                 trial.refuse(f"{where}, {name!r}", "the bits that the same code computes at once", "others")
+    return program, found
 
 
 def describe_trial(trial, weights, unknown_rows):
@@ -237,14 +264,14 @@ def describe_trial(trial, weights, unknown_rows):
 
 
 def _parts(value):
-    """Return what a value is made of, as arrays."""
+    """Return the arrays of a value."""
     if isinstance(value, LoDTensor):
         return [np.array(value.data), *value.structure.levels]
     if isinstance(value, SelectedRows):
         return [np.array(value.value), value.rows]
     if isinstance(value, np.ndarray):
         return [np.array(value)]
-    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; what steps keep is not looked at
+    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; saved steps are not compared
 
 
 def _are_same(parts, others):

@@ -1,7 +1,7 @@
 """Descriptions of a computation: variables, operators, blocks and programs, as plain frozen values.
 
-The messages and their fields are those of the design documents "Variable description" and "Selected rows"; operators
-and blocks are those of PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
+Messages and fields are as in the design documents "Variable description" and "Selected rows"; operators and blocks are
+as in PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
 """
 
 from __future__ import annotations
@@ -199,11 +199,11 @@ class BlockDesc:
     Attributes
     ----------
     idx, parent_idx : int
-        Its place in the program, and that of the block whose variables it may read; -1 of the outermost.
+        Its index in the program, and the index of the block whose variables it may read; -1 for the outermost block.
     vars : tuple of VarDesc
     ops : tuple of OpDesc
     forward_block_idx : int
-        Of a block of gradients, the block that it differentiates; else -1.
+        The block that a block of gradients differentiates; otherwise -1.
     """
 
     idx: int = 0
@@ -254,7 +254,7 @@ def to_var(name: str, spec: TensorSpec, persistable: bool = False) -> VarDesc:
 
 
 def of_var(var: VarDesc) -> TensorSpec:
-    """Return what is known of a described variable."""
+    """Return the spec of a described variable."""
     if var.type.selected_rows is not None:
         tensor = var.type.selected_rows
         return TensorSpec(tensor.dims, DTYPES[tensor.data_type], 0, SELECTED_ROWS)

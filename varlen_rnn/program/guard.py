@@ -22,9 +22,9 @@ from varlen_rnn.tape.variable import Variable
 
 @contextlib.contextmanager
 def program_guard(program: Program | None = None) -> Iterator[Program]:
-    """Record what is computed inside as a program, in this context only.
+    """Record the operators applied inside as a program, in this context only.
 
-    A mode is that of one thread: what threads that are started inside compute is run, and not recorded.
+    A mode belongs to one thread: operators in threads that are started inside run, and are not recorded.
 
     Parameters
     ----------

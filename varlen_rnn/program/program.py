@@ -133,7 +133,7 @@ class Program:
         Parameters
         ----------
         at : list of Variables or str, or of lists of them
-            A new program begins after the operator that computes the variable, or, for a list, all of its variables.
+            A new program begins after the operator that computes the variable, or all variables of a list.
 
         Returns
         -------

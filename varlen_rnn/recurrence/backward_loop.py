@@ -1,11 +1,11 @@
 """The backward loop of the shrinking batch on the CPU, for any cell.
 
-A step runs, phase by phase from the last one, the equations over all its sequences, which overwrites their slots with
-the gradients of the gates, and then adds the products of those with the weights to the gradients of what the phase's
-product read: the outputs of the step before, or what the phase before gave.
+A step runs its phases from last to first.  The equations of a phase run over all sequences of the step and overwrite
+their slots with the gradients of the gates.  Then the products of these gradients with the weights are added to the
+gradient of the phase's operand: the outputs of the step before, or the result of the phase before.
 
-The equations run on blocks of a few rows and several panels of units: what they read comes from main memory, which
-gives neighbours of a row sooner than other rows.
+The equations run on blocks of a few rows and several panels of units, because their operands come from main memory,
+which delivers neighbours of a row sooner than other rows.
 """
 
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-SUMMED_STEPS = 48  # of the gradients of vectors of a sequence, before they are added to those of other steps
+SUMMED_STEPS = 48  # steps in one block of the sums of a sequence's gradients of vectors
 
 
 class _Layer(NamedTuple):
@@ -73,9 +73,24 @@ class _Layer(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """The units that a thread owns, and their blocks; the units of a run, a panel, and a row of a carry.
+    """The hidden units that a thread owns.
 
-    All panels, and the vectors of a cell, `vector_step` numbers apart.
+    Attributes
+    ----------
+    first_block, end_block, num_blocks : int
+        Its range of blocks of units (a block is as wide as a panel), and the number of all blocks.
+    first, count : int
+        Its first unit, and the number of its units.
+    run : int
+        Units that the equations process together.
+    width : int
+        Units of a panel.
+    row : int
+        Elements of a carried row.
+    panels : pointer
+        All packed weights.
+    vectors : pointer
+        The vectors of the cell, `vector_step` elements apart.
     """
 
     first_block: int
@@ -92,10 +107,18 @@ class _Units(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: what a row keeps, previous states, gradients that are carried; and offsets, one per sequence.
+    """Working memory of one thread: planes [row][unit] of saved columns, previous states, carried gradients.
 
-    `rows` are those of a step, `gates` where they begin in what is kept, `carried` in what a group carries, and `later`
-    what is prefetched for coming steps.
+    Attributes
+    ----------
+    planes : pointer
+        The first plane; `previous` and `carry` count the planes before the previous states and the carried gradients.
+    plane : int
+        Elements of a plane.
+    rows, gates, carried : pointer
+        One offset per sequence: of its row at this step, its saved columns, and its carry.
+    later : pointer
+        Offsets to prefetch for coming steps.
     """
 
     planes: Any
@@ -109,9 +132,9 @@ class _Scratch(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Sequences at one step, the first rank and how many, and a run of units, of the thread's own.
+    """Part of a step: `count` sequences from rank `first` on, and `units` of the thread's units from `unit` on.
 
-    Rows of the scratch are `span` apart.
+    Rows of the scratch are `span` elements apart.
     """
 
     t: int
@@ -188,9 +211,9 @@ def _bring_last_gradients(share, sizes, layer, units, scratch, group):
 
 @cpu_inlined
 def _add_up_vectors(code, sizes, units, scratch, group, alive):
-    """Add what was summed of the gradients of vectors, in a block of steps, to the sums of all blocks.
+    """Add the gradients of vectors summed over a block of steps to the sums of all blocks.
 
-    Three planes for each vector: the block's sum, that of all, and what its additions lost.
+    Each vector has three planes: the sum of the block, the total, and the rounding errors of the total.
     """
     plane = group.count * units.row
     for r in range(alive):
@@ -217,7 +240,7 @@ def _leave_first_gradients(share, sizes, layer, units, scratch, group):
 
 @cpu_inlined
 def _find_rows(share, layer, scratch, group, alive, t):
-    """Write the rows of the sequences alive at step `t`, and where they begin in what is kept."""
+    """Write the rows of the sequences alive at step `t`, and the offsets of their saved columns."""
     for r in range(alive):
         scratch.rows[r] = row_of_step(share, group.first + r, t)
         scratch.gates[r] = scratch.rows[r] * layer.kept_stride
@@ -225,7 +248,7 @@ def _find_rows(share, layer, scratch, group, alive, t):
 
 @cpu_inlined
 def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
-    """Prefetch for the block after this one most of what it reads from main memory."""
+    """Prefetch most of the memory that the next block will read."""
     unit, first, step = block.unit + units.run, block.first, 0
     if unit >= units.count:
         unit, first = 0, block.first + BACKWARD_ROWS
@@ -246,7 +269,7 @@ def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
 
 @cpu_inlined
 def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
-    """Copy to the scratch what a phase's equations read of a block of rows."""
+    """Copy the operands of a phase's equations, for a block of rows, to the scratch."""
     unit, plane = units.first + block.unit, group.count * units.row
     for r in range(block.first, block.first + block.count):
         target = offset(scratch.planes, (r - block.first) * block.span)
@@ -264,7 +287,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
         for s in range(layer.others if phase.of_states else 0):
             d_state = offset(layer.d_others, (row * layer.others + s) * layer.hidden + unit)
             add_run(d_state, offset(here, (1 + s) * scratch.plane), block.units)
-        # Of the step before, the output stands in `y`, the other states in what is kept; or all are initial ones.
+        # At step 0 all previous states are initial states; later, the output is in `y`, the others in saved columns.
         if block.t > 0:
             before = row_of_step(share, group.first + r, block.t - 1)
             output, step = offset(layer.y, before * layer.y_stride + unit), layer.hidden
@@ -283,7 +306,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
 
 @cpu_inlined
 def _store_rows(sizes, layer, units, scratch, group, phase, block):
-    """Copy the gradients of a block of rows: those of the gates to their slots, those that are carried to the carry."""
+    """Copy the gradients of a block of rows out of the scratch: of gates to their slots, carried ones to the carry."""
     for r in range(block.first, block.first + block.count):
         source = offset(scratch.planes, (r - block.first) * block.span)
         column = phase.first_slot * layer.hidden + units.first + block.unit
@@ -302,8 +325,8 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
 def _later_rows(share, layer, units, scratch, phase, alive, asked):
     """Write where tiles prefetch: the slots of two steps to come, neighbours from the lower row on.
 
-    Those of half of the sequences at each step, after the `asked` ones; none where L2 does not hold the panels, for
-    they are what tiles prefetch then.  Return how many.
+    They belong to half of the sequences at each step, after the `asked` ones.  There are none if L2 cannot hold the
+    panels, because tiles then prefetch panels.  Return how many.
     """
     if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0
@@ -315,7 +338,7 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 @cpu_inlined
 def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
-    """Add the products of a step's gates with the weights to the gradients of what they were the products of.
+    """Add the products of a step's gate gradients with the weights to the gradients of the products' operands.
 
     Panels pass up one step and down the next: the caches hold the last ones.
     """
@@ -332,7 +355,7 @@ def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later
 
 @cpu_inlined
 def _differentiate_projection(layer, units, scratch, group, phase, alive):
-    """Keep the gradients of a step's outputs, which become those of what was projected: sums that begin at zero."""
+    """Save the gradients of a step's outputs, and start the gradients of the projection's operand at zero."""
     for r in range(alive):
         carried, kept = offset(group.carry, scratch.carried[r]), offset(layer.kept, scratch.gates[r])
         d_output = offset(kept, phase.h_slot * layer.hidden)
@@ -345,7 +368,7 @@ def _differentiate_projection(layer, units, scratch, group, phase, alive):
 
 @cpu_inlined
 def _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive):
-    """Turn the gradients of what was normalised into those of what a phase passed on."""
+    """Turn gradients of normalised values into gradients of the values that a phase passed on."""
     plane, of_norms = group.count * units.row, sizes.kept - sizes.norms + phase.first_norm
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(alive):
@@ -375,7 +398,7 @@ def _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase
 
 @cpu_inlined
 def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
-    """Pack the weights of all phases; what is row k of a panel of a phase is row `weight_rows[k]` of its weight."""
+    """Pack the weights of all phases: row k of a phase's panels is row `weight_rows[k]` of its weight."""
     weights, order = Direction(*task.weights), pointer(weight_rows, 0)
     for number in range(sizes.phases):
         phase = backward_phase(phases, number)

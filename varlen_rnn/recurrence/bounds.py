@@ -1,4 +1,4 @@
-"""The bound of a projection's outputs, and what of their gradient passes through it."""
+"""Clip the outputs of a projection, and the gradient that passes through the bound."""
 
 from varlen_rnn.runtime.jit import body
 
@@ -13,5 +13,5 @@ def bounded(x, bound):
 
 @body
 def through_bound(d, output, bound):
-    """Return the gradient of what became an output: 0 of one at its bound."""
+    """Return the gradient of the value before clipping: 0 if the output is at its bound."""
     return type(d)(0) if abs(output) >= bound else d

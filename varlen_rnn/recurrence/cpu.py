@@ -18,9 +18,9 @@ from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-_NON_TEMPORAL = 16 * 2**20  # bytes of what is kept, from which on no cache is trusted to hold it until the gradient
-_LONG = 16  # cache lines of a row of slots that are worth one more
-_SHAPES = 256  # of layers, whose tables are remembered
+_NON_TEMPORAL = 16 * 2**20  # bytes of saved columns from which no cache would hold them until the gradient
+_LONG = 16  # cache lines of a row of slots from which an extra, odd line pays
+_SHAPES = 256  # shapes of layers whose tables are remembered
 
 
 @functools.lru_cache(maxsize=_SHAPES)
@@ -46,7 +46,8 @@ def loop_of(cell, dtype, shape, backward=False):
 
 
 def kept_of_rows(x, columns):
-    """Return memory for what the rows of `x` keep, each `columns` numbers and perhaps some that `forward` clears.
+    """Return memory for the saved columns of the rows of `x`: `columns` numbers a row, then padding that `forward`
+    clears.
 
     Long rows that fill cache lines get one more where that makes their number odd: rows that are a multiple of 4 KB
     apart would all be in one set of a first-level cache, and tiles read several at once.
@@ -57,7 +58,7 @@ def kept_of_rows(x, columns):
 
 
 def _past_caches(kept, whole_panels):
-    """Return whether to write what is kept past the caches: they would lose it before the gradient asks for it."""
+    """Return whether to write saved columns past the caches, which would evict them before the gradient reads them."""
     if kept.nbytes < _NON_TEMPORAL or not whole_panels:
         return False
     return kept.__array_interface__["data"][0] % CACHE_LINE == 0
@@ -65,7 +66,7 @@ def _past_caches(kept, whole_panels):
 
 @functools.cache
 def none_of(dtype):
-    """Return what stands for a weight that a layer has not."""
+    """Return the empty array that replaces a missing weight."""
     return np.empty((0, 0), dtype)
 
 
@@ -85,7 +86,7 @@ def _plain(loop, task):
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):
-    """Run a task: write its outputs, the last states, and, to `keep` it, what its rows keep."""
+    """Run a task forward: write its outputs, last states and, if `keep`, the saved columns."""
     loop, weights = loop_of(cell, task.y.dtype, shape, False), task.weights
     products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
     past_caches = keep and _past_caches(task.kept, loop.unit_blocks * loop.width == shape.hidden)

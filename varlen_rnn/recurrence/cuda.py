@@ -85,7 +85,7 @@ def store_projection(products, rows, bound, state, y, y_column):
 
 @cuda_kernel
 def keep_projection_grad(kept, column, rows, y, bound, d_y, y_column, outputs, d_state):
-    """Keep the gradient of outputs, and clear that of the first state; one thread per rank and unit."""
+    """Save the gradient of outputs, and clear the gradient of the first state; one thread per rank and unit."""
     i = cuda.grid(1)
     hidden = d_state.shape[1]
     if i < rows.shape[0] * hidden:
@@ -98,7 +98,7 @@ def keep_projection_grad(kept, column, rows, y, bound, d_y, y_column, outputs, d
 
 @cuda_kernel
 def normalise(passed, first_pass, norms, rows, kept, column, scales):
-    """Normalise what a phase passes on, and keep it, with the divisor's inverse; one thread per rank and value."""
+    """Normalise the values that a phase passes on; save them and the inverse divisors; a thread per rank and value."""
     i = cuda.grid(1)
     number, hidden = kept.dtype.type, passed.shape[2]
     if i < rows.shape[0] * norms:
@@ -119,7 +119,7 @@ def normalise(passed, first_pass, norms, rows, kept, column, scales):
 
 @cuda_kernel
 def normalise_grad(kept, column, scales, rows, carried, first, norms):
-    """Turn gradients of what was normalised into those of what was passed on; one thread per rank and value."""
+    """Turn gradients of normalised values into gradients of passed values; one thread per rank and value."""
     i = cuda.grid(1)
     number, hidden = kept.dtype.type, carried.shape[2]
     if i < rows.shape[0] * norms:
@@ -148,7 +148,7 @@ def permute_states(source, order, to_caller, out):
 
 @cuda_kernel
 def add_up(part, total, lost):
-    """Add a block's sums of the gradients of vectors to those of all blocks, and clear them; one thread per sum."""
+    """Add a block's sums of the gradients of vectors to the totals, and clear them; one thread per sum."""
     i = cuda.grid(1)
     if i < part.size:
         plane = part.shape[1] * part.shape[2]
@@ -215,7 +215,7 @@ def backward_step_of(cell, number):
 
     @cuda_kernel
     def backward_step(kept, given, rows, previous, vectors, d_y, y_column, d_others, carried, d_vectors):
-        """Replace slots and what is `carried`; `d_y` and `d_others` have no rows if they do not reach this phase."""
+        """Replace slots and `carried` gradients; `d_y` and `d_others` have no rows if they do not reach this phase."""
         i = cuda.grid(1)
         hidden = carried.shape[2]
         if i < rows.shape[0] * hidden:
@@ -245,19 +245,19 @@ def _rows_of_step(plan, t, reverse):
 
 
 def _phases(cell, shape, table_of, kind):
-    """Return what the loops on the CPU know of each phase, the projection last."""
+    """Return the record that the CPU loops have for each phase, the projection last."""
     table, _ = table_of(cell, shape, 1, range(1, 1 + len(cell.phases)))  # numbers from 1 in place of addresses
     return [kind(*map(int, row)) for row in table]
 
 
 def _norm_places(cell, shape, phase):
-    """Return the columns where a row keeps what was normalised after a phase, and the inverses of divisors."""
+    """Return the saved columns of values normalised after a phase, and of the inverse divisors."""
     column = (cell.num_kept - norms_of(cell) + phase.first_norm) * shape.hidden
     return column, kept_by(cell, shape.projects) * shape.hidden + phase.first_norm
 
 
 def _given(weights, like, hidden):
-    """Return the vectors of a cell, and the inputs of rows that are not projected; of no size, where there are none."""
+    """Return the vectors of a cell and the row inputs that are not projected; empty arrays if there are none."""
     vectors = zeros((0, hidden), like) if weights.vectors is None else weights.vectors
     return vectors, zeros((1, 0), like) if weights.rows is None else weights.rows
 
@@ -268,7 +268,7 @@ def kept_of_rows(x, columns):
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):
-    """Twin of `recurrence.cpu.forward`; it always keeps what the gradient needs."""
+    """Twin of `recurrence.cpu.forward`; it always saves columns for the gradient."""
     x, weights, y, kept = task.x, task.weights, task.y, task.kept
     count, order = plan.num_sequences, to_device(plan.sorted_indices)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)

@@ -32,9 +32,10 @@ def forward_equations(cell, number, dtype):
     """Return the address of a phase of a cell's step, for `step_forward(address, arguments)`.
 
     The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
-    `PROJECTED_ROWS` rows, one per gate; so are those that are not projected.  The planes of the scratch, of `MOST_ROWS`
-    rows, are the recurrent products, the previous states, then what the phase gives: its first result, slots, and
-    states.  What phases pass on are planes of their own, of as many rows.  Vectors are `vector_step` numbers apart.
+    `PROJECTED_ROWS` rows, one per gate; row inputs that are not projected have such planes, too.  The scratch has
+    planes of `MOST_ROWS` rows: recurrent products, previous states, then the results of the phase (first result, slots,
+    states). Values passed from phase to phase have planes of `MOST_ROWS` rows of their own.  Vectors are `vector_step`
+    elements apart.
     """
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
     before = sum(earlier.passes for earlier in cell.phases[:number])
@@ -89,10 +90,10 @@ step_backward = caller(_backward_arguments)
 def backward_equations(cell, number, dtype):
     """Return the address of the gradient of a phase, for `step_backward(address, arguments)`.
 
-    The arguments are `(scratch, vectors, vector_step, rows, span)`.  The planes of the scratch, of `BACKWARD_ROWS` rows
-    of `RUN_BYTES`, are what a row keeps (slots, states but the first, operands, what was normalised), the previous
-    states, and what gradients are carried, those of the states first; then inputs that are not projected.  The
-    gradients of the phase's slots, and what it carries, replace them.
+    The arguments are `(scratch, vectors, vector_step, rows, span)`.  The scratch has planes of `BACKWARD_ROWS` rows of
+    `RUN_BYTES` bytes: the saved columns (slots, states after the first, operands, normalised values), the previous
+    states, the carried gradients with the gradients of states first, then row inputs that are not projected. The
+    gradients of the phase's slots, and the gradients that it carries on, replace the values there.
     """
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_operands, num_vectors = cell.num_kept - num_slots - (num_states - 1), len(cell.vectors)

@@ -1,10 +1,10 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `block_rows` sequences at one step, or, where no more are alive, rows of several steps.  Its rows are
-projected at once, so that the weights of the inputs pass once per block.  Then, for each step, phase of the cell and
-panel of units, the recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).
-Projected inputs are planes, too, one per panel of units and gate, where the rows of a step are neighbours; so is what a
-phase passes on.
+A block is up to `block_rows` sequences at one step, or, if fewer are alive, rows of several steps.  Its inputs are
+projected at once, so the weights of the inputs pass once per block.  Then, for each step, phase and panel of units, the
+recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).  Projected inputs are
+planes, one per panel of units and gate, in which the rows of a step are neighbours.  Values that a phase passes on have
+such planes, too.
 """
 
 from typing import Any, NamedTuple
@@ -77,9 +77,20 @@ class _Units(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """A thread's planes: products, previous states, results; inputs, what phases pass on; offsets of rows.
+    """Working memory of one thread.
 
-    `rows` are those whose inputs are projected, `x_rows` where they begin in `x`.
+    Attributes
+    ----------
+    planes : pointer
+        Planes [row][unit] of products, then, from `previous` on, previous states, then, from `results` on, results.
+    plane : int
+        Elements of a plane.
+    projected, given, passed : pointer
+        Planes of projected inputs, of inputs that are not projected, and of values passed between phases.
+    rows, x_rows : pointer
+        The rows whose inputs are projected, and their offsets in `x`.
+    sums, no_offsets, h_rows : pointer
+        Sums of norms; a list of zero offsets; the offsets of the recurrent products' operands.
     """
 
     planes: Any
@@ -97,11 +108,19 @@ class _Scratch(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """What a group carries from step to step.
+    """Values that a group carries from step to step.
 
-    The outputs of the step before and of this one, in turns: [steps behind them % 2][rank][unit].  Rows of `y` are
-    apart by what the caller's lengths make it, at worst all in one set of a cache.  Then, likewise, what each phase but
-    the last gives to the next one's product; then the states but the first: [state][unit block][rank][unit].
+    Attributes
+    ----------
+    outputs : pointer
+        The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`, because
+        the caller's lengths decide how far apart rows are there, at worst so that all fall into one set of a cache.
+    output_step, output_plane : int
+        Elements from an output to the next, and from an even step's outputs to the odd ones.
+    operands : pointer
+        For each phase except the last, its result, which the next product reads, in the same layout.
+    states : pointer
+        The states after the first: [state][unit block][rank][unit]; `state_plane` elements for each.
     """
 
     outputs: Any
@@ -164,7 +183,7 @@ class _Thread(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """A block of units: its number, the first unit, how many exist, and where its states begin in the carry."""
+    """A block of units: its number, its first unit, how many of its units exist, and its states in the carry."""
 
     number: int
     unit: int
@@ -173,7 +192,9 @@ class _Panel(NamedTuple):
 
 
 def output_blocks(unit_blocks):
-    """Return the unit blocks from an output to the next: odd, for then those of a tile are in many sets of a cache."""
+    """Return the unit blocks from an output to the next: an odd number spreads a tile's rows over the sets of a
+    cache.
+    """
     return unit_blocks | 1
 
 
@@ -261,7 +282,7 @@ def _bring_initial_states(share, sizes, layer, units, group, carry):
 
 @cpu_inlined
 def _leave_last_states(share, sizes, layer, units, group, carry):
-    """Write the last states of a group: of an empty sequence, its initial ones."""
+    """Write the last states of a group; an empty sequence has its initial states."""
     for rank in range(group.count):
         output = share.seq_lens[group.first + rank] % 2 * carry.output_plane + rank * carry.output_step
         for unit_block in range(units.first, units.end):
@@ -332,7 +353,7 @@ def _panel_of(units, carry, group, phase, number, first):
 
 @cpu_inlined
 def _load_states(sizes, units, scratch, carry, block, panel):
-    """Copy to the scratch what the equations read of the step before."""
+    """Copy the previous states that the equations read to the scratch."""
     for r in range(block.count):
         target = offset(scratch.planes, scratch.previous + r * units.width)
         output = offset(block.before, r * carry.output_step + panel.unit)
@@ -367,7 +388,8 @@ def _run_equations(sizes, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _store_results(layer, units, scratch, carry, block, panel, phase, given):
-    """Copy the results of a block of units: outputs to `y`, states for the next step, both to what is `given` on.
+    """Copy the results of a block of units: outputs to `y`, states to the carry, both to the operands of the next
+    phase.
 
     What a phase gives to the next one's product is kept, too; where there is none, nothing is.
     """
@@ -390,7 +412,7 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
 
 @cpu_inlined
 def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
-    """Copy what the gradient needs of a block of units, past the caches where they could not hold it until then."""
+    """Copy the saved columns of a block of units, past the caches if these could not hold them until the gradient."""
     first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
@@ -407,7 +429,7 @@ def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _clear_pads(sizes, layer, block):
-    """Clear what makes rows longer than what is kept, for a user may fetch them; of a projection, its gradient too."""
+    """Clear the padding of saved rows, which a user may fetch, and the column of a projection's gradient."""
     projects = layer.outputs < layer.hidden
     written, end = (sizes.kept + projects) * layer.hidden, (sizes.kept + 2 * projects) * layer.hidden
     for r in range(block.count):
@@ -441,7 +463,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
 
 @cpu_inlined
 def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
-    """Normalise over all units what a phase passes on, and keep it, with the inverse of what it was divided by."""
+    """Normalise the values that a phase passes on over all units; save them with the inverse divisors."""
     column = (sizes.kept - sizes.norms + phase.first_norm) * layer.hidden
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(block.count):
@@ -511,7 +533,7 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            # The products of a step read all units of the step before, and its results replace what products have read.
+            # The products of a step read all units of the step before, and its results replace their operands.
             if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)

@@ -20,7 +20,7 @@ _REVERSE = False, True
 
 
 def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
-    """Return the outputs and last states of one layer, and what it keeps for its gradient.
+    """Return the outputs and last states of one layer, and the columns saved for its gradient.
 
     Parameters
     ----------
@@ -29,17 +29,17 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     directions : list of Direction
         One, or two.
     initial : (states, directions, sequences, hidden), or None for zeros; in the caller's order
-        The first state may have fewer units, those of a projection; the others are zeros.
+        With a projection, the first state has fewer units; the rest of its array is zeros.
     plan : SortedSeqs
     keep : bool
-        Whether to keep what the gradient needs; without, inference keeps nothing but its outputs.
+        Whether to save columns for the gradient; inference saves none.
     reverse : tuple of bool, optional
-        Whether a direction runs each sequence from its last row to its first; the second one, unless given.
+        Whether a direction runs each sequence from its last row to its first; by default the second one does.
 
     Returns
     -------
     y : (rows, directions * outputs)
-    last : as `initial`; of an empty sequence, its initial states
+    last : in the shape of `initial`; an empty sequence has its initial states
     kept : list of (rows, columns of the cell * hidden or more), one per direction; empty unless `keep`
     """
     shape = shape_of(x, directions[0])
@@ -68,18 +68,18 @@ def backward(
     cell, x, directions, initial, plan, y, kept, d_y, d_last, *, need_x=True, need_weights=True, reverse=None,
     d_others=None,
 ):  # fmt: skip
-    """Return the gradients of one layer's inputs, weights and initial states; overwrites what was `kept`.
+    """Return the gradients of one layer's inputs, weights and initial states; overwrites the columns in `kept`.
 
     Parameters
     ----------
     d_y : (rows, directions * outputs)
     d_last : (states, directions, sequences, hidden)
     need_x : bool
-        Whether the gradient of `x` is wanted.
+        Whether to compute the gradient of `x`.
     need_weights : bool
-        Whether those of the weights are.
+        Whether to compute the gradients of the weights.
     d_others : list of (rows, (states - 1) * hidden), one per direction, optional
-        The gradients of the states but the first, of every row.
+        The gradients of the states after the first, at every row.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def backward(
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
-    """Return the gradients of the weights of a direction, from the slots that hold those of gates.
+    """Return the gradients of the weights of a direction, from slots that hold the gradients of gates.
 
     What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
     """
@@ -163,7 +163,7 @@ def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
 
 
 def _sum_of_sequences(cell, d_vectors):
-    """Return the gradients of vectors from those of each sequence, (vectors, sequences, hidden), in phases' order."""
+    """Sum gradients of vectors over sequences, from shape (vectors, sequences, hidden), in the order of phases."""
     host = to_host(d_vectors)
     total = np.empty((len(host), host.shape[2]), host.dtype)
     total[list(cell.vector_order)] = host.sum(axis=1, dtype=np.float64)
@@ -216,18 +216,26 @@ def _stack_directions(states):
 
 @functools.lru_cache
 def _weight_rows(order, hidden):
-    """Return the row of a weight that each column of gradients belongs to; none, where it is that of its number."""
+    """Return the weight's row for each column of gradients; an empty array if column k belongs to row k."""
     rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
     rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
 class _Places(NamedTuple):
-    """Where the gradients of a cell's gates stand in what rows keep, in numbers, for a shape.
+    """Positions of gate gradients in the saved columns of a row, for a shape of layer.
 
-    The first and the end of those of projected inputs, and of each phase's products; the row of the weight that each
-    column belongs to, none where it is that of its number, of all phases' in one array too; how many numbers are slots,
-    and how many a row keeps.
+    Attributes
+    ----------
+    of_x : (int, int)
+        The range of the gradients of projected inputs.
+    of_phases : list of (int, int)
+        The range of the gradients of each phase's products.
+    x_rows, rows, all_rows : arrays of int
+        The weight's row for each column, for projected inputs and products of phases; `all_rows` has all phases in one
+        array.  An array is empty if column k belongs to row k.
+    num_slots, kept : int
+        How many numbers of a row are slots, and how many a row saves in all.
     """
 
     of_x: tuple

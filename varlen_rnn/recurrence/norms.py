@@ -22,10 +22,10 @@ def _norm_arguments(scalar):
 
 
 def _normalise(at, step, hidden, keep, kept, scale):
-    """Normalise `hidden` numbers, of which a panel's stand `step` from those of the next; perhaps keep them.
+    """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep` is given.
 
-    Their deviations are divided by the standard deviation, whose inverse is kept at `scale`.  Sums are those of each
-    place of a panel first, in single lanes, then of the lanes: their order is that of units.
+    Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
+    the panels lane by lane, then the lanes, so their order depends on the units alone.
     """
     lanes, width = _lanes_on_stack(at), width_of(at)
     panels = (hidden + width - 1) // width
@@ -49,7 +49,7 @@ def _normalise(at, step, hidden, keep, kept, scale):
 
 @cpu_inlined
 def _mean_of_panels(at, step, hidden, panels, lanes, less, squared):
-    """Return the mean of what stands in all panels less a number, or of its squares."""
+    """Return the mean of all numbers less `shift`, or of their squares."""
     width = width_of(at)
     for j in range(width):
         lanes[j] = 0
@@ -70,7 +70,7 @@ def _grad_arguments(scalar):
 
 
 def _normalise_grad(d, x, hidden, scale):
-    """Turn the gradients of what was normalised into those of what it was before.
+    """Turn gradients of normalised values into gradients of the values before.
 
     Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
     """

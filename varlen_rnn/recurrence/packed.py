@@ -1,6 +1,6 @@
 """The weights of a direction packed once, for inference: on few sequences, where even a schedule takes too long, too.
 
-The loop is that of `layer.forward`, and so are the results, to the bit.
+The loop is the one of `layer.forward`, and results are the same to the bit.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class FewSequences:
     Attributes
     ----------
     starts, seq_lens, order : (capacity,) int64
-    views : tuple of the same, which nobody can write to, as those of a plan: kernels are compiled for such
+    views : tuple of read-only views of these, like the arrays of a plan, for which kernels are compiled
     """
 
     def __init__(self, capacity):
@@ -113,7 +113,7 @@ class Packed:
         return Memory((*few.views, self.reverse), tuple(work), integers)
 
     def is_little(self, num_rows, num_sequences):
-        """Return whether so much work is that of one thread."""
+        """Return whether the work is so little that one thread should do it."""
         return count_shards(num_rows * self.products, num_sequences * self._loop.unit_blocks) == 1
 
     def run_few(self, memory, count, x, initial, begins, last, y, column):
@@ -122,16 +122,16 @@ class Packed:
         Parameters
         ----------
         memory : Memory
-            Of this `Packed`, and of no other call meanwhile.
+            The memory of this `Packed`; no other call may use it meanwhile.
         count : int
-            Sequences of the plan that the memory was made for.
+            The number of sequences in the plan of the memory.
         x : (rows, features) C-contiguous
         initial, last : (states, sequences, hidden) C-contiguous
-            They may be one array: a state is read before it is written.
+            Both may be one array, since a state is read before it is written.
         begins : bool
-            Whether the initial states are given; they are zeros otherwise.
+            Whether initial states are given; otherwise they are zeros.
         y : (rows, columns) C-contiguous
-            Outputs; those of this direction begin at `column`.
+            The outputs; this direction writes from `column` on.
         """
         loop, task = self._loop, self._task(x, initial, begins, y, column)
         # The line of the one group: the steps behind it, its first sequence, its end, rows left.

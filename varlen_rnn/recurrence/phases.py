@@ -14,11 +14,11 @@ from varlen_rnn.runtime.memory import CACHE_LINE
 
 OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
 NUMBER = 4  # bytes of the smallest number
-PER_EPSILON = 100_000  # 1 over what is added to a variance, as of PyTorch's `LayerNorm`: an integer is of any type
+PER_EPSILON = 100_000  # 1 / epsilon of a norm's variance, as in PyTorch's `LayerNorm`; an integer fits both types
 
 
 class ForwardCode(NamedTuple):
-    """The addresses of functions that the forward loop calls; 0 of those that a cell has no use for."""
+    """The addresses of functions that the forward loop calls; 0 for functions that the cell does not use."""
 
     multiply: int
     pack: int
@@ -27,7 +27,7 @@ class ForwardCode(NamedTuple):
 
 
 class BackwardCode(NamedTuple):
-    """The addresses of functions that the backward loop calls; 0 of those that a cell has no use for."""
+    """The addresses of functions that the backward loop calls; 0 for functions that the cell does not use."""
 
     multiply: int
     pack: int
@@ -39,10 +39,11 @@ class BackwardCode(NamedTuple):
 class Sizes(NamedTuple):
     """How many there are of each thing of a cell, and whether its equations read the output before.
 
-    `gates` and `phase_slots` are the most of a phase, `passes` the values that all phases pass on, `carried` the
-    gradients that go from phase to phase, and `kept` the columns of a row, each `hidden` wide, without a projection's.
-    `norms` is what all phases pass on to be normalised, `rows` the inputs of a row that are not projected, `vectors`
-    the parameters of one number per unit; `products` are the recurrent ones of all phases.
+    `gates` and `phase_slots` are the largest numbers in one phase.  `passes` counts the values that all phases pass on,
+    `norms` how many of them are normalised, and `carried` the gradients that go from phase to phase.  `kept` counts the
+    saved columns of a row, each `hidden` wide, without the columns of a projection.  `rows` counts the row inputs that
+    are not projected, `vectors` the parameters with one number per unit, and `products` the recurrent products of all
+    phases.
     """
 
     x_gates: int
@@ -64,10 +65,24 @@ class Sizes(NamedTuple):
 class ForwardPhase(NamedTuple):
     """A phase in the forward loop.
 
-    The address of its equations, 0 of a projection; its gates; the slots that it gives, the first and how many; how
-    many states; the column that keeps its result as an operand, or OUTPUT, or NOTHING if no product reads it; the depth
-    of its product, and its units; where its panels begin; the first row of its weight; and of what it passes on, the
-    first and how many are normalised, and how many have been before.
+    Attributes
+    ----------
+    equations : int
+        The address of its equations; 0 for a projection.
+    gates : int
+        The gates of its product.
+    first_slot, slots : int
+        The first of the slots that it saves, and how many.
+    states : int
+        The states that it returns besides its first result.
+    keeps : int
+        The column that saves its first result as an operand, OUTPUT, or NOTHING if no product reads it.
+    depth, units : int
+        The depth of its product, and the units of its result.
+    panels, first_row : int
+        The position of its panels, and the first row of its weight.
+    first_pass, norms, first_norm : int
+        The first value that it passes on, how many of its values are normalised, and how many are in earlier phases.
     """
 
     equations: int
@@ -88,11 +103,28 @@ class ForwardPhase(NamedTuple):
 class BackwardPhase(NamedTuple):
     """A phase in the backward loop.
 
-    The address of its equations, 0 of a projection; its slots, the first and how many; those that it reads, its own and
-    earlier phases'; the column where the gradients of its products begin; how many rows its weight has, and columns,
-    whose gradients are `target` of what is carried; where its panels begin; the first row of its weight; whether the
-    gradients of outputs and of other states, of every row, reach it; and how many of the values that it passed on are
-    normalised, and how many have been before; and the vectors whose gradients it gives, the first and how many.
+    Attributes
+    ----------
+    equations : int
+        The address of its equations; 0 for a projection.
+    first_slot, slots : int
+        The first of its slots, and how many.
+    first_read, num_read : int
+        The slots that it reads: its own and those of earlier phases.
+    h_slot : int
+        The column where the gradients of its products begin.
+    depth, units : int
+        The rows and columns of its weight.
+    target : int
+        The carried gradient to which the products with its weight are added.
+    panels, first_row : int
+        The position of its panels, and the first row of its weight.
+    of_outputs, of_states : int
+        Whether the gradients of outputs, and of other states at every row, reach this phase.
+    norms, first_norm : int
+        How many of the values that it passed on are normalised, and how many are in earlier phases.
+    first_vector, vectors : int
+        The first of the vectors whose gradients it returns, and how many.
     """
 
     equations: int
@@ -147,13 +179,13 @@ def passed_by(cell):
 
 
 def carried_by(cell):
-    """Return how many gradients go from phase to phase: of the states; of several phases, an operand's and others'."""
+    """Return how many gradients go from phase to phase: of states and, with several phases, of operand and passes."""
     several = len(cell.phases) > 1
     return len(cell.states) + several * (1 + max(phase.carries for phase in cell.phases))
 
 
 def kept_by(cell, projects):
-    """Return how many columns a row keeps: of a projection, its operand, and its gradient."""
+    """Return how many columns a row saves, with the operand and the gradient of a projection."""
     return cell.num_kept + 2 * projects
 
 

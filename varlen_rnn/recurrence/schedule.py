@@ -1,4 +1,4 @@
-"""Who runs what: groups of sequences that threads take in turns, or a team of threads for each; a cost model decides.
+"""Decide by a cost model how threads share a batch: they take groups of sequences in turns, or form teams.
 
 A group is neighbours in the order of the plan, which are about as long as each other, so few steps have fewer rows
 than a tile.  What the threads then do is in `sharing`.
@@ -31,9 +31,9 @@ _WEIGHT_PASS_COST = 1.5 if WIDE else 0.5  # of streaming the weights once, at ea
 _FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same of weights that L2 does not hold
 _ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # of a step of one or two rows, beyond those rows
 _BARRIER_COST = 100_000  # in multiply-adds
-_THREAD_LAG = 1.1  # by how much the slowest of some threads lags, where others do not take over
-_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same of the members of a team, who also fetch what the others computed
-_MIN_GAIN = 0.97  # cut further only if the estimate falls below this share of the coarser cut's
+_THREAD_LAG = 1.1  # time of the slowest thread over the mean, if others do not take over its work
+_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same for members of a team, who also fetch the results of the others
+_MIN_GAIN = 0.97  # cut further only if the estimated time falls below this share of the coarser cut's
 
 _ALONE = contextlib.nullcontext(True)  # in place of a team
 
@@ -183,7 +183,7 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
 def _best_turns(lengths, num_threads, lost, work_of_row):
     """Return the time of groups that threads take in turns, in multiply-adds, and how many there are, of one each.
 
-    Threads take the mean time of all groups, or that of the longest.
+    Threads take the mean time of all groups, or the time of the longest group.
     """
     best, num_groups, count = (float("inf"), 1, 1), 0, len(lengths)
     least = -(-count // (num_threads * _TURNS))
@@ -204,8 +204,8 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
 def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
     """Yield the time of teams, in multiply-adds, how many there are, and the members of each.
 
-    It is that of the first group, which has the longest sequences, divided by its members, a `barrier` at each step,
-    and what the slowest member lags.
+    It is the time of the first group, which has the longest sequences, divided by its members, plus a `barrier` at each
+    step, times the lag of the slowest member.
     """
     parts = 2
     while parts <= min(num_threads, unit_blocks):
@@ -218,6 +218,6 @@ def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
 
 
 def _rows_and_steps(lengths, lost):
-    """Return the time of a group on one thread, in rows: that of all its rows, and what is `lost` at each step."""
+    """Return the time of a group on one thread, in rows: all its rows, plus the rows `lost` at each step."""
     first, second, third = (*lengths[:3], 0, 0)[:3]
     return sum(lengths) + _ONE_ROW_COST * (first - second) + _TWO_ROWS_COST * (second - third) + lost * first

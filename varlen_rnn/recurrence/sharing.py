@@ -18,9 +18,9 @@ from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
 
-PACKING = 8  # lines of `integers`, after those of the groups: two for each phase, of at most four
-PACKED = 2**40  # more than any weight has blocks
-FIRST, END, LEFT = 1, 2, 3  # places in the line of a group, after its counter
+PACKING = 8  # lines of `integers` after the lines of groups: two for each of at most four phases
+PACKED = 2**40  # more blocks than any weight has
+FIRST, END, LEFT = 1, 2, 3  # positions in the line of a group, after its counter
 _TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
 
 
@@ -34,15 +34,26 @@ class Batch(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The groups, the members of a team, the rows of a turn and of a block of the forward loop, and memory.
+    """How a batch is cut, and the memory that all threads share.
 
-    `panels` are those of weights.  `numbers` has rows of a panel's width, too: what each sequence carries from step to
-    step, then the scratch of each shard.
-
-    `integers` has a line for each group: the counter of its barrier, or the steps that it has behind it; and its first
-    and end among the sequences, and its rows left.  Then there are two lines for the packing of each phase, how many
-    unit blocks are taken and how many are packed, `PACKED` or more where all were before; and the offsets of each
-    shard, followed by an empty line: what a thread writes at each step shares no line with what another reads.
+    Attributes
+    ----------
+    groups, parts : int
+        The number of groups, and of the members of a team.
+    turn, block_rows : int
+        Rows that a thread runs before it puts a group back, and rows of a block of the forward loop.
+    carry_rows : int
+        Rows of `numbers` that each sequence carries.
+    panels : array
+        The packed weights.
+    numbers : array
+        Rows as wide as a panel: the values that each sequence carries from step to step, then the scratch of each
+        shard.
+    integers : array
+        One cache line per group: the counter of its barrier or its finished steps, its first and end among the
+        sequences, and its rows left.  Then two lines per phase, for the unit blocks taken for packing and packed
+        (`PACKED` or more if all were packed before).  Then the offsets of each shard and an empty line, so that a line
+        that one thread writes at each step is never read by another.
     """
 
     groups: int
@@ -77,7 +88,7 @@ class Share(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some sequences: their first rank, how many, the steps of the longest, what they carry, and a line of integers."""
+    """Some sequences: their first rank, how many, the steps of the longest, their carry, and their line of integers."""
 
     first: int
     count: int
@@ -113,7 +124,8 @@ def units_of(share, unit_blocks):
 def blocks_to_pack(share, unit_blocks, phase):
     """Return which blocks of units a thread packs for a phase.
 
-    Where there is one group, its members pack what they own, each into its own caches.  Groups share the panels.
+    A single group's members each pack the blocks that they own, into their own caches.  Several groups share the
+    panels.
     """
     taken = offset(share.lines, (share.groups + 2 * phase) * COUNTER)
     packed = offset(taken, COUNTER)

@@ -47,16 +47,16 @@ class Task(NamedTuple):
     begins : bool
         Whether `initial` was given; otherwise it is zeros.
     outputs : int
-        The units of an output; those hidden, unless they are projected.
+        Units of an output: the hidden units, or those of the projection.
     y : (rows, columns)
-        Outputs; those of this direction begin at `column`.
+        The outputs; this direction writes from `column` on.
     column : int
     kept : (rows, columns of the cell * hidden or more)
-        What the gradient needs of each row; the backward loop overwrites its slots.  Of no rows, in inference.
+        The saved columns of each row; the backward loop overwrites the slots.  Inference has no rows here.
     given : (rows, number of inputs * hidden)
-        Those of each row that are not projected; of no rows, where there are none.
+        The row inputs that are not projected; no rows if there are none.
     bound : float
-        The largest absolute value of an output that is projected.
+        The largest absolute value of a projected output.
     """
 
     x: Any
@@ -77,15 +77,15 @@ class Gradients(NamedTuple):
     Attributes
     ----------
     d_y : (rows, columns)
-        Of the outputs; columns as in the `y` of the task.
+        The gradient of the outputs; columns as in the `y` of the task.
     d_others : (rows, (states - 1) * hidden), or None
-        Of the states but the first, of every row; None if no such gradient arrived.
+        The gradient of the states after the first, at every row; None if none arrived.
     d_last : (states, sequences, hidden), in the caller's order
-        Of the last states.
+        The gradient of the last states.
     d_initial : as `d_last`
-        Of the initial states; the loop writes it.
+        The gradient of the initial states; the loop writes it.
     d_vectors : (vectors of the cell, sequences, hidden)
-        Of the cell's vectors, for each sequence, in the order of phases; the loop writes it.
+        The gradient of the cell's vectors, for each sequence, in the order of phases; the loop writes it.
     """
 
     d_y: Any

@@ -1,7 +1,7 @@
 """A fork waits for the thread that compiles, so that the child can compile too.
 
-In a child, only the thread that forked goes on.  A lock that another one held would stay locked forever, and what LLVM
-was doing under it half done.
+In a child, only the thread that forked continues.  A lock held by another thread would stay locked forever, and work of
+LLVM under it would stay half done.
 """
 
 import os
@@ -38,7 +38,7 @@ def _release():
 
 def _release_in_child():
     _release()
-    instead = (_Lost, threading.RLock)  # what LLVM has made can still be called, and freed
+    instead = (_Lost, threading.RLock)  # finished machine code can still be called and freed
     for position, lock in enumerate(compiler_locks()):
         if lock.acquire(blocking=False):
             lock.release()

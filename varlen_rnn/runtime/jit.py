@@ -4,10 +4,11 @@ An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`
 (`cuda_kernel`) that stand side by side.  Without a GPU, `NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1` runs the
 CUDA loops in Numba's simulator.
 
-Compiling must not take long.  Numba makes the code of a function part of each function that calls it, and LLVM works on
-every copy, once more at each level.  So what many kernels call is compiled once and called by its address
-(`address_of`, `caller`): kernels get addresses as arguments, for those differ from process to process, while kernels
-stay in the disk cache.  And the parts of a loop (`cpu_inlined`) become part of it before anything is compiled.
+Compiling must not take long.  Numba copies the code of a function into each function that calls it, and LLVM works on
+every copy, again at each level.  So functions that many kernels call are compiled once and called by address
+(`address_of`, `caller`).  Kernels get the addresses as arguments, because addresses differ from process to process
+while kernels stay in the disk cache.  The parts of a loop (`cpu_inlined`) are inlined into it before anything is
+compiled.
 """
 
 import functools
@@ -24,7 +25,7 @@ from varlen_rnn.runtime.numba_internals import ENGINE_OPTIONS, NO_WRAPPERS, addr
 # `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _ENGINE = _OPTIONS | ENGINE_OPTIONS
-# Of what only compiled code calls: wrappers for Python would take a tenth of the time of compiling.
+# For functions that only compiled code calls: wrappers for Python would take a tenth of the compile time.
 _INNER = _ENGINE | NO_WRAPPERS
 let_forks_wait()
 
@@ -37,8 +38,9 @@ def body(function):
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
 
-    With `VARLEN_RNN_CHECK=1`, those that other code may call check their indices.  Those of the engine do not: they
-    take what we have made, and a loop with checks is vectorised in another way: results would depend on the batch.
+    With `VARLEN_RNN_CHECK=1`, kernels that other code may call check their indices.  Kernels of the engine do not:
+    their plans and arrays are our own, and a loop with checks vectorises differently, so bits would depend on the
+    batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
     return use_cache(

@@ -1,7 +1,7 @@
 """Memory of large arrays, which waits for the next array of about its size.
 
-A system hands memory out page by page, clears each page at its first use, and wants all of them back when an array is
-freed: a tenth of the time of a training step.  So what one step lets go is what the next one gets.
+The system clears each page of new memory at its first use and takes all pages back when an array is freed.  That would
+cost a tenth of a training step.  So memory that one step releases is lent to the next.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 CACHE_LINE = 64  # bytes
-MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all, lent and waiting, where an array counts as 4 MiB at least
+MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, lent and waiting together; each array counts as at least 4 MiB
 _owned: set[_Lender] = set()  # lenders of memory that is lent or waits
-_waiting: list[_Lender] = []  # lenders; what was let go last stands last
+_waiting: list[_Lender] = []  # lenders in the order of their release
 
 
 class _Memory:
@@ -45,7 +45,7 @@ class _Lender(weakref.ref):
 
     memory: _Memory
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # a reference has those of what it refers to, arrays have none
+    __eq__, __hash__ = object.__eq__, object.__hash__  # a weak reference would take them from the array, which has none
 
 
 _counted = attrgetter("memory.counted")
@@ -73,11 +73,11 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
     """Return memory that waits, the smallest that is large enough and not twice too large, or None.
 
-    All that fits has at least `roomy` bytes, those of new memory for this size, so one that has them ends the search.
+    A fitting block has at least `roomy` bytes, the size of new memory for this request; an exact fit ends the search.
     """
     while True:
         found, smallest = None, 2 * size + 1
-        for lender in reversed(_waiting):  # of equals, what is still in the caches
+        for lender in reversed(_waiting):  # the latest of equal sizes may still be in the caches
             if size <= lender.memory.size < smallest:
                 found, smallest = lender, lender.memory.size
                 if smallest == roomy:
@@ -89,8 +89,8 @@ def _waiting_memory(size: int, roomy: int) -> _Memory | None:
 
 
 def _take_back(lender: _Lender) -> bool:
-    """Return whether nobody else took what a lender has."""
-    _owned.discard(lender)  # first: what an interrupt leaves waiting is found again
+    """Return whether the lender got its memory back before anybody else took it."""
+    _owned.discard(lender)  # first, so that an interrupt leaves it in the waiting list at worst
     try:
         _waiting.remove(lender)
     except ValueError:  # another thread was faster
@@ -105,7 +105,7 @@ def _with_room_to_grow(size: int) -> int:
 
 
 def _make_room(memory: _Memory) -> bool:
-    """Return whether some more memory may be owned, after letting go what waits longest where that helps."""
+    """Return whether `size` more bytes may be owned; release the memory that waits longest if that helps."""
     need, owned = memory.counted, sum(map(_counted, list(_owned)))
     if owned + need <= MOST_OWNED:
         return True

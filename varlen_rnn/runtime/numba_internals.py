@@ -91,10 +91,10 @@ def _generator_of(level):
 
 
 def start_runtime(target_context):
-    """Make ready what the code of a kernel calls.
+    """Prepare the runtime functions that the code of a kernel calls.
 
-    `target_context.refresh()`, which Numba's cache calls, also imports what only the compiler needs, SciPy among it: a
-    third of a second, which the compiler takes when it comes to work.
+    `target_context.refresh()`, which Numba's cache calls, also imports modules that only the compiler needs, SciPy
+    among them, which takes a third of a second.  The compiler imports them when it starts to work.
     """
     rtsys.initialize(target_context)
 
@@ -139,10 +139,10 @@ def is_inlined(function):
 
 @compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class InlineParts(untyped_passes.InlineInlinables):
-    """Numba's inlining, of parts as they are written: what they inline is inlined where they have arrived.
+    """Inline the parts of a loop as they are written; calls inside a part are inlined after it has arrived.
 
-    Numba runs all passes on a part for each call, and inlines into it first: it copies what is deep inside once per
-    level, and all names of a part once per block.  And it copies arguments to parameters, tuple by tuple.
+    Numba's own pass runs all passes on a part at each call and inlines into it first.  So it copies deeply nested code
+    once per level, and all names of a part once per block, and it copies arguments to parameters, tuple by tuple.
     """
 
     _name = "inline_parts"
@@ -158,7 +158,7 @@ class InlineParts(untyped_passes.InlineInlinables):
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
         for _, part in blocks:
             vars(part).pop("__deepcopy__", None)
-        _forget_parameters(dict(blocks[1:]))  # the first one is what comes after the call
+        _forget_parameters(dict(blocks[1:]))  # the first block holds the code after the call
         work_list.extend(blocks)
         return True
 
@@ -191,7 +191,7 @@ class _EngineCompiler(compiler.CompilerBase):
         return [passes]
 
 
-# Options of `njit`: for loops that make no arrays, and for what only compiled code calls.
+# Options of `njit`: for loops that make no arrays, and for functions that only compiled code calls.
 ENGINE_OPTIONS = {"pipeline_class": _EngineCompiler, "_nrt": False}
 NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 

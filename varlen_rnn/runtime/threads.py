@@ -5,8 +5,8 @@ share from the first step to the last, or takes piece after piece at a counter. 
 many shards there are, so results do not depend on the number of threads.  Shards wait for each other only within a
 `team`, or for a piece that one has taken, which therefore must not fail.
 
-An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing here takes a lock, or counts, in steps
-that an interrupt could part: what threads share are lists and queues, each changed by one call of C.
+An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing here takes a lock or counts in several
+steps: threads share lists and queues, each changed by one call of C.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_THREADS = 64  # of a call, the calling one among them
 VARIABLE = "VARLEN_RNN_NUM_THREADS"  # of the environment
 
 _own_number: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
-_last_number: int | None = None  # that any context has set: it is that of all which have none of their own
-_jobs: list[_Job] = []  # those that have not ended
+_last_number: int | None = None  # the last number that any context has set; it holds for contexts without their own
+_jobs: list[_Job] = []  # unfinished jobs
 _helpers: list[None] = []  # one entry per thread
 _wakes: SimpleQueue[None] = SimpleQueue()  # for each entry, a helper looks into all jobs
 _teams: list[object] = []  # those who asked to be a team; the first of them is
@@ -71,14 +71,14 @@ def _number_of_environment() -> int | None:
 def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that kernels run on; results do not depend on it.
 
-    It is that of the whole process, but for a thread (or another context of `contextvars`, such as a task of asyncio)
-    that has called this itself: that one keeps its own.  So two threads may compute on different numbers of threads.
+    It holds for the whole process, except for a thread (or another context of `contextvars`, such as an asyncio task)
+    that has called this function itself.  So two threads may compute on different numbers of threads.
 
     Parameters
     ----------
     num_threads : int
-        At least 1; by default what the environment variable `VARLEN_RNN_NUM_THREADS` says, else the cores that this
-        process may use.  More than 64 are no error: kernels then run on 64, and `get_num_threads` says so.
+        At least 1; by default the environment variable `VARLEN_RNN_NUM_THREADS`, else the cores that this process may
+        use.  More than 64 are no error: kernels then run on 64, and `get_num_threads` returns 64.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def for_each_shard(
 ) -> None:
     """Call `kernel(shard, num_shards, *arguments)`, a function that releases the GIL, for every shard.
 
-    It returns, or raises what went wrong, after all shards that have begun; after an error, no more begin.
+    It returns, or raises the error of a shard, after all started shards have ended; after an error, no more start.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def for_each_shard(
     job = _Job(kernel, arguments, num_shards, give_up)
     try:
         job.run()
-    finally:  # nobody may still work on arrays that the caller goes on with, whatever happened
+    finally:  # after any error, no thread may still work on arrays that the caller will use
         try:
             job.settle()
         finally:  # an interrupt may come as `settle` begins, or between its attempts
@@ -191,7 +191,7 @@ class _Job:
         self.news.put(None)
 
     def settle(self) -> None:
-        """Return once no helper is in a shard; what interrupts the wait is raised then."""
+        """Return once no helper is in a shard; an interrupt during the wait is raised then."""
         interrupt = None
         while True:
             try:

@@ -155,8 +155,8 @@ class SequenceEstimator(BaseEstimator):
         X : sequences
             A list of arrays of shape `(steps, features)` or `(steps,)`: floating-point numbers are measurements,
             integers are ids of tokens.  Or a list of texts or of lists of tokens, a column of Arrow or Awkward, a
-            LoDTensor, a `data.Dataset`, or, for sequences of equal length, an array of shape `(sequences, steps)` or
-            `(sequences, steps, features)`.
+            LoDTensor, a `data.Dataset`, or an array of shape `(sequences, steps)` or `(sequences, steps, features)` if
+            all sequences have one length.
         y : labels
             One per sequence; for a tagger, one per step.  A data set brings its own labels.
         sample_weight : array, shape `(sequences,)`, optional

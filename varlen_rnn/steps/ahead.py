@@ -1,22 +1,22 @@
 """What of a step reads no state, where steps are sub-sequences: it runs ahead of the recurrence, on all steps at once.
 
-A step of a recurrence over the sentences of documents may read words with a layer and pool what it gives.  Those
-operators see the words of one sentence at a time: they run on all sentences of the batch, as ordinary operators outside
-of the step, and so do their gradients.  The step is what remains, often a cell.
+A step of a recurrence over the sentences of a document may run a layer over the words of its sentence and pool the
+results. These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
+at once, as ordinary operators outside of the step, and so can their gradients.  The rest is the step, often a cell.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from varlen_rnn.steps.counted import SAME, Counted, counts_of
+from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 class Ahead(NamedTuple):
-    """The operators that run ahead of a step, and what the step is given of sequences, and reads from outside, now.
+    """The operators that run ahead of a step, and the remaining inputs of the step.
 
-    Pairs of what is taken outside of the step, for what is `given` before the operators have run its symbol inside, and
-    the Variable that stands for it in the step.
+    Inputs are pairs of an outer value and the Variable that stands for it in the step.  For a `given` input whose value
+    the operators have yet to compute, the outer value is its symbol inside the step.
     """
 
     operators: list
@@ -25,7 +25,7 @@ class Ahead(NamedTuple):
 
 
 def split(block, arguments, results):
-    """Take from the block of a step what may run ahead of it; return that, or None if there is nothing.
+    """Remove the operators that may run ahead from the block of a step; return them, or None if there are none.
 
     Parameters
     ----------
@@ -38,14 +38,14 @@ def split(block, arguments, results):
     """
     if any(op.in_place for op, *_ in block.ops):  # an update is seen by the next step
         return None
-    counts, early = _counts_and_early(block, arguments, results)
+    known, early = _known_and_early(block, arguments, results)
     if not early:
         return None
     ids = {id(variable.value) for variable in results}
-    rest = _needed([n for n in range(len(block.ops)) if n not in early], block.ops, ids, counts)
+    rest = _needed([n for n in range(len(block.ops)) if n not in early], block.ops, ids, known)
     read = ids | {id(symbol) for n in rest for symbol in block.ops[n][1]}
     made = [symbol for n in sorted(early) for symbol in block.ops[n][2]]
-    crossing = [s for s in (*(a.value for a in arguments), *made) if id(s) in read and counts[id(s)] != SAME]
+    crossing = [s for s in (*(a.value for a in arguments), *made) if id(s) in read and _has_rows(known[id(s)])]
     ahead = _needed(range(len(block.ops)), block.ops, {id(symbol) for symbol in crossing}, None)
     leaves = _cut(results, crossing or [arguments[0].value])
     captured = [pair for pair in block.captures.values() if id(pair[1].value) in read]
@@ -55,14 +55,14 @@ def split(block, arguments, results):
 
 
 def run(ahead, xs, levels):
-    """Run what is ahead of a step; return the Variables that the step is given of sequences.
+    """Run the operators ahead of a step; return the Variables whose sequences the step reads.
 
     Parameters
     ----------
     xs : dict of int to Variable
-        By the identity of a symbol of the step, what stands for it outside; first a sequence.
+        The outer Variable for each symbol of the step, by the identity of the symbol; first a sequence.
     levels : int
-        How many the sequences of steps have, down to that whose entries are steps.
+        The number of levels of the sequences, down to the level whose entries are steps.
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:
@@ -72,7 +72,7 @@ def run(ahead, xs, levels):
 
 
 def _of_steps(value, x, levels):
-    """Return a value with the levels of `x` down to that of the steps, where it is one row for each without them."""
+    """If `value` has one row per step and no LoD, give it the levels of `x` down to the steps."""
     if describe(value.value).lod_level:
         return value
     while describe(x.value).lod_level > levels:
@@ -80,33 +80,59 @@ def _of_steps(value, x, levels):
     return apply("lod_reset", value, x, target_lod=None)
 
 
-def _counts_and_early(block, arguments, results):
-    """Return by symbol what its axes count, and the numbers of the operators that may run ahead of the step.
+def _known_and_early(block, arguments, results):
+    """Return the spec of each symbol for any number of rows, and the numbers of operators that may run ahead.
 
     What these hand to the step must be rows of steps, or of the levels below with their LoD.
     """
-    counts = counts_of(block, arguments, set())
-    barred = _last_products(block.ops, counts)
+    followed: dict[Any, Any] = {}
+    excluded = _last_products(block.ops, _known_of(block, arguments, set(), followed))
     results = {id(variable.value) for variable in results}
     while True:
-        counts = counts_of(block, arguments, barred)
-        early = {n for n, (_, _, outputs, _) in enumerate(block.ops) if counts.get(id(outputs[0]), SAME) != SAME}
+        known = _known_of(block, arguments, excluded, followed)
+        early = {n for n, (_, _, outputs, _) in enumerate(block.ops) if _has_rows(known.get(id(outputs[0])))}
         late = [inputs for n, (_, inputs, *_) in enumerate(block.ops) if n not in early]
         read = results | {id(symbol) for inputs in late for symbol in inputs}
-        wrong = {
-            n for n in early for symbol in block.ops[n][2] if id(symbol) in read and not _may_cross(symbol, counts)
-        }
+        wrong = {n for n in early for symbol in block.ops[n][2] if id(symbol) in read and not _may_cross(symbol, known)}
         if not wrong:
-            return counts, early
-        barred |= wrong
+            return known, early
+        excluded |= wrong
 
 
-def _last_products(operators, counts):
+def _known_of(block, arguments, excluded, followed):
+    """Return the specs, by identity, of the symbols whose rows stay apart under all operators that are not excluded.
+
+    `followed` caches results, by the number of the operator and the specs of its inputs.
+    """
+    known = {id(v.value): with_rows(v.value.spec, depth=v.value.spec.lod_level) for v in arguments}
+    known |= {id(own.value): without_rows(own.value.spec) for _, own in block.captures.values()}
+    for number, (op, inputs, outputs, attrs) in enumerate(block.ops):
+        given = [without_rows(None) if symbol is None else known.get(id(symbol)) for symbol in inputs]
+        if number not in excluded and None not in given:
+            key = number, tuple(given)
+            if key not in followed:
+                followed[key] = follow(op, attrs, given)
+            trait, found = followed[key]
+            if trait in ("same", "each", "sequence"):
+                known |= {id(symbol): one for symbol, one in zip(outputs, found, strict=True) if one is not None}
+    return known
+
+
+def _has_rows(known):
+    return known is not None and known.axis is not None
+
+
+def _is_same(known):
+    return known is not None and known.axis is None
+
+
+def _last_products(operators, known):
     """Return the numbers of products of one row per step that none such follows: a cell has them in its step."""
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
         op, inputs, outputs, _ = operators[number]
-        is_product = op.type == "matmul" and counts.get(id(outputs[0])) == Counted(0, 0)
+        found = known.get(id(outputs[0]))
+        is_product = op.type == "matmul" and _has_rows(found) and (found.axis, found.depth) == (0, 0)
         is_before = any(id(symbol) in before for symbol in outputs)
         if is_product and not is_before:
             last.add(number)
@@ -115,20 +141,20 @@ def _last_products(operators, counts):
     return last
 
 
-def _may_cross(symbol, counts):
-    count = counts.get(id(symbol))
-    return count is not None and count.axis == 0 and symbol.spec.lod_level == count.depth
+def _may_cross(symbol, known):
+    found = known.get(id(symbol))
+    return found is not None and found.axis == 0 and symbol.spec.lod_level == found.depth
 
 
-def _needed(numbers, operators, ids, counts):
-    """Return those of some operators that others of them, or somebody who reads what has an identity, need.
+def _needed(numbers, operators, ids, known):
+    """Return the operators whose results are read by another one of them, or are among the given identities.
 
-    With `counts`, those that are not the same at each step are needed anyway.
+    With `known`, those that are not the same at each step are needed anyway.
     """
     needed, found = set(ids), []
     for number in sorted(numbers, reverse=True):
         _, inputs, outputs, _ = operators[number]
-        is_late = counts is not None and counts.get(id(outputs[0])) != SAME
+        is_late = known is not None and not _is_same(known.get(id(outputs[0])))
         if is_late or any(id(symbol) in needed for symbol in outputs):
             needed.update(map(id, inputs))
             found.append(number)
@@ -155,7 +181,7 @@ def _cut(results, symbols):
 
 
 def _forget(block, operators, leaves, captured, arguments):
-    """Leave a block some operators, what it is given, and what they make."""
+    """Reduce a block to some operators, its arguments, and the results of these operators."""
     own = {id(own.value) for _, own in block.captures.values()} | {id(variable.value) for variable in arguments}
     own |= {id(symbol) for _, _, outputs, _ in block.ops for symbol in outputs}
     kept = {id(variable.value) for variable in leaves} | {id(variable.value) for _, variable in captured}

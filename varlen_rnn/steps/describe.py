@@ -1,4 +1,4 @@
-"""A step of one's own as it is described: what it takes and gives, once for all calls, and as a cell if it is one.
+"""Describe a user's step: its inputs and outputs, traced once for all calls, and the cell that it lowers to.
 
 In eager mode each call describes the same step again, for its code may have changed.  What was made ready of a step
 like it is then used again: its instructions, its cell, the description of its gradient.
@@ -19,7 +19,7 @@ from varlen_rnn.tape.variable import Variable, propagate, required
 
 
 class Names(NamedTuple):
-    """The variables of a step: what it takes, in the order of the operator's inputs, and what it gives."""
+    """The names of a step's variables: its arguments, in the order of the operator's inputs, and its results."""
 
     step_inputs: tuple[str, ...]
     memories: tuple[str, ...]
@@ -43,25 +43,25 @@ def places_of(place, names):
 
 
 def describe_step(cell, xs, states, level=-1):
-    """Return the step of a cell as constants of the operator, its sequences, and what it reads from outside.
+    """Return a step as constants of the operator, then its sequences, then the outer values that it reads.
 
-    What runs ahead of the step has run, or is recorded: its sequences are `xs`, or what was made of them.  The last of
-    what is returned are the operators that did, by name.
+    Operators that run ahead of the step have run, or are recorded: the sequences are `xs`, or were computed from them.
+    The last result is the list of these operators, by name.
 
     Parameters
     ----------
     cell : callable
-        As that of `nn.DynamicRNN`; it is called once.
+        As in `nn.DynamicRNN`; it is called once.
     xs, states : lists of Variables
     level : int
-        Of `xs`, whose sequences the steps are entries of; a step has the levels below.
+        The level of `xs` whose entries are steps; a step has the levels below.
     """
     below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
     xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
     with recording(into), into.block() as block:
         arguments = [block.argument("x", x, x.requires_grad, n) for x, n in zip(xs, below, strict=True)]
-        # A state takes up what the step reads, so a gradient passes through it whether it began with one or not.
+        # A state depends on the step's inputs, so a gradient passes through it even if its initial value needs none.
         level = describe(xs[0].value).lod_level - 1 - below[0]
         for state in states:
             levels = levels_of_state(describe(state.value).lod_level, level)
@@ -95,7 +95,7 @@ def describe_step(cell, xs, states, level=-1):
 
 
 def _called(cell, arguments):
-    """Return what a step gives; an error of what does not fit there says what it was given."""
+    """Call a step and return its results; if inputs do not fit, the error describes them."""
     try:
         return cell(*arguments)
     except (ShapeError, DTypeError, LoDError) as error:
@@ -104,7 +104,7 @@ def _called(cell, arguments):
 
 
 def levels_of_state(num_levels, level):
-    """Return how many levels a state has at a step: of one row per sequence none, whatever levels are above those."""
+    """Return how many levels a state has at a step: none if it has one row per sequence."""
     return max(0, num_levels - max(0, level))
 
 
@@ -137,9 +137,10 @@ def _once(step):
 
 
 def _key(step):
-    """Return what tells a step from others, or None of one that holds another: whose content its operators do not tell.
+    """Return a key that identifies a step, or None if it contains another step, whose content its operators do not
+    show.
 
-    The names of what operators give follow from these.
+    The names of the operators' results follow from the key.
     """
     block = step["block"]
     given = [(name, block.variables[name]) for name in (*step["step_inputs"], *step["memories"], *step["captured"])]
@@ -160,7 +161,7 @@ def _hashable(kind, value):
 
 
 class Gradient(NamedTuple):
-    """The gradient of a step as a block beside it, and the names of what it takes and gives; "" of no gradient."""
+    """The gradient of a step: a block beside it, and the names of its arguments and results, "" for a missing one."""
 
     block: Any
     d_outputs: tuple[Any, ...]

@@ -1,7 +1,7 @@
 """A recurrence whose step is the user's own: a nested block of ordinary operators, run once for each step of a batch.
 
 The batch shrinks as it does for the built-in cells: step t runs over the sequences that are still alive, longest first.
-The gradient runs the gradient block of the step from the last step to the first, over what each step kept.
+The gradient runs the gradient block of the step from the last step to the first, over the values that each step saved.
 
 Source: `RecurrentOp` and `RecurrentGradientOp` of the design document "Variable-length supported RNN"; `DynamicRNN` of
 PaddlePaddle Fluid.
@@ -38,7 +38,7 @@ def _as_rows(spec, lod_level=0):
 
 
 def _level_of(nested, names, xs):
-    """Return the level whose entries are steps: what a step is given has the levels below it.
+    """Return the level whose entries are steps; the inputs of a step have the levels below it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def _level_of(nested, names, xs):
 
 
 def _text(spec):
-    """Return what is known of a variable as an error says it; -1 are the sequences alive, or another unknown size."""
+    """Return the spec of a variable as text for an error; -1 is the number of sequences alive, or an unknown size."""
     if spec.dtype is None:
         return f"a {spec.kind.name}"
     kind = "" if spec.kind == LOD_TENSOR else f"{spec.kind.name} of "
@@ -62,7 +62,7 @@ def _text(spec):
 
 
 def _check_fits(what, spec, like):
-    """Raise unless a variable of a step is like what the operator gives to it, whose sizes may be known later."""
+    """Raise unless a variable of a step fits the value that the operator passes to it; unknown sizes fit any."""
     same = spec.kind == like.kind and spec.dtype == like.dtype and spec.lod_level == like.lod_level
     if not same or not sizes_fit(spec.shape, like.shape):
         raise ShapeError(f"DynamicRNN, {what}", expected=_text(like), got=_text(spec))
@@ -203,7 +203,7 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     states = [_as_rows(boot, block.nested.spec(n).lod_level) for n, boot in zip(of_step.memories, boots, strict=True)]
     for name, spec, like in zip(d_inputs, forward, (*steps, *states, *others), strict=True):
         kind = nested.spec(name).kind if name else LOD_TENSOR
-        if name:  # the gradient of what is captured may come without its LoD, from a product
+        if name:  # a gradient of a captured value may have no LoD, if it comes from a product
             _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=nested.spec(name).lod_level))
         specs.append(spec._replace(kind=kind))
     return specs
@@ -224,7 +224,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
-    # By rank: what reaches the memories from the ends of sequences.
+    # By rank: the gradients that reach the memories from the ends of sequences.
     below = [block.nested.spec(name).lod_level for name in names.memories]
     d_states = [
         interpret.to_ranks(boot.like(np.zeros(boot.shape, boot.dtype) if d is None else d.data), plan, levels)
@@ -245,7 +245,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
 
 
 def _like(value, total):
-    """Return a gradient with the LoD of what it is of; sparse ones have none."""
+    """Return a gradient with the LoD of its value; sparse gradients have none."""
     return value.like(total.data) if isinstance(total, LoDTensor) else total
 
 
@@ -258,7 +258,7 @@ def _nothing(value, kind):
 
 
 def _given(names):
-    """Return the places of an operator's inputs: sequences, initial memories, and what the step reads from outside."""
+    """Return the names of the operator's inputs: sequences, initial memories, and captured values."""
     counted = (("x", names.step_inputs), ("state", names.memories), ("captured", names.captured))
     return [f"{place}_{number}" for place, of_step in counted for number in range(len(of_step))]
 

@@ -29,7 +29,7 @@ def forward(lowered, x, states, captured, plan, keep):
     captured : list of arrays
     plan : SortedSeqs
     keep : bool
-        Whether the Run keeps what the gradient needs.
+        Whether to save columns for the gradient in the Run.
     """
     hidden = states[0].shape[1]
     vectors = [_part(captured, part, hidden) for part in lowered.vectors]
@@ -50,23 +50,23 @@ def forward(lowered, x, states, captured, plan, keep):
 
 
 def backward(run, x, y, plan, d_y, d_last, captured, need_x):
-    """Return the gradients of x or None, of the initial states, and of what is captured.
+    """Return the gradients of x or None, of the initial states, and of captured values.
 
     Parameters
     ----------
     run : Run
     x, y : (rows, input), (rows, hidden)
-        What went in, and what came out.
+        The input and the output of the forward pass.
     plan : SortedSeqs
     d_y : (rows, hidden)
     d_last : list of (sequences, hidden), in the order of the memories
     captured : list of arrays
     need_x : bool
-        Whether the gradient of `x` is wanted.
+        Whether to compute the gradient of `x`.
     """
     lowered = run.lowered
     d_states = np.stack([d_last[number] for number in lowered.states])[:, None]
-    # Another pass over the same run finds what it kept overwritten by the first, and computes it again.
+    # The first pass overwrites the saved columns, so a second pass over the same run computes them again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
     d_x, (d,), d_initial = recurrence.backward(
         lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x=need_x

@@ -1,4 +1,4 @@
-"""A step that runs operator by operator: what depends on no memory once for all rows, the rest at every step.
+"""Run a step operator by operator: operators that depend on no memory run once for all rows, others at every step.
 
 Step t runs over the sequences that are still alive, longest first.
 """
@@ -15,14 +15,15 @@ from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, take_sequen
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.steps.describe import places_of
 from varlen_rnn.steps.loop import Loop, OverSteps, rows_by_step, run_once
-from varlen_rnn.steps.stages import arrange, of_rows, of_value
+from varlen_rnn.steps.stages import arrange
+from varlen_rnn.tape.axes import with_rows, without_rows
 from varlen_rnn.tape.spec import describe
 
 
 def _rows_at_steps(x, level, order, ends):
-    """Return the rows of `x` at each step, one step after another, where those of each end, and the LoD of each.
+    """Return the rows of `x` step after step, the end of each step's rows, and the LoD of each step.
 
-    `order` and `ends` are those of the entries of a level; at the last one they are rows, and a step has no LoD.
+    `order` and `ends` count entries of a level; at the last level entries are rows, and a step has no LoD.
     """
     if level == x.num_levels - 1:
         return order, ends, None
@@ -37,11 +38,11 @@ def _sub_sequences(structure, level, order, ends):
 
 
 def _steps_of(x, level, order, ends):
-    """Return what each step is given of `x`: rows, or sub-sequences."""
+    """Return the part of `x` for each step: rows, or sub-sequences."""
     index, ends, lods = _rows_at_steps(x, level, order, ends)
     rows = np.take(x.data, index, 0)
     if lods is None:
-        return OverSteps(of_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
+        return OverSteps(with_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
     parts = zip(itertools.pairwise([0, *ends]), lods, strict=True)
     return OverSteps(steps=[LoDTensor.wrap(rows[begin:end], lod) for (begin, end), lod in parts])
 
@@ -58,7 +59,7 @@ def run(nested, names, xs, states, others, plan, level, keep):
     for name, x in zip(names.step_inputs, xs, strict=True):
         variables[place[name]] = _steps_of(x, level, order, ends)
     for name, other in zip(names.captured, others, strict=True):
-        variables[place[name]] = OverSteps(of_value(describe(other)), same=other)
+        variables[place[name]] = OverSteps(without_rows(describe(other)), same=other)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
     given |= {p: _known_of(state) for p, state in zip(memories, states, strict=True)}
     stages = _stages_of(nested, given, set(memories), set(after))
@@ -74,8 +75,8 @@ def run(nested, names, xs, states, others, plan, level, keep):
 
 
 def _known_of(state):
-    """Return what is known of a state at any step: of sequences, nothing."""
-    return None if state.num_levels else of_rows(describe(state))
+    """Return the spec of a state at any step, or None if it has sequences."""
+    return None if state.num_levels else with_rows(describe(state))
 
 
 def _num_rows(state, count):
@@ -84,7 +85,7 @@ def _num_rows(state, count):
 
 
 def _first(state, count, rows):
-    """Return rows as those of the first sequences of a state."""
+    """Return rows with the LoD of the first sequences of a state."""
     return LoDTensor.wrap(rows, state.structure.slice(0, 0, count)[0]) if state.num_levels else LoDTensor.wrap(rows)
 
 
@@ -116,7 +117,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Fill the gradients of sequences; return those of the first states, by rank, and of the captured."""
+    """Write the gradients of sequences; return the gradients of initial states, by rank, and of captured values."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
@@ -124,7 +125,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     for name in place.keys() & scopes.keys():
         variables[place[name]] = scopes[name]
     rows = LoDTensor.wrap(np.take(d_y, order, 0))
-    variables[of_y] = OverSteps(of_rows(describe(rows)), whole=rows)
+    variables[of_y] = OverSteps(with_rows(describe(rows)), whole=rows)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
     given |= {p: _known_of(d) for p, d in zip(of_states, d_states, strict=True)}
     carried, summed = ({p for p in group if p is not None} for group in (to_states, to_others))
@@ -177,7 +178,7 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
 
 
 def _collect(total, value):
-    """Add the gradient of a step to those of later steps: sparse ones are put together when all are there.
+    """Add the gradient of a step to the gradients of later steps; sparse gradients are joined once, at the end.
 
     Dense ones are added at once, for each has the memory of a whole parameter.
     """
@@ -188,11 +189,11 @@ def _collect(total, value):
 
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
-    """Return the stages of a block: those of its last run, if the same is known of what it is given."""
+    """Return the stages of a block: the stages of its last run, if its arguments have the same specs."""
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
-        missing = {instructions.size - 1: of_value(None)}
+        missing = {instructions.size - 1: without_rows(None)}
         instructions.stages = ready = key, arrange(instructions.all, given | missing, late, carried, summed)
     return ready[1]
 
@@ -218,7 +219,7 @@ def to_ranks(state, plan, levels):
 
 
 def to_callers_order(rows, plan, like, levels):
-    """Return rows by rank in the caller's order, as those of `like` are."""
+    """Bring rows from the order of ranks into the caller's order, with the LoD of `like`."""
     out = np.empty(rows.shape, rows.dtype)
     if levels:
         lod = _below(like, levels)

@@ -12,8 +12,8 @@ class OverSteps:
 
     Attributes
     ----------
-    known : tuple of TensorSpec, or None
-        As `stages.of_rows` and `stages.of_value` have it; None of what may be anything at the next step.
+    known : Known, or None
+        None if the value may be anything at the next step.
     same : value, or None
     steps : list of values, or None
         One for each step.
@@ -25,7 +25,7 @@ class OverSteps:
         self.known, self.same, self._whole, self.steps = known, same, whole, steps
 
     def whole(self):
-        """Return the rows of all steps, those of the first step first; or what is the same at every step."""
+        """Return the rows of all steps, first step first, or the value if it is the same at every step."""
         if self._whole is None and self.steps is not None:
             self._whole = LoDTensor.wrap(np.concatenate([value.data for value in self.steps]))
         return self.same if self._whole is None else self._whole
@@ -64,15 +64,15 @@ class Loop:
     ----------
     stages : Stages
     variables : list of OverSteps or None
-        By place; those that are made in the loop are added.
+        By position; values that the loop makes are added.
     ends : list of int
         Where the rows of each step end.
     arguments : list of int
-        Places of what `run` is given.
+        Positions of the arguments of `run`.
     read : set of int
-        Places whose values are asked for after each step.
+        Positions whose values are read after each step.
     recorded : set of int
-        Places whose values are asked for after the loop.
+        Positions whose values are read after the loop.
     """
 
     def __init__(self, stages, variables, ends, arguments, read, recorded):
@@ -81,7 +81,7 @@ class Loop:
         self._same, self._by_step = [None] * len(variables), []
         for place in (stages.read_in_loop() | read) - made:
             variable = variables[place]
-            if variable.same is None and place != len(variables) - 1:  # the last stands for what is missing
+            if variable.same is None and place != len(variables) - 1:  # the last position is None, for missing inputs
                 self._by_step.append((place, variable.at_steps(ends)))
             self._same[place] = variable.same
         self._recorded = []

@@ -7,7 +7,7 @@ mixes rows or units in any other way than a product with a captured weight canno
 import hashlib
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from varlen_rnn.cells import find_cell
 from varlen_rnn.cells.contract import Cell
@@ -15,23 +15,13 @@ from varlen_rnn.cells.define import cell_of_step
 from varlen_rnn.cells.derivation.derive import Step
 from varlen_rnn.cells.derivation.operations import OPERATIONS
 from varlen_rnn.cells.derivation.trace import EquationError, Scalar, Trace
-from varlen_rnn.kernels.activations import sigmoid, where
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
-_OPERATIONS = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
-_SAME = "sigmoid", "tanh", "relu", "sqrt", "exp", "log", "where", "less", "less_equal", "greater", "greater_equal"
-_OPERATIONS |= {name: name for name in _SAME}
-# In terms of others: at 0, and of equal numbers, the gradients of operators are not those of a cell's own operations.
-_COMPOSED: dict[str, Callable[..., Any]] = {
-    "absolute": lambda a: where(a < 0, -a, where(a > 0, a, 0 * a)),
-    "maximum": lambda a, b: where(a > b, a, where(a < b, b, 0.5 * a + 0.5 * b)),
-    "minimum": lambda a, b: where(a < b, a, where(a > b, b, 0.5 * a + 0.5 * b)),
-    "silu": lambda a: a * sigmoid(a),
-}
 _ONE_WAY = None, (0,)  # of the constant `reverse` of a layer: forward only
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
 SIZES_UNKNOWN = "its sizes are known only when it runs"
+_MIXES = "may mix rows or units: use products with weights and elementwise operators"
 _MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
 
 
@@ -40,9 +30,9 @@ class Refused(Exception):
 
 
 class Part(NamedTuple):
-    """`hidden` units of what is captured, a weight or a vector, from unit `block * hidden` on."""
+    """`hidden` units of a captured weight or vector, from unit `block * hidden` on."""
 
-    number: int  # among what is captured
+    number: int  # among the captured values
     block: int
     transposed: bool = True
     begin: int = 0  # of a weight, the first column that it takes
@@ -50,7 +40,7 @@ class Part(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of `hidden` units: of which kind ("x", "h" or "of"), its weight, and its bias, if it has one."""
+    """A product of `hidden` units: its kind ("x", "h" or "of"), its weight, and its bias or None."""
 
     kind: str
     weight: Part
@@ -58,7 +48,7 @@ class Product(NamedTuple):
 
 
 class Lowered(NamedTuple):
-    """A step as a cell, and where its weights are among what the step captures.
+    """A step lowered to a cell, and the positions of its weights among the captured values.
 
     Attributes
     ----------
@@ -78,7 +68,7 @@ class Lowered(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A step: its operators, the places of its variables, and what is known of those that it is given."""
+    """A step: its operators, the positions of its variables, and the specs of its arguments."""
 
     instructions: list
     inputs: tuple[int, ...]
@@ -86,15 +76,16 @@ class Block(NamedTuple):
     captured: tuple[int, ...]
     output: int
     next_memories: tuple[int, ...]
-    missing: int  # the place of what is missing
+    missing: int  # the position that means a missing input
     specs: dict
 
 
 def lower(block):
     """Return a step as a cell, or a text that says why it is none."""
-    operators = [(one.op.type, sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
+    operators = [(sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
-    key = repr((block[1:-1], sorted(block.specs.items()), operators))
+    text = repr((block[1:-1], sorted(block.specs.items()), operators))
+    key = text, *(one.op for one in block.instructions)  # which may be declared anew under their names
     if (found := _known.get(key)) is None:
         try:
             found = _Lowering(block).lowered()
@@ -109,14 +100,16 @@ def lower(block):
 
 
 _MOST = 256
-_known: dict[str, Any] = {}  # by what a step is: tracing one, and differentiating it, takes as long as many steps
-_cells: dict[str, Cell] = {}  # by equations, whatever the sizes
+_known: dict[
+    tuple[Any, ...], Any
+] = {}  # by the step's content, since tracing and differentiating it takes as long as many steps
+_cells: dict[str, Cell] = {}  # by equations, since sizes do not matter
 _MOST_NUMBERS = 8
 _numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
 
 
 def _cell_of(step):
-    """Return the cell of a step, of those that there are, if it is one of them.
+    """Return the known cell with the same equations, or make a new one.
 
     A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
     """
@@ -229,46 +222,44 @@ class _Lowering:
         where = f"operator {number}, {op.type}"
         if op.type not in ("recurrent", "reshape") and not self.of_layers.isdisjoint(inputs):
             raise Refused(f"{where}: reads the state of a layer, which has another axis: reshape it to rows")
-        if op.type == "split" and attrs["axis"] in (1, -1):
-            self.values.update(zip(outputs, self._pieces(where, attrs["sizes"], inputs[0]), strict=True))
-            return
-        if op.type == "recurrent":
-            self.values.update(zip(outputs[1:], self._cell(where, attrs, inputs), strict=False))
-            self.of_layers.update(outputs[1:])
-            return
-        if op.type == "matmul":
-            value = self._product(where, attrs["transposed"], *inputs)
-        elif op.type == "getitem":
-            value = self._columns(where, attrs["index"], inputs[0])
-        elif op.type == "concat" and attrs["axis"] in (1, -1):
-            value = [block for place in inputs for block in self._blocks(where, place)]
-        elif op.type == "single_rows":
-            value = self._blocks(where, inputs[0])
-        elif op.type == "reshape":
-            value = self._reshaped(where, attrs["shape"], inputs[0])
-            self.of_layers.update(outputs if len(attrs["shape"]) == 3 else ())
-        elif op.type == "fill_constant" and attrs["shape"] == ():
-            value = [float(attrs["value"])]
-        elif op.type == "assign":
-            value = self._scalars(where, inputs[0])
-        elif op.type in _OPERATIONS or op.type in _COMPOSED or op.type == "pow":
-            value = self._elementwise(where, op.type, attrs, [self._scalars(where, place) for place in inputs])
-        elif op.type == "detach":
-            raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
+        if op.type in self.MOVES:
+            found = self.MOVES[op.type](self, where, attrs, inputs)
+        elif op.scalar is not None:
+            found = [self._elementwise(where, op.scalar, attrs, [self._scalars(where, place) for place in inputs])]
         else:
-            raise Refused(f"{where}, may mix rows or units: use products with weights and elementwise operators")
-        self.values[outputs[0]] = value
+            raise Refused(f"{where}, {_MIXES}")
+        if op.type == "recurrent":
+            self.of_layers.update(outputs[1:])
+        elif op.type == "reshape" and len(attrs["shape"]) == 3:
+            self.of_layers.update(outputs)
+        self.values.update(zip(outputs, found, strict=False))
 
-    def _reshaped(self, where, shape, place):
-        """Return the blocks of columns of rows, which a layer's operator takes as those of one direction."""
-        value = self._blocks(where, place)
+    def _concat(self, where, attrs, inputs):
+        if attrs["axis"] not in (1, -1):
+            raise Refused(f"{where}, {_MIXES}")
+        return [[block for place in inputs for block in self._blocks(where, place)]]
+
+    def _single_rows(self, where, attrs, inputs):
+        return [self._blocks(where, inputs[0])]
+
+    def _number(self, where, attrs, inputs):
+        if attrs["shape"] != ():
+            raise Refused(f"{where}, {_MIXES}")
+        return [[float(attrs["value"])]]
+
+    def _detached(self, where, attrs, inputs):
+        raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
+
+    def _reshaped(self, where, attrs, inputs):
+        """Return the blocks of columns of rows, which a layer's operator reads as one direction."""
+        value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
             raise Refused(f"{where}: only rows can be reshaped, of all their columns")
-        return value
+        return [value]
 
     def _cell(self, where, attrs, inputs):
-        """Return the states of a cell after one step, each in a list."""
+        """Return the states of a cell after one step, each in a list, behind None for the layer's output."""
         cell = find_cell(attrs["cell"])
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
@@ -280,7 +271,8 @@ class _Lowering:
         w_ih, w_hh, b_ih, b_hh = weights
         of_x = dict(zip(cell.x_gates, self._product(where, True, inputs[0], w_ih, b_ih), strict=True))
         of_h = dict(zip(cell.h_gates, self._product(where, True, states[0], w_hh, b_hh), strict=True))
-        return [[value] for value in self._replayed(where, cell.equations, of_x, of_h, [value[0] for value in given])]
+        found = self._replayed(where, cell.equations, of_x, of_h, [value[0] for value in given])
+        return [None, *([value] for value in found)]
 
     def _replayed(self, where, equations, of_x, of_h, states):
         """Return the results of a cell's equations, where other scalars are its gates and states."""
@@ -296,8 +288,11 @@ class _Lowering:
                 raise Refused(f"{where}: its cell has several phases")
         return [found[k] for k in equations.results]
 
+    def _matmul(self, where, attrs, inputs):
+        return [self._product(where, attrs["transposed"], *inputs)]
+
     def _product(self, where, transposed, left, weight, bias):
-        """Return the scalars of a product: of several blocks of columns, the sum of the product of each."""
+        """Return the scalars of a product; with several blocks of columns, sum the products of the blocks."""
         values = self._blocks(where, left)
         if weight not in self.numbers:
             raise Refused(f"{where}: its weight is computed in the step; compute it outside")
@@ -338,8 +333,8 @@ class _Lowering:
         operand = [value.number] if key.kind == "of" else []
         return self.trace.node(key.kind, *operand, what=self.names.get(key, key))
 
-    def _columns(self, where, index, place):
-        index = index if isinstance(index, tuple) else (index,)
+    def _columns(self, where, attrs, inputs):
+        index, place = attrs["index"] if isinstance(attrs["index"], tuple) else (attrs["index"],), inputs[0]
         rank = len(self.specs[place].shape) if place in self.numbers else 2
         if len(index) != rank or any(not isinstance(part, slice) or part.step not in (None, 1) for part in index):
             raise Refused(f"{where}: only blocks of columns can be taken, as x[:, a:b]")
@@ -348,28 +343,30 @@ class _Lowering:
         begin, end, _ = last.indices(columns)
         if any(part != slice(None) for part in index[:-1]) or begin % self.hidden or end % self.hidden or begin >= end:
             raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
-        return scalars[begin // self.hidden : end // self.hidden]
+        return [scalars[begin // self.hidden : end // self.hidden]]
 
-    def _pieces(self, where, sizes, place):
-        scalars = iter(self._scalars(where, place))
+    def _pieces(self, where, attrs, inputs):
+        if attrs["axis"] not in (1, -1):
+            raise Refused(f"{where}, {_MIXES}")
+        scalars, sizes = iter(self._scalars(where, inputs[0])), attrs["sizes"]
         if any(size % self.hidden or not size for size in sizes):
             raise Refused(f"{where}: pieces of {sizes} columns are no blocks of {self.hidden} units")
         return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
 
     def _scalars(self, where, place):
-        """Return the scalars of a variable: those of a captured vector are parameters of a unit."""
+        """Return the scalars of a variable; a captured vector becomes a parameter per unit."""
         value = self.values.get(place)
         if value is not None:
             if any(block is _INPUT for block in value):
                 raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
             return value
         if place not in self.numbers:
-            raise Refused(f"{where}: of a layer of one step, only its states can be read")
+            raise Refused(f"{where}: only the states of a single-step layer can be read")
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
             expected = "one number per unit; what is computed of weights alone, compute outside of the step"
-            raise Refused(f"{where}, reads what is captured, of shape {spec.shape}, not {expected}")
+            raise Refused(f"{where}, reads a captured value of shape {spec.shape}, not {expected}")
         self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
         return self.values[place]
 
@@ -378,20 +375,21 @@ class _Lowering:
             self.vectors.append(part)
         return self.trace.node("vector", what=f"v{self.vectors.index(part)}")
 
-    def _elementwise(self, where, name, attrs, operands):
+    def _elementwise(self, where, scalar, attrs, operands):
         width = max(map(len, operands))
         if any(
             len(scalars) != width and not (len(scalars) == 1 and isinstance(scalars[0], float)) for scalars in operands
         ):
             raise Refused(f"{where}, is of {' and '.join(str(len(s) * self.hidden) for s in operands)} columns")
-        operands = [scalars if len(scalars) == width else scalars * width for scalars in operands]
-        return [self._applied(where, name, attrs, values) for values in zip(*operands, strict=True)]
+        numbers = [[self.trace.scalar(self.trace.number_of(value)) for value in scalars] for scalars in operands]
+        try:
+            columns = zip(*(scalars if len(scalars) == width else scalars * width for scalars in numbers), strict=True)
+            return [scalar(*values, **attrs) for values in columns]
+        except EquationError as error:
+            raise Refused(f"{where}: {error}") from error
 
-    def _applied(self, where, name, attrs, values):
-        if name in _OPERATIONS:
-            return self.trace.apply(_OPERATIONS[name], *values)
-        if name in _COMPOSED:
-            return _COMPOSED[name](*map(self.trace.scalar, map(self.trace.number_of, values)))
-        if attrs["exponent"] not in range(1, 9):
-            raise Refused(f"{where}: powers of a cell are whole numbers from 1 to 8")
-        return self.trace.scalar(self.trace.number_of(values[0])) ** int(attrs["exponent"])
+    # What operators other than elementwise ones do to blocks of columns.
+    MOVES: ClassVar[dict[str, Callable[..., list[Any]]]] = {
+        "matmul": _matmul, "getitem": _columns, "concat": _concat, "split": _pieces, "reshape": _reshaped,
+        "single_rows": _single_rows, "recurrent": _cell, "fill_constant": _number, "detach": _detached,
+    }  # fmt: skip

@@ -88,7 +88,7 @@ def describe_loop(cond, body, variables):
 
 
 def _described(into, function, specs):
-    """Return a block with the names of what it takes, captures and gives, and the Variables that it captures."""
+    """Return a block with the names of its arguments, captures and results, and the captured Variables."""
     with recording(into), into.block() as block:
         given = [block.take("loop", spec) for spec in specs]
         results = [into.admit(required(result, _NAME)) for result in function(*given)]
@@ -109,7 +109,7 @@ def _checked_results(results, count):
 
 
 def _changing(spec):
-    """Return what is known of a variable of a loop at any turn: the number of its rows is not."""
+    """Return the spec of a loop variable at any iteration, with an unknown number of rows."""
     check_tensor(_NAME, "loop_vars", spec)
     return spec._replace(shape=(-1, *spec.shape[1:]) if spec.shape else ())
 
@@ -147,7 +147,7 @@ def _while_loop(
     body_captured: Strs,
     next_vars: Strs,
 ):
-    """Return what variables are when a condition, a nested block, does not hold any more, of a body, another one."""
+    """Run a body (a nested block) while a condition (another one) holds; return the final variables."""
     count, middle = len(cond_vars), len(cond_vars) + len(cond_captured)
     values, likes = list(x[:count]), [_changing(describe(value)) for value in x[:count]]
     of_test = dict(zip(cond_captured, x[count:middle], strict=True))
@@ -168,7 +168,7 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
         got = f"{cond_vars}, {body_vars}, {next_vars}"
         raise ProgramError(_NAME, expected="as many variables before a turn as after it", got=got)
     if len(x) != middle + len(body_captured):
-        raise ProgramError(_NAME, expected="inputs for what the blocks read", got=f"{len(x)} inputs")
+        raise ProgramError(_NAME, expected="an input for each value that the blocks read", got=f"{len(x)} inputs")
     _check_taken(cond.nested, (*cond_vars, *cond_captured), (*likes, *x[len(likes) : middle]))
     _check_taken(body.nested, (*body_vars, *body_captured), (*likes, *x[middle:]))
     asked = cond.nested.spec(test)
@@ -181,7 +181,7 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
 
 
 def _check_taken(nested, names, likes):
-    """Raise unless a block takes what has these names, each like what it is given."""
+    """Raise unless the arguments of a block have these names, and each fits the value that is passed."""
     if len(set(names)) != len(names) or set(names) != set(nested.arguments):
         raise ProgramError(f"{_NAME}, block", expected=f"the arguments {names}", got=nested.arguments)
     for name, like in zip(names, likes, strict=True):

@@ -1,5 +1,5 @@
-"""What runs and remembers: Variables, operators applied to them, and the gradients of what was applied.
+"""The tape: Variables, operators applied to them, and the gradients of these applications.
 
-This floor knows arrays and what is known of them, but no kernels and no programs: what an operator computes is declared
-by `ops/`, and where a program is recorded, `apply` hands the operator to its recorder.
+This floor knows arrays and their specs, but no kernels and no programs.  `ops/` declares the operators.  While a
+program is recorded, `apply` hands each operator to the recorder.
 """

@@ -52,7 +52,7 @@ def _kind(desc):
 
 
 def check_like(op, name, desc, like):
-    """Raise unless a tensor has the data type and the shape of another: a gradient, that of its variable."""
+    """Raise unless a tensor has the data type and shape of another, as a gradient has those of its variable."""
     if desc.kind is not LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
     if not sizes_fit(desc.shape, like.shape):  # every gradient asks: no call of `check_shape`
@@ -90,7 +90,9 @@ def check_lod_level(op, name, desc):
 
 
 def broadcast(op, x, y, integers=False):
-    """Return the description of an elementwise result of `x` and `y`, of one floating data type, or of integers."""
+    """Return the spec of an elementwise result of `x` and `y`; both must have one floating data type, or be
+    integers.
+    """
     if integers and x.dtype is not None and x.dtype.kind in "iu":
         check_same_dtype(op, x=x, y=y)
     else:
@@ -116,7 +118,7 @@ def _padded(shape, other):
 def shared_lod(op, *tensors, names=None):
     """Return the LoD that an elementwise result takes from its operands; two different ones are an error.
 
-    `names` are those of the operands in messages; by default x[0], x[1], ...
+    `names` are the names of the operands in messages; by default x[0], x[1], ...
     """
     shared = NO_LOD
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The constants of operators: what an annotation declares, and what a call may give for one.
+"""The constants of operators: the kinds that annotations declare, and the values that calls may pass.
 
 A constant's kind is the text of its annotation in short: `float`, `int`, `bool`, `str`, `ints`, `strs`, `index` or
 `block`; one that ends with `?` may be None.
@@ -80,7 +80,7 @@ _TAKE = {
 
 
 def as_constant(kind, value, what):
-    """Return what a call gives for a constant as operators take it: a value of Python's own types.
+    """Return the value that a call passes for a constant, as one of Python's own types.
 
     Raises
     ------

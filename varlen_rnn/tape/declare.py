@@ -1,18 +1,18 @@
 """The declaration of an operator: everything about it in one place, from a function over values.
 
-This is what one looks like:
+An example:
 
     @operator
-    def swish(x, beta: float = 1.0): ...        # what it computes, and its documentation
+    def swish(x, beta: float = 1.0): ...        # computes the result; its docstring is the documentation
 
     @swish.infer
-    def _infer(x, beta): ...                    # what is known of the result without the values
+    def _infer(x, beta): ...                    # returns the spec of the result, from specs of the inputs
 
     @swish.backward("x")
     def _backward(x, out, d_out, beta): ...     # the operator `swish_grad`
 
     @swish.examples
-    def _examples(rng): ...                     # what tests, and `check_operator`, try it on
+    def _examples(rng): ...                     # inputs for tests and `check_operator`
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import inspect
 import keyword
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
 from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
-from varlen_rnn.tape.operator import Op, find, register
+from varlen_rnn.tape.operator import TRAITS, Op, find, register
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.variable import Variable, apply_op
 
@@ -36,40 +38,37 @@ R = TypeVar("R", covariant=True)
 F = TypeVar("F", bound=Callable)
 
 
+class Options(TypedDict, total=False):
+    """The options of every operator; `operator` documents them."""
+
+    name: str | None
+    may_miss: Iterable[str]
+    cost: Callable | None
+    inference: Mapping[str, object]
+    overwrites: Callable | None
+    rows: str | Callable | None
+    linear: Iterable[str]
+    scalar: Callable | None
+    ufunc: np.ufunc | Iterable[np.ufunc]
+    onnx: str | None
+
+
 @overload
 def operator(function: Callable[P, object], /) -> Operator[P, Variable]: ...
 @overload
-def operator(
-    *,
-    name: str | None = None,
-    may_miss: Iterable[str] = (),
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
-) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
+def operator(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload  # of two outputs, one of them intermediate, a call returns the other
 def operator(
-    *,
-    name: str | None = None,
-    outputs: tuple[str, str],
-    intermediate: tuple[str],
-    may_miss: Iterable[str] = (),
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
+    *, outputs: tuple[str, str], intermediate: tuple[str], **options: Unpack[Options]
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
 @overload
 def operator(
     *,
-    name: str | None = None,
     outputs: Iterable[str] = ("out",),
     intermediate: Iterable[str] = (),
-    may_miss: Iterable[str] = (),
     in_place: bool = False,
-    cost: Callable | None = None,
-    inference: Mapping[str, object] = ...,
-    overwrites: Callable | None = None,
     places: Callable | None = None,
+    **options: Unpack[Options],
 ) -> Callable[[Callable[P, object]], Operator[P, Any]]: ...
 def operator(
     function: Callable | None = None,
@@ -83,6 +82,11 @@ def operator(
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
     places: Callable | None = None,
+    rows: str | Callable | None = None,
+    linear: Iterable[str] = (),
+    scalar: Callable | None = None,
+    ufunc: np.ufunc | Iterable[np.ufunc] = (),
+    onnx: str | None = None,
 ) -> Any:
     """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
 
@@ -94,9 +98,9 @@ def operator(
     inputs, which come as values: `LoDTensor`, `SelectedRows` or `SortedSeqs`; `x.data` are the rows.  `*x` takes any
     number of inputs; one whose default is None may be missing.
 
-    The function returns an array for each output, or a value.  An array has the LoD that `infer` promised: that of the
-    input whose spec it returned, else the one that all inputs share.  An error that is no `InputError` comes out as a
-    `ProgramError` with the operator's name.
+    The function returns an array or a value for each output.  An array gets the LoD that `infer` promised: the LoD of
+    the input whose spec it returned, else the LoD that all inputs share.  An error other than an `InputError` is raised
+    as a `ProgramError` with the operator's name.
 
     Without a gradient, `backward` through the operator is an error.  One that passes none on, as one that counts or
     compares, says so: its `grad` returns a list of None.
@@ -104,29 +108,48 @@ def operator(
     Parameters
     ----------
     function : callable
-        What it computes, of values and constants.
+        Computes the outputs from values and constants.
     name : str, optional
-        By default that of the function.  No other operator may have it; the same function declared again, as in a
-        notebook, takes the place of the former.
+        By default the name of the function.  No other operator may have it.  The same function declared again, as in a
+        notebook, replaces the former operator.
     outputs : tuple of str
-        Names; a last one that begins with `*` takes all that follow.  Of several, the function returns a tuple.
+        Names; a last name that begins with `*` takes all further outputs.  With several, the function returns a tuple.
     intermediate : tuple of str
-        Outputs that only the gradient reads: a call does not return them, unless `places` says where they stand.
+        Outputs that only the gradient reads.  A call does not return them, unless `places` names them.
     may_miss : tuple of str
-        Inputs that may be missing, besides those whose default is None: those of a `*x`.
+        Inputs of a `*x` that may be missing, besides inputs whose default is None.
     in_place : bool
-        Whether it updates: each output is the input of its name, whose memory it changed.
+        Whether it updates its inputs: each output is the input with the same name, changed in place.
     cost : callable, optional
-        `cost(inputs, outputs, **constants)` returns the operations on floating numbers from TensorSpecs, or a
-        `varlen_rnn.ops.cost.Cost`; by default 1 for each element of the outputs.  Its docstring says it in words.
+        `cost(inputs, outputs, **constants)` returns the number of floating-point operations, given TensorSpecs, or a
+        `varlen_rnn.ops.cost.Cost`.  By default 1 per element of the outputs.  Its docstring is the cost in words.
     inference : mapping
         Constants that `Program.prune` sets.
     overwrites : callable, optional
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
-        In a program it gets copies, unless it is `name_grad`, alone reads them, and `name` made them.
+        In a program it gets copies of them, unless it is `name_grad`, `name` made them, and nothing else reads them.
     places : callable, optional
-        `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, where
-        constants decide what stands where.
+        `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, if
+        constants decide which inputs and outputs there are.
+    rows : str or callable, optional
+        How the results depend on the rows of the operands; by default nothing is assumed.
+
+        * "each": row i of the results depends only on row i of the operands, and on operands without rows.
+        * "sum": the results have no rows; they are sums of the results of single rows.
+        * "sequence": the results for each sequence of the last level depend on this sequence alone.
+
+        A function `rows(specs, axes, **constants)` returns one of these or None.  Its arguments are, for each operand,
+        the TensorSpec and the axis that has rows, or None.  The trait lets an operator leave the loop over the steps of
+        a `DynamicRNN`.
+    linear : tuple of str
+        Inputs in which it is linear: the result for a sum of operands is the sum of their results.
+    scalar : callable, optional
+        `scalar(*numbers, **constants)` computes one element of the result from one element of each operand, with the
+        functions of `varlen_rnn.cells`.  With it, a step of a `DynamicRNN` may be fused.
+    ufunc : function of NumPy, or several, optional
+        NumPy's functions that compute the same: applied to a Variable, they apply the operator.
+    onnx : str, optional
+        The ONNX node that computes the same, with the same operands, and the constants as attributes of the same names.
 
     Returns
     -------
@@ -159,19 +182,22 @@ def operator(
     >>> np.asarray(y), x.grad
     (array([2., 1.]), array([0.25, 0.25]))
     """
-    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss}
+    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss, "linear": linear}
     in_place = check_flag(in_place, "operator, in_place")
-    outputs, intermediate, may_miss = (_names(f"operator, {what}", names) for what, names in given.items())
+    outputs, intermediate, may_miss, linear = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
         "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
-        "overwrites": overwrites, "places": places,
+        "overwrites": overwrites, "places": places, "scalar": scalar, "linear": linear, "onnx": onnx,
+        "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
 
-    for what in ("cost", "overwrites", "places"):
+    for what in ("cost", "overwrites", "places", "scalar"):
         if options[what] is not None:
             check_callable(options[what], f"operator, {what}")
     if not isinstance(inference, Mapping):
         raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
+    if not isinstance(onnx, str | None):
+        raise DTypeError("operator, onnx", expected="the name of a node", got=shown(onnx))
 
     def declare(function: Callable) -> Operator:
         op_type = getattr(check_callable(function, "operator"), "__name__", None) if name is None else name
@@ -185,6 +211,21 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
     found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
     if any(not isinstance(name, str) for name in found):
         raise ProgramError(what, expected="a tuple of names", got=shown(names))
+    return tuple(found)
+
+
+def _rows_trait(rows: Any) -> str | Callable | None:
+    """Return a trait of rows, or raise."""
+    if rows is None or callable(rows) or (isinstance(rows, str) and rows in TRAITS):
+        return rows
+    raise ProgramError("operator, rows", expected=f"one of {TRAITS}, or a function of specs and axes", got=shown(rows))
+
+
+def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
+    """Return functions of NumPy as a tuple, or raise."""
+    found = [given] if isinstance(given, np.ufunc) else check_list(given, "operator, ufunc", "functions of NumPy")
+    if not all(isinstance(ufunc, np.ufunc) for ufunc in found):
+        raise DTypeError("operator, ufunc", expected="functions of NumPy", got=shown(given))
     return tuple(found)
 
 
@@ -218,16 +259,16 @@ class Declaration:
         self._op = op
 
     def infer(self, function: F) -> F:
-        """Take what tells the outputs without the values: a decorator.
+        """Decorate the function that describes the outputs without computing them.
 
-        It is the one check of inputs besides those of values that the operator's own function makes.
+        It is the only check of inputs, except for checks of values that the operator's own function makes.
 
         Parameters
         ----------
         function : callable
             `function(*specs, **constants)` returns a TensorSpec, or several, one for each output, and raises an error
-            of `varlen_rnn` on what does not fit.  The spec of a missing input is None; sizes of -1 are those that only
-            values tell.
+            of `varlen_rnn` if inputs do not fit.  The spec of a missing input is None.  A size of -1 is unknown until
+            the operator runs.
         """
         self._op.infer = check_callable(function, f"operator {self._op.type!r}, infer")
         return function
@@ -251,12 +292,13 @@ class Declaration:
         *of: str,
         aliases: Mapping[str, str] = MappingProxyType({}),
         cost: Callable | None = None,
+        rows: str | Callable | None = None,
     ) -> Callable[[Callable], Operator]:
         """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
 
-        The function's parameters are what it takes: inputs, outputs, gradients of outputs as `d_out`, constants.  It
-        returns the gradients of the inputs in `of`, one after another, as the operator's function returns outputs.
-        Of several outputs, the gradient of one is None where none arrived.
+        The names of the function's parameters decide its arguments: inputs, outputs, gradients of outputs as `d_out`,
+        constants.  It returns the gradients of the inputs in `of`, as the operator's function returns outputs.  If
+        there are several outputs, the gradient of an output is None if none arrived.
 
         What it infers follows where it takes all inputs and constants: outputs and their gradients are as `infer` says,
         and its results are like the inputs.  Otherwise the operator that the decorator returns needs an `infer`.
@@ -266,9 +308,9 @@ class Declaration:
         *of : str
             Inputs.
         aliases : mapping of str to str
-            Of parameters that have another name than what they stand for.
-        cost : callable, optional
-            As that of `operator`.
+            Maps parameters with other names to the input, output or constant that they mean.
+        cost, rows
+            As in `operator`.  By default `rows` follows from the operator's trait if the gradient takes its inputs.
 
         Returns
         -------
@@ -282,7 +324,7 @@ class Declaration:
         def declare(function: Callable) -> Operator:
             _check_function(f"{self._op.type}_grad", function)
             _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost)
+            op, rule = gradient_of(self._op, function, of, aliases, cost=cost, rows=_rows_trait(rows))
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
             return made
@@ -298,13 +340,14 @@ class Declaration:
             raise ProgramError(what, expected="one", got="a second one", hint=hint)
 
     def examples(self, function: F) -> F:
-        """Take what the operator is tried on: a decorator.
+        """Decorate the function that yields example inputs for tests.
 
         Parameters
         ----------
         function : callable
-            `function(rng)`, of a NumPy generator, yields `(inputs, constants)`: a list of arrays or values, None where
-            one is missing, and a dict.  Use float64, small sizes, and values away from where the gradient jumps.
+            `function(rng)`, where `rng` is a NumPy generator, yields pairs `(inputs, constants)`: a list of arrays or
+            values, with None for a missing input, and a dict.  Use float64, small sizes, and no values near jumps of
+            the gradient.
         """
         self._op.examples = check_callable(function, f"operator {self._op.type!r}, examples")
         return function
@@ -361,7 +404,7 @@ def _taking(kind: str, name: str, what: str) -> str:
 
 
 def _shown_of(op: Op) -> Callable:
-    """Return a function of what `apply` returns that leaves out what only the gradient reads."""
+    """Return a function that drops the outputs of `apply` that only the gradient reads."""
     positions = [number for number, place in enumerate(op.outputs) if place not in op.intermediate]
 
     def shown(outputs: Any) -> Any:

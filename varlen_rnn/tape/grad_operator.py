@@ -1,4 +1,9 @@
-"""The operator of a gradient, `name_grad`: what its function takes and infers follows from the operator itself."""
+"""Declare the operator of a gradient, `name_grad`: its arguments and `infer` follow from the operator itself.
+
+For `swish` with `@swish.backward("x") def _back(x, d_out, beta)`, the operator `swish_grad` has the inputs `x` and
+`d_out`, the constant `beta`, and one output `d_x`.  Its `infer` runs the `infer` of `swish` on `x` and `beta`, raises
+unless `d_out` is like that result, and returns the spec of `x`.
+"""
 
 import inspect
 from typing import NamedTuple
@@ -20,14 +25,14 @@ class _Source(NamedTuple):
     position: int
 
 
-def gradient_of(op, function, of, aliases, cost):
+def gradient_of(op, function, of, aliases, *, cost, rows):
     """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
 
     Parameters
     ----------
     op : Op
     function : callable
-    of, aliases, cost
+    of, aliases, cost, rows
         As `Declaration.backward` takes them.
     """
     parameters = inspect.signature(function).parameters
@@ -42,7 +47,8 @@ def gradient_of(op, function, of, aliases, cost):
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
     made = Op(
         f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs,
-        cost=cost,
+        cost=cost, rows=rows or _rows_trait(op, list(taken.values()), positions),
+        linear=tuple(name for name, source in taken.items() if source.group == _D_OUTPUTS),
         infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),
         doc=inspect.getdoc(function) or f"Return the gradient of `{op.type}`.",
     )  # fmt: skip
@@ -70,7 +76,7 @@ def _takes_rest(op, position):
 
 
 def _source(op, name):
-    """Return what a parameter stands for."""
+    """Return the input, output or constant that a parameter means."""
     inputs, outputs = _names(op.inputs), _names(op.outputs)
     if name in inputs:
         return _Source(_INPUTS, inputs.index(name))
@@ -126,7 +132,7 @@ def _rule(op, made, sources, positions):
 
 
 def _inference(op, op_type, taken, positions, attrs):
-    """Return what the gradient infers, if it takes all inputs and constants of the operator."""
+    """Return the `infer` of the gradient if it takes all inputs and constants of the operator."""
     sources = list(taken.values())
     wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
     if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
@@ -159,8 +165,30 @@ def _inference(op, op_type, taken, positions, attrs):
     return infer
 
 
+def _rows_trait(op, sources, positions):
+    """Return the trait of a gradient whose operator takes each row on its own, as a function of specs and axes.
+
+    An operand that has rows gets a gradient row by row; one without rows gets a sum over rows.
+    """
+    wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
+    if (op.rows != "each" and not callable(op.rows)) or not set(wanted) <= set(sources):
+        return None
+    order, count = [sources.index(source) for source in wanted], len(sources)
+
+    def rows(specs, axes, **constants):
+        more = range(count, len(axes))  # of an input that takes the rest, which may be nothing
+        places = [n for n in (*order, *more) if n < len(axes)]
+        if callable(op.rows) and op.rows([specs[n] for n in places], [axes[n] for n in places], **constants) != "each":
+            return None
+        to = [order[position] for position in positions] + list(more if _takes_rest(op, positions[-1]) else ())
+        have_rows = {axes[n] is not None for n in to if n < len(axes)}
+        return "each" if have_rows == {True} else "sum" if have_rows == {False} else None
+
+    return rows
+
+
 def _renamed(message, op_type, other):
-    """Return the message of an error with the name of another operator, where it begins with that of one."""
+    """Return an error's message; if it begins with the operator's name, the name of the gradient replaces that."""
     return other + message.removeprefix(op_type) if message.startswith((f"{op_type},", f"{op_type}:")) else message
 
 

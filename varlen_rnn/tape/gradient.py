@@ -1,4 +1,4 @@
-"""The way back: what was applied is remembered as records, and gradients pass over them, the last record first.
+"""The pass of gradients: records remember applied operators, and gradients pass over them, last record first.
 
 Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
 with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases the records that it has passed, for the
@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Record:
-    """One applied operator: what it took, what it gave, and its number in the order of application and updates."""
+    """One applied operator: its inputs, its outputs, and its number in the order of applications and updates."""
 
     __slots__ = ("attrs", "inputs", "number", "op", "values")
 
@@ -82,10 +82,10 @@ class Pass:
     Parameters
     ----------
     apply : callable
-        `apply(op_type, *variables, **attrs)`, of the file above this one.
+        `apply(op_type, *variables, **attrs)` of `variable.py`, which imports this file.
     variables_of : callable
-        `variables_of(values)` makes Variables, without a record, of what a record's operator gave: a record that held
-        its own outputs would be freed late.
+        `variables_of(values)` wraps the outputs of a record's operator in new Variables without a record.  A record
+        that held its own outputs would be freed late.
     gradient_like : callable
         `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking that it
         is like another one.
@@ -109,7 +109,7 @@ class Pass:
             if not isinstance(gradient.value, Symbol):
                 own(gradient.value, self._owned)  # the caller's
             self._send(variable, gradient)
-        while taken:  # what was passed is let go
+        while taken:  # a record is released once it was passed
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
         for variable, gradients in self._late.items():
@@ -119,7 +119,7 @@ class Pass:
     def _take(self, records):
         """Return `(record, inputs, values)` of each record, which loses both: a second pass must not follow.
 
-        From here on they are of this pass, whatever happens: an operator may write over the residuals of a record.
+        From here on they belong to this pass, even after an error: an operator may overwrite the residuals of a record.
         """
         taken = [(record, record.inputs, record.values) for record in records]
         for record in records:

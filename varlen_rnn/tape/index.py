@@ -54,7 +54,7 @@ def _item_to_text(item):
 
 
 def is_index(text):
-    """Return whether a text is that of an index."""
+    """Return whether a text describes an index."""
     return _INDEX.fullmatch(text) is not None
 
 

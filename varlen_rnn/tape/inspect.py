@@ -155,7 +155,7 @@ def _pairs(names: Any) -> list[tuple[str, Variable]]:
 
 
 class _Inspection(Pass):
-    """A pass that leaves records and leaves as they were, and notes the norms of what it sees."""
+    """A pass that changes neither records nor leaves, and notes the norms of the gradients."""
 
     def __init__(self, *functions: Any) -> None:
         super().__init__(*functions)
@@ -201,7 +201,7 @@ class _Inspection(Pass):
         return gradients
 
     def report(self, names: dict[int, str]) -> GradientReport:
-        """Return what was noted; `names` are those of leaves, by their identity."""
+        """Return the notes as a report; `names` has the names of leaves, by identity."""
         leaves = []
         for variable, gradients in self._leaves.items():
             total = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)

@@ -8,7 +8,7 @@ import numpy as np
 class Type(IntEnum):
     """The data types, then the kinds of variables, with the numbers of the design document "Var_desc".
 
-    The numbers after CHANNEL are those of Fluid 1.8.
+    The numbers after CHANNEL are as in Fluid 1.8.
     """
 
     BOOL = 0
@@ -42,4 +42,4 @@ TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 LOD_TENSOR = Type.LOD_TENSOR
 SELECTED_ROWS = Type.SELECTED_ROWS
 LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # a plan: sorted_seqs
-STEP_SCOPES = Type.STEP_SCOPES  # what the steps of a recurrence keep for its gradient
+STEP_SCOPES = Type.STEP_SCOPES  # values that the steps of a recurrence save for its gradient

@@ -33,7 +33,7 @@ def grad_enabled() -> bool:
 def no_grad() -> Iterator[None]:
     """Record nothing in this context: inference keeps nothing for a backward pass.
 
-    A mode is that of one thread: threads that are started inside begin without it.
+    A mode belongs to one thread: threads that are started inside begin without it.
 
     Examples
     --------
@@ -73,6 +73,6 @@ def recording(into: Any) -> Iterator[None]:
 
 
 def recorded(variable: T) -> T:
-    """Return what stands for a leaf Variable in the program being recorded; without one, itself."""
+    """Return the stand-in of a leaf Variable in the program being recorded, or the Variable itself if there is none."""
     into = RECORDER.get()
     return variable if into is None else into.admit(variable)

@@ -7,47 +7,57 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
+TRAITS = ("each", "sum", "sequence")  # of rows
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# Errors of an operator's functions that already say what is wrong: with an input, or with the machine.
+# Errors of an operator's functions that need no translation: they name an input, or a fault of the machine.
 PASSED_ON = (InputError, MemoryError, Warning)
 
 
 # No NamedTuple: reading its attributes takes several times as long, and every application of an operator reads some.
 @dataclass(slots=True, eq=False)
 class Op:
-    """An operator, as `declare.operator` makes it; `vr.operator` documents what each field is for.
+    """An operator, as `declare.operator` makes it; `vr.operator` documents the fields.
 
     Attributes
     ----------
     type : str
         The name.
     inputs, outputs : tuple of str
-        Names of places.  A last name that begins with `*` takes all that follow; what ends with `?` may be missing.
+        Names of inputs and outputs.  A last name that begins with `*` takes all further ones; an input whose name ends
+        with `?` may be missing.
     forward : callable
-        `forward(*values, **attrs)` returns a value, or a tuple of them; what is an array gets its LoD here.
+        `forward(*values, **attrs)` returns a value, or a tuple of them; arrays get their LoD.
     infer : callable
         `infer(*specs, **attrs)` returns a TensorSpec, or several, one per output.
     grad : callable, optional
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
     grad_operator : str, optional
-        The name of the operator that `grad` applies, where it was declared as a function over values.
+        The name of the operator that `grad` applies, if it was declared as a function over values.
     attrs : mapping of str to str
-        The constants and their kinds, those of `tape.constants`.
+        The constants and their kinds, as in `tape.constants`.
     intermediate : frozenset of str
         Outputs that only the gradient reads.
     in_place : tuple of int
-        Of an operator that updates: the position of the input that each output is.
+        For an operator that updates: the position of the input that each output is.
     inference : mapping
         Constants that `prune` sets.
-    overwrites, places, cost : callable, optional
+    overwrites, places, cost, scalar : callable, optional
+    rows : str or callable, optional
+        One of `TRAITS`, or a function of specs and axes.
+    linear : tuple of str
+        Names of places.
+    ufunc : tuple of numpy.ufunc
+    onnx : str, optional
     shortcut : callable, optional
-        `shortcut(values, **attrs)` returns a list of values, or None: inference and forward in one for values as they
-        mostly are.  It returns None for whatever `infer` or `forward` would refuse, and the error is then theirs.  No
-        option of `vr.operator`: an operator for which it pays sets it.
+        `shortcut(values, **attrs)` does the work of `infer` and `forward` at once for the most common values, and
+        returns a list of values.  It returns None for anything that `infer` or `forward` would refuse, so that they
+        raise the error.  It is no option of `vr.operator`; an operator for which it pays sets it.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -68,8 +78,17 @@ class Op:
     shortcut: Callable | None = None
     places: Callable | None = None
     cost: Callable | None = None
+    rows: str | Callable | None = None
+    linear: tuple[str, ...] = ()
+    scalar: Callable | None = None
+    ufunc: tuple[np.ufunc, ...] = ()
+    onnx: str | None = None
     examples: Callable | None = None
     doc: str = ""
+
+    def is_linear_in(self, position: int) -> bool:
+        """Return whether it is declared to be linear in an input."""
+        return self.inputs[min(position, len(self.inputs) - 1)].strip("*?") in self.linear
 
     def input_name(self, position: int) -> str:
         """Return the name of an input for error messages."""
@@ -87,7 +106,7 @@ class Op:
     def by_place(
         self, inputs: Sequence[T], outputs: Sequence[T], attrs: Mapping[str, Any]
     ) -> tuple[list[tuple[str, tuple[T, ...]]], list[tuple[str, tuple[T, ...]]]]:
-        """Return the `(place, names)` pairs of an operator's inputs, and those of its outputs."""
+        """Return the `(place, names)` pairs of an operator's inputs, and the pairs of its outputs."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
 
@@ -105,7 +124,7 @@ class Op:
         return (self.inputs, self.outputs) if self.places is None else self.places(num_inputs, num_outputs, **attrs)
 
     def specs(self, inputs: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> list[TensorSpec]:
-        """Return what is known of each output, as a list, from what is known of the inputs.
+        """Return the specs of the outputs, as a list, given the specs of the inputs.
 
         Raises
         ------
@@ -142,6 +161,7 @@ def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tupl
 
 
 OPERATORS: dict[str, Op] = {}
+UFUNCS: dict[np.ufunc, str] = {}  # the names of the operators that functions of NumPy are
 
 
 def register(op: Op) -> None:
@@ -152,14 +172,17 @@ def register(op: Op) -> None:
     ProgramError
         A name that is taken.
     """
-    former = OPERATORS.setdefault(op.type, op)
-    if former is op:
-        return
-    if _origin(former) != _origin(op) or op.forward.__name__ == "<lambda>":
+    former = OPERATORS.get(op.type)
+    if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
         got = f"that of a function of {former.forward.__module__}"
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got=got)
+    for ufunc in op.ufunc:
+        if UFUNCS.get(ufunc, op.type) != op.type:
+            got = f"np.{ufunc.__name__}, which is {UFUNCS[ufunc]!r}"
+            raise ProgramError(f"operator {op.type!r}, ufunc", expected="a function that is no operator", got=got)
     OPERATORS[op.type] = op
-    if former.grad_operator:
+    UFUNCS.update(dict.fromkeys(op.ufunc, op.type))
+    if former is not None and former.grad_operator:
         OPERATORS.pop(former.grad_operator, None)
 
 

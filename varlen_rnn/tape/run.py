@@ -1,4 +1,4 @@
-"""Running an operator on values: its inputs are checked as descriptions are, and what it computed becomes values."""
+"""Run an operator on values: `infer` checks the inputs, `forward` computes, and arrays become values with a LoD."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def check_given(op, inputs):
 
 
 def check_in_place(op, values):
-    """Raise unless an operator can update its inputs in place: of a strided one, a copy would be updated."""
+    """Raise unless an operator can update its inputs in place: for a strided array, it would update a copy."""
     for position in op.in_place:
         value = values[position]
         if isinstance(value, LoDTensor) and not value.data.flags.carray:
@@ -33,7 +33,7 @@ def check_in_place(op, values):
 def run(op, values, attrs):
     """Return the outputs of an operator as a list of values.
 
-    `infer` checks what descriptions tell, and `forward` what only the values do, as when a program was described.
+    `infer` checks the specs of the values, `forward` the values themselves, as when a program was recorded.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def run(op, values, attrs):
 
 
 def _aligned(op, given, promised):
-    """Return what an operator returned and what `infer` promised as two sequences of one length."""
+    """Return the results of an operator and the specs that `infer` promised, as two sequences of one length."""
     given = given if isinstance(given, (tuple, list)) else (given,)
     promised = (promised,) if type(promised) is TensorSpec else promised
     if len(given) != len(promised):
@@ -81,7 +81,7 @@ def _aligned(op, given, promised):
 
 
 def _tensor(op, value, spec, values, known):
-    """Return an array that an operator computed as a LoDTensor, after checking that it is what `infer` promised."""
+    """Return the array of a result as a LoDTensor, after checking it against the spec that `infer` promised."""
     try:
         array = value if type(value) is np.ndarray else as_rows(value)
     except InputError as error:
@@ -91,7 +91,7 @@ def _tensor(op, value, spec, values, known):
     if kind != LOD_TENSOR or array.dtype != dtype or not sizes_fit(array.shape, wanted):
         got = f"{array.dtype} {list(array.shape)}"
         raise ProgramError(f"operator {op.type!r}, result", expected=f"{spec}, as infer says", got=got)
-    array = array if array.flags.writeable else array.copy()  # what NumPy broadcasts is not
+    array = array if array.flags.writeable else array.copy()  # arrays that NumPy broadcast are read-only
     if not levels:
         return LoDTensor.wrap(array)
     own = [value.structure for value, other in zip(values, known, strict=True) if other is spec]

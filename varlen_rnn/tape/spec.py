@@ -39,7 +39,7 @@ SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 
 
 def spec_of_tensor(shape: tuple[int, ...], dtype: np.dtype | None, lod_level: int = 0) -> TensorSpec:
-    """Return what is known of a tensor, as `TensorSpec(...)` does, in a third of the time."""
+    """Return the spec of a tensor, as `TensorSpec(...)` does, in a third of the time."""
     return _new_tuple(TensorSpec, (shape, dtype, lod_level, LOD_TENSOR))
 
 
@@ -147,15 +147,15 @@ class Scopes(dict[str, Any]):
     """The variables that the steps of a recurrence keep for its gradient, by name: each over all steps of a plan."""
 
     plan: SortedSeqs
-    fused: Any = None  # of steps that ran as a cell: what that kept
+    fused: Any = None  # the saved columns of steps that ran as a cell
 
 
 Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes
-VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # what operators take and give
+VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # the inputs and outputs of operators
 
 
 def describe(value: Value) -> TensorSpec:
-    """Return what is known of a value.
+    """Return the spec of a value.
 
     Raises
     ------

@@ -12,7 +12,7 @@ def plain(value):
 
 
 def memory_of(value):
-    """Return the array at the bottom of the views that a value is made of; None of what nobody changes."""
+    """Return the array that owns the memory of a value, or None if nobody can change it."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
     array = value.value if isinstance(value, SelectedRows) else value.data

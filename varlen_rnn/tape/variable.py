@@ -29,7 +29,7 @@ from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import PASSED_ON, Op, find
 from varlen_rnn.tape.run import check_in_place, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
-from varlen_rnn.tape.ufuncs import DETACHED, operator_of
+from varlen_rnn.tape.ufuncs import operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _new = object.__new__  # every operator makes Variables
 
 
 class _Ufuncs:
-    """`__array_ufunc__`: of the class, which NumPy asks, a function; of a Variable, which masked arrays ask, None.
+    """`__array_ufunc__`: a function on the class, which NumPy asks; None on a Variable, which masked arrays ask.
 
     These then leave `array * variable` to the Variable: their own multiplication would lose the gradient.
     """
@@ -48,7 +48,7 @@ class _Ufuncs:
 
 
 class Variable:
-    """A value that remembers how it was computed; its length, items and iteration are those of its rows.
+    """A value that remembers how it was computed; its length, items and iteration run over rows.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Variable:
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
         self.hooks = None
-        for part in state:  # of a subclass, what it added; of every Variable, what it has here
+        for part in state:  # the attributes of a subclass, then those of every Variable
             for name, value in (part or {}).items():
                 setattr(self, name, value)
         self.updated_at = -1
@@ -195,7 +195,7 @@ class Variable:
         """
         try:
             wanted = np.dtype(dtype)
-        except Exception as error:  # whatever an object of the caller's raises
+        except Exception as error:  # an object of the caller may raise anything
             raise DTypeError("astype, dtype", expected="a data type", got=shown(dtype)) from error
         if wanted == self.dtype:
             return self
@@ -203,7 +203,7 @@ class Variable:
         return (apply if both_floats else apply_detached)("cast", self, dtype=str(wanted))
 
     def with_lod(self, lod: LoD | Iterable[Offsets] | Variable | LoDTensor) -> Variable:
-        """Return the same rows with another LoD: a LoD, offsets of each level, or what has it.
+        """Return the same rows with another LoD: a LoD, the offsets of each level, or a value that has a LoD.
 
         Examples
         --------
@@ -488,13 +488,13 @@ class Variable:
 
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
     """Apply the operator that a function of NumPy is; arithmetic with an array on the left comes here, too."""
-    op = operator_of(ufunc, method, options)
-    if op == "pow":
+    is_plain = method == "__call__" and not options
+    if is_plain and ufunc is np.power:  # written `x ** n`: its operator has a constant, as the one of `x @ y` has
         return as_variable(inputs[0]) ** inputs[1]
+    op = None if is_plain and ufunc is np.matmul else operator_of(ufunc, method, options)
     values = [operand(value, self) for value in inputs]
-    if op == "matmul":
-        return _product(*values)
-    return (apply_detached if op in DETACHED else apply)(op, *values)
+    found = _product(*values) if op is None else apply(op, *values)
+    return found.detach() if found.dtype.kind == "b" else found  # so that the operands of a comparison can be freed
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
@@ -512,7 +512,7 @@ def _no_variables(value: T) -> T:
 
 
 def _results(values: list[Value], record: Record | None = None) -> list[Variable]:
-    """Return Variables of what an operator computed: the constructor's checks, and its time, are for users."""
+    """Wrap the results of an operator in Variables, without the checks, and the time, of the constructor."""
     results, requires_grad = [], record is not None
     for position, value in enumerate(values):
         variable = _new(Variable)
@@ -556,7 +556,7 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
 
 
 def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Do what `apply` does, with an operator instead of its name, in less time."""
+    """Apply an operator, given itself instead of its name, in less time than `apply`."""
     into = RECORDER.get()
     if into is None:
         variables, values = [], []
@@ -591,7 +591,7 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
     ----------
     op_type : str
     groups : dict of str to list of Variables or values
-        The operator's inputs, by what an error calls them.
+        The operator's inputs, by their names in errors.
 
     Raises
     ------
@@ -631,7 +631,7 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
 
 
 def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
-    """Return what an operator compares or counts: it remembers nothing, so that what it read can be freed."""
+    """Apply an operator that compares or counts; keep no record, so that its inputs can be freed."""
     return apply(op_type, *inputs, **attrs).detach()
 
 
@@ -642,10 +642,10 @@ def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
 
 
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
-    """Return what stands beside the Variable `like` in arithmetic.
+    """Return a value as an operand beside the Variable `like`.
 
-    Python numbers, which have no data type, and masks (arrays of bool, 0 and 1) take that of `like`, as in NumPy and
-    PyTorch.  All else must have it: operators refuse other data types.
+    Python numbers and masks (arrays of bool) take the data type of `like`, as in NumPy and PyTorch.  Other values keep
+    theirs, and operators refuse mixed data types.
     """
     if isinstance(value, (Variable, LoDTensor)):
         return value
@@ -668,15 +668,14 @@ def _number(value: float, dtype: np.dtype) -> np.ndarray:
 
 
 def backward(loss: Variable, gradient: Rows | None = None) -> None:
-    """Leave the gradient of `loss` in the `grad` of every leaf Variable that requires one, added to what is there.
+    """Add the gradient of `loss` to the `grad` of every leaf Variable that requires one.
 
     In a program, the gradient of a variable is a variable named `name@GRAD`.
 
-    Threads may pass at the same time, also to the same leaves: no gradient is lost, and only the order in which they
-    are added is open.  Of two passes through one record, one is an error.  Setting `grad` to None meanwhile drops what
-    arrived before, and keeps what arrives later.  Parameters must stay as they are until the pass ends.  After an error
-    in mid-pass, or an interrupt, some leaves have their gradients and others do not: set `grad` to None, and compute
-    the loss again.
+    Several threads may call it at the same time, also for the same leaves: no gradient is lost, only the order of the
+    additions is open.  If two passes meet the same record, one of them raises.  Setting `grad` to None meanwhile drops
+    the gradients that arrived before.  Parameters must not change until the pass ends.  After an error or an interrupt
+    in mid-pass, only some leaves have their gradients: set `grad` to None, and compute the loss again.
 
     Parameters
     ----------
@@ -688,11 +687,11 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
     Raises
     ------
     ProgramError
-        Nothing to differentiate; a second pass through the same records; a parameter updated since the forward pass by
-        an optimizer, `assign`, `load_state_dict` or an `Executor`.  A change of the array itself, as by
-        `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
+        If nothing requires a gradient, if the records were passed before, or if a parameter was updated since the
+        forward pass by an optimizer, `assign`, `load_state_dict` or an `Executor`.  A direct change of the array, such
+        as `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
     ShapeError, DTypeError
-        `loss` is no Variable, or not a single number; `gradient` is not like it; what stands in `grad` is no gradient.
+        If `loss` is not a Variable with a single number, `gradient` is not like it, or a `grad` holds no gradient.
 
     Examples
     --------
@@ -758,7 +757,7 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
 
 
 def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
-    """Return what somebody gives as a gradient as a Variable, after checking its shape and data type.
+    """Return a given gradient as a Variable, after checking its shape and data type.
 
     A number takes the data type.  SelectedRows may replace an array, and an array SelectedRows.
     """

@@ -334,7 +334,7 @@ class Trainer:
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
-        # An interrupt after any of these lines leaves to the next `fit` no more than what was not done.
+        # After an interrupt between any of these lines, the next `fit` does the rest.
         self._untold = sorted(self.callbacks, key=_told_last)
         self.history.append(record)
         self._tell_of_record()

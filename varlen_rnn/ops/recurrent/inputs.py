@@ -191,7 +191,7 @@ def names_of_weights(cell, count):
 
 
 def names_of_inputs(cell, count):
-    """Return the names of `count` inputs, and what the names of each direction's weights end with."""
+    """Return the names of `count` inputs, and the endings of the names of each direction's weights."""
     of_weights = count - 1 - len(cell.states)
     names = names_of_weights(cell, of_weights)
     ends = ("", "_reverse")[: of_weights // len(names)]
@@ -260,7 +260,7 @@ def _check_projection(cell, layer):
 
 
 def _check_rows(x, name, rows, hidden):
-    """Raise unless an input of rows that is not projected has those of `x`."""
+    """Raise unless a row input that is not projected has the rows of `x`."""
     if rows is None:
         raise ShapeError(f"recurrent, {name}", expected=f"shape {(x.shape[0], hidden)}", got="None")
     check_float("recurrent", x=x, **{name: rows})

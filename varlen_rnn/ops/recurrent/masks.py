@@ -1,7 +1,7 @@
 """Masks of rows, for zoneout and for dropout with one mask per sequence; drawn each time that the operator runs.
 
 The numbers come from a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-with a key of the context's generator: those of a row or sequence depend neither on threads nor on what comes after it.
+with a key from the context's generator.  The numbers of a row or sequence depend neither on threads nor on later rows.
 """
 
 import numpy as np

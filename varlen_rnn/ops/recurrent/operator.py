@@ -1,4 +1,4 @@
-"""The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and what its gradient operator needs."""
+"""The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and columns saved for the gradient."""
 
 import functools
 from typing import NamedTuple
@@ -111,7 +111,7 @@ def _forward(*inputs, cell, keep, reverse=None, all_states=False, every=None):
 
 
 def _other_states(cell, hidden, kept):
-    """Return the states but the first of every row, (rows, directions * hidden), from what was kept."""
+    """Return the states after the first at every row, (rows, directions * hidden), from the saved columns."""
     firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
     return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
 
@@ -244,7 +244,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
 
 
 def with_lods(cell, layer, d_inputs):
-    """Return gradients, those of inputs of rows with the LoD of these."""
+    """Return gradients; the gradients of row inputs get the LoD of these inputs."""
     own = len(layer.directions[0])
     for way, weights in enumerate(layer.directions):
         end = 1 + len(cell.states) + (way + 1) * own
@@ -316,7 +316,7 @@ def _kept_bytes(cell, sizes, projects, dtype):
 
 
 def _flops_of_products(cell, sizes, projects):
-    """Return the operations of the products with inputs, and of those of a step."""
+    """Return the operations of the products with inputs, and of the products of a step."""
     of_x = 2 * sizes.rows * len(cell.x_gates) * sizes.hidden * sizes.features
     of_step = len(cell.h_gates) * sizes.hidden * sizes.outputs + projects * sizes.outputs * sizes.hidden
     return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
@@ -343,6 +343,13 @@ def cost_of_gradient(
     return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
+def _by_sequence(specs, axes, cell, **constants):
+    """Return the trait of a layer over sequences: its states are missing, or have one row for each sequence."""
+    states = range(1, 1 + len(find_cell(cell).states))
+    is_right = axes[0] == 0 and all(specs[number] is None or axes[number] == 1 for number in states)
+    return "sequence" if is_right else None
+
+
 @operator(
     outputs=("*y",),
     intermediate=("kept", "kept_reverse"),
@@ -350,6 +357,7 @@ def cost_of_gradient(
     cost=cost_of_layer,
     inference={"keep": False, "every": None},
     places=_places,
+    rows=_by_sequence,
 )
 def recurrent(
     x,

@@ -90,7 +90,7 @@ def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, nee
     Raises
     ------
     ShapeError
-        States that are not those of the chunks.
+        If the states do not fit the chunks.
     """
     outputs, d_directions = directions[0].weight_hh.shape[1], []
     d_x, d_initial = np.zeros_like(x) if need_x else None, d_last.copy()

@@ -38,22 +38,22 @@ def beam_search(
     pre_scores : Variable, shape as `pre_ids`
         Their scores, logarithms of probabilities.
     ids : Variable, integers, shape `(hypotheses, candidates)`, or None
-        The symbols that may follow, as those of `topk`; None where a candidate's symbol is its column.
+        The symbols that may follow, as from `topk`; None if a candidate's symbol is its column.
     scores : Variable, shape `(hypotheses, candidates)`, with a LoD
-        Those of hypotheses continued by each symbol; or, unless `is_accumulated`, the probabilities of symbols.  Its
-        level `level` says which hypotheses are of one source.
+        Scores of hypotheses continued by each symbol; or, unless `is_accumulated`, the probabilities of symbols.  Its
+        level `level` groups the hypotheses of one source.
     beam_size : int
-        How many are kept of a source, over all its hypotheses.
+        How many hypotheses to keep per source.
     end_id : int
         The symbol that ends a hypothesis.
 
     Returns
     -------
     selected_ids : Variable, int64, shape `(kept,)`
-        With two levels: sources of the hypotheses before, and what was kept of each of those.
+        With two levels: the previous hypotheses of each source, and the kept continuations of each of these.
     selected_scores : Variable, shape `(kept,)`, with the same LoD
     parent_idx : Variable, int64, shape `(kept,)`
-        Which hypothesis each continues.
+        The hypothesis that each one continues.
 
     Raises
     ------
@@ -61,8 +61,8 @@ def beam_search(
 
     Notes
     -----
-    They stand in the order of the hypotheses that they continue, then the best first.  Of equal scores, those of an
-    earlier hypothesis, and of an earlier candidate, are better; in Fluid, those of a later one.  NaN is worse than all.
+    The order is by previous hypothesis, then best first.  Of equal scores, the earlier hypothesis and the earlier
+    candidate win (in Fluid, the later one).  NaN is worse than any number.
 
     Examples
     --------
@@ -172,11 +172,11 @@ def beam_search_decode(
     Parameters
     ----------
     ids, scores : lists of Variable
-        What `beam_search` selected, step by step, with its LoD; before that, perhaps, what the search began with.
+        The selections of `beam_search`, step by step, with their LoD; the initial hypotheses may come first.
     beam_size : int
-        How many texts of a source to return, at most.
+        At most so many texts per source are returned.
     end_id : int
-        The symbol that ends a text, which is kept once.
+        The symbol that ends a text; it is kept once.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def beam_search_decode(
 
 @operator(name="beam_search_decode", outputs=("sentence_ids", "sentence_scores"), cost=per_input_element)
 def _decode(*steps, beam_size: int, end_id: int):
-    """Return the texts of a beam search, and the scores of their prefixes, from what was selected at each step."""
+    """Return the texts of a beam search, and the scores of their prefixes, from the selections of each step."""
     ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     _check_steps(ids, scores)
     texts = _Texts()

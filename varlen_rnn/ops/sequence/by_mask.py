@@ -92,7 +92,7 @@ def split_by_mask(x, mask, level: int = 0):
     Returns
     -------
     out_true, out_false : Variables with the levels of `x`
-        Those above count what each part has.
+        Upper levels count the entries of each part.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def _examples_split(rng):
 
 
 def _joined_above(op, first, second, mask):
-    """Return the levels above that of the mask, of which the last counts the entries of both parts."""
+    """Return the levels above the level of the mask; the last of them counts the entries of both parts."""
     if not first:
         return ()
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))
@@ -160,7 +160,7 @@ def _joined(op, in_true, in_false, mask, level):
 
 @operator(cost=nothing)
 def merge_by_mask(in_true, in_false, mask, level: int = 0):
-    """Return two parts as one: the next sequence of `in_true` where a mask is True, else that of `in_false`.
+    """Merge two parts: take the next sequence of `in_true` where the mask is True, else the next of `in_false`.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def merge_by_mask(in_true, in_false, mask, level: int = 0):
 
     Returns
     -------
-    Variable with as many levels; of the parts that `split_by_mask` returns, it is what was split
+    Variable with as many levels; merging the parts of `split_by_mask` restores its input
 
     Raises
     ------

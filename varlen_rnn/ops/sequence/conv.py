@@ -1,8 +1,8 @@
 """Convolution along each sequence of the last level: every row becomes the product of a window of rows with a weight.
 
-The rows of a window are neighbours in memory, so products read most windows where the rows are.  Only those that leave
-their sequence are copied, a block of them at a time, with padding where there is no row.  A row of the result depends
-on its own window alone, whatever stands beside it and however many threads there are.
+The rows of a window are neighbours in memory, so products read most windows in place.  Windows that reach beyond their
+sequence are copied, a block of them at a time, with padding where there is no row.  A row of the result depends only on
+its own window, not on its neighbours or the number of threads.
 """
 
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.rows.lod import LoDTensor, levels_of
@@ -32,7 +33,7 @@ def _of_conv(inputs, outputs, filter_size, padding_start):
     return known(x.shape[0]) * (2 * size(weight) + (0 if bias is None else size(bias)))
 
 
-@operator(cost=_of_conv)
+@operator(cost=_of_conv, rows=beside("sequence", 1, 2, 3))
 def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, padding_start: int | None = None):
     """Return the product of each row's window with a weight: `filter_size` rows of its sequence, one after another.
 
@@ -42,9 +43,9 @@ def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, p
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, features)`
-        float32 or float64, with at least one level; the last tells the sequences.
+        float32 or float64, with at least one level; the last level has the sequences.
     weight : Variable or array, shape `(filter_size * features, filters)`
-        The weights of the window's first row, then those of its second, ...
+        The weights of the window's first row, then of its second row, and so on.
     bias : Variable or array, shape `(filters,)`, optional
     padding : Variable or array, shape `(up + down, features)`, optional
         `up = max(0, -padding_start)` rows before a sequence, and `down = max(0, padding_start + filter_size - 1)`
@@ -241,7 +242,7 @@ def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
 
 
 def _of_padding(inputs, outputs, filter_size, padding_start):
-    """2 k n for each row of padding, for a weight of (k, n)."""
+    """2 k n per row of padding, with a weight (k, n)."""
     return 2 * known(inputs[2].shape[0]) * size(inputs[1])
 
 

@@ -52,14 +52,14 @@ def linear_chain_crf(emission, label, transition):
     Parameters
     ----------
     emission : Variable, shape `(rows, tags)`
-        Scores, with at least one level; the last level's sequences.
+        Scores, with at least one level; the last level has the sequences.
     label : integers, shape `(rows,)` or `(rows, 1)`
     transition : Variable, shape `(tags + 2, tags)`
-        Scores of beginning with a tag, of ending with it, and in row 2 + i of what follows tag i.
+        Row 0: scores of the first tag.  Row 1: scores of the last tag.  Row 2 + i: scores of the tag after tag i.
 
     Returns
     -------
-    Variable of shape `(sequences,)`; 0 of an empty sequence
+    Variable of shape `(sequences,)`; 0 for an empty sequence
 
     Examples
     --------

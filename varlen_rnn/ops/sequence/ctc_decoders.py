@@ -26,7 +26,7 @@ def _check(op, log_probs, blank):
 
 @operator(cost=per_input_element)
 def ctc_greedy_decoder(log_probs, blank: int = 0):
-    """Return what the most probable class of each step reads as: equal ones in a row are one, and blanks are none.
+    """Return the most probable class of each step, with repeats merged and blanks removed.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def _examples_of_greedy(rng):
 def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
     """Return the most probable texts that the steps of each sequence read as, best first.
 
-    The probability of a text is the sum over its alignments.  After each step the best prefixes are kept, so what is
-    returned is a lower bound; where the beam has room for all prefixes, it is exact.
+    The probability of a text is the sum over its alignments.  Only the best prefixes are kept after each step, so the
+    result is a lower bound.  It is exact if the beam has room for all prefixes.
 
     Parameters
     ----------
@@ -99,9 +99,8 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
 
     Notes
     -----
-    A sequence without steps reads as the empty text.  Texts of probability 0, or NaN, are left out; so are those of a
-    step with a logarithm of plus infinity, which is none of a probability.  There is no
-    gradient; `functional.ctc_loss` of a text has one.
+    A sequence without steps gives the empty text.  Texts with probability 0 or NaN are left out.  So are all texts if a
+    step has a log probability of plus infinity.  There is no gradient; `functional.ctc_loss` has one.
 
     Examples
     --------

@@ -10,14 +10,14 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator
+@operator(rows="sequence")
 def sequence_cumsum(x, reverse: bool = False):
     """Return the sum of each row and those before it in its sequence, element by element.
 
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, ...)`
-        float32 or float64, with at least one level; the last tells the sequences.
+        float32 or float64, with at least one level; the last level has the sequences.
     reverse : bool
         Whether it is the sum of each row and those behind it.
 

@@ -90,7 +90,7 @@ def sequence_expand(x, y, ref_level: int = -1):
     Returns
     -------
     Variable, with the levels of `x`
-        Copies of a sequence stand behind each other; a sequence of `y` without entries drops that of `x`.
+        Copies of a sequence follow each other; if a sequence of `y` is empty, the sequence of `x` is dropped.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Images as sequences of their windows, row by row of the image: what a recurrent layer reads of a line of text."""
+"""Turn images into sequences of windows, row by row, so that a recurrent layer can read a line of text."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _examples(rng):
 def im2sequence(
     x: Rows, filter_size: int | Iterable[int], stride: int | Iterable[int] = 1, padding: int | Iterable[int] = 0
 ) -> Variable:
-    """Return the windows of images as rows, those of an image one sequence: from left to right, then downwards.
+    """Return the windows of images as rows, one sequence per image, from left to right, then downwards.
 
     Parameters
     ----------
     x : Variable or array, shape `(images, channels, height, width)`
         float32 or float64.
     filter_size : int or (height, width)
-        Of a window, at most that of an image.
+        The size of a window, at most the size of an image.
     stride : int or (down, to the right)
         Pixels from a window to the next.
     padding : int, (up and down, left and right) or (up, left, down, right)

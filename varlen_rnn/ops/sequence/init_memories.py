@@ -58,7 +58,7 @@ def init_memories(boot: Variable, sorted_seqs: SortedSeqs | Variable) -> Variabl
 @overload
 def init_memories(boot: LoDTensor | np.ndarray, sorted_seqs: SortedSeqs | Variable) -> np.ndarray: ...
 def init_memories(boot: Rows, sorted_seqs: SortedSeqs | Variable) -> Variable | np.ndarray:
-    """Return the boot memories in sorted order: row k is that of the sequence of rank k.
+    """Return the boot memories in sorted order: row k belongs to the sequence of rank k.
 
     Parameters
     ----------

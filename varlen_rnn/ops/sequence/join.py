@@ -23,7 +23,7 @@ def _joined(inputs):
     return offsets, offsets[:-1] + lengths.cumsum(axis=0) - lengths, lengths
 
 
-@operator(name="sequence_concat", cost=nothing)
+@operator(name="sequence_concat", cost=nothing, rows="sequence")
 def _join(*x):
     """Return sequence i of every input, one after another, for each i."""
     first = levels_of(x[0].structure)

@@ -39,7 +39,7 @@ def check_plan(sorted_seqs: object) -> None:
 
 
 def check_rows(op: str, x: LoDTensor, plan: SortedSeqs) -> None:
-    """Raise unless the rows of `x` are those of the plan."""
+    """Raise unless the rows of `x` fit the plan."""
     if not x.shape or len(x.data) != plan.total_len:
         raise ShapeError(f"{op}, x", expected=f"the {plan.total_len} rows of the plan", got=f"shape {x.shape}")
 
@@ -60,7 +60,7 @@ def check_moved(op: str, name: str, desc: TensorSpec) -> None:
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:
-    """Return what is known of rows that an operator moves by a plan: as many as only the plan tells, without a LoD."""
+    """Return the spec of rows that an operator moves by a plan: without a LoD, and only the plan knows how many."""
     check_moved(op, "x", x)
     check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
     check_shape(op, "x", x, (-1, *x.shape[1:]))

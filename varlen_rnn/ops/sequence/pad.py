@@ -102,8 +102,8 @@ def _infer_pad(x, pad_value, maxlen):
 
 
 def holds(dtype, number):
-    """Return whether a data type holds a number: to the last digit if it is one of integers."""
-    if number == 0:  # the usual one; what asks NumPy takes as long as a small batch
+    """Return whether a data type can hold a number; an integer type must hold it exactly."""
+    if number == 0:  # the usual number; asking NumPy takes as long as a small batch
         return True
     with np.errstate(all="ignore"):
         held = np.float64(number).astype(dtype)

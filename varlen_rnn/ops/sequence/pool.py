@@ -26,19 +26,23 @@ POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
 _PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
 
 
-@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element)
+def _rows(specs, axes, pool_type, pad_value, level):
+    return "sequence" if level == -1 else None
+
+
+@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, rows=_rows)
 def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows with at least one level; of integers, for a sum, which wraps as NumPy's do, a maximum, the first or last.
+        Rows with at least one level.  Integers have sums, which wrap as in NumPy, maxima, first and last rows.
     pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
     pad_value : float
-        What becomes of a sequence without rows.
+        The result for a sequence without rows.
     level : int
-        Whose sequences are pooled, with all rows below them; -1 is the last.
+        The level whose sequences are pooled, with all rows below them; -1 is the last.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="sequence")
 def sequence_reverse(x):
     """Return the rows of each sequence of the last level in the other order.
 

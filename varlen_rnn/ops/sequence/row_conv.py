@@ -7,6 +7,7 @@ from varlen_rnn.kernels import windows
 from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
@@ -18,14 +19,14 @@ def _products(inputs, outputs):
     return 2 * size(inputs[0]) * known(inputs[1].shape[0])
 
 
-@operator(cost=_products)
+@operator(cost=_products, rows=beside("sequence", 1))
 def row_conv(x, weight):
     """Return `sum of weight[k] x[t + k]` for each row t, element by element, over the rows that its sequence has.
 
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, features)`
-        float32 or float64, with at least one level; the last tells the sequences.
+        float32 or float64, with at least one level; the last level has the sequences.
     weight : Variable or array, shape `(future_context_size + 1, features)`
 
     Returns

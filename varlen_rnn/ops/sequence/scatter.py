@@ -1,4 +1,4 @@
-"""Numbers added at positions that sequences of ids name: row i of a batch takes those of sequence i."""
+"""Add numbers at positions that sequences of ids name: row i of a batch takes the numbers of sequence i."""
 
 import math
 

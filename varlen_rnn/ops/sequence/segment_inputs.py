@@ -1,4 +1,4 @@
-"""The rows of one step: what the fused recurrence reads without materialising it."""
+"""The rows of one step, which the fused recurrence reads without materialising them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as sequences of one row each: what a layer's single step runs over."""
+"""Rows as sequences of one row each, the input of a layer's single step."""
 
 import functools
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 @operator(cost=nothing)
 def single_rows(x):
-    """Return the rows of `x` as sequences of one row each, whatever LoD they have."""
+    """Return the rows of `x` as sequences of one row each; their LoD does not matter."""
     return LoDTensor.wrap(x.data, _lod(x.data.shape[0]))
 
 

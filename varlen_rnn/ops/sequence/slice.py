@@ -30,7 +30,7 @@ def _placed(x, offset, length):
 
 
 def _numbers(name, given, count):
-    """Return a number for each sequence: a copy, for a kernel trusts what another has checked."""
+    """Return one number per sequence, as a copy, because a kernel will trust the checked numbers."""
     if given.shape not in ((count,), (count, 1)):
         expected = f"a number for each of {count} sequences"
         raise ShapeError(f"sequence_slice, {name}", expected=expected, got=f"shape {given.shape}")

@@ -9,7 +9,7 @@ from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 
 
-@operator
+@operator(rows="sequence")
 def sequence_softmax(x):
     """Return the softmax over the rows of each sequence, of every element on its own: positive, and 1 in sum.
 

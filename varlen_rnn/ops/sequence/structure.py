@@ -27,9 +27,9 @@ def lod_reset(x: Rows, y: Rows | None = None, target_lod: Sequence[int] | None =
     ----------
     x : Variable or LoDTensor
     y : Variable or LoDTensor, optional
-        One with a LoD, which becomes that of the result; or integers, the offsets of one level.
+        Rows whose LoD the result takes, or integers: the offsets of one level.
     target_lod : tuple of int, optional
-        The offsets of one level, where there is no `y`; `Variable.with_lod` takes several levels.
+        The offsets of one level, if there is no `y`; `Variable.with_lod` takes several levels.
 
     Raises
     ------

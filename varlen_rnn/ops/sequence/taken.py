@@ -1,4 +1,4 @@
-"""Rows that an operator takes by an index or in runs, and the gradient of what they were taken from."""
+"""Take rows by an index or in runs, and compute the gradient of their source."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def rows_taken(data, index):
 
 
 def rows_taken_grad(d_out, index, height):
-    """Return the gradient of what `rows_taken` took from, of so many rows.
+    """Return the gradient of the source of `rows_taken`, which has `height` rows.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def runs_taken(data, starts, lengths):
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
-    """Return `height` rows: those of `data`, cut into runs that begin at these places, and a number in all others.
+    """Return `height` rows: runs of `data` at these places, and a number in all other rows.
 
     Places ascend.
 

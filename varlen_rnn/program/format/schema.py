@@ -1,7 +1,7 @@
 """Descriptions of programs as JSON text: the messages of `docs/program.proto` in protobuf's JSON mapping.
 
-The reader is strict, for a file is untrusted input: what is not exactly as described is a `ProgramError` that names the
-place, as `blocks[0].ops[3].attrs[1].f`.
+The reader is strict because a file is untrusted input: anything that is not exactly as described raises a
+`ProgramError` that names the place, such as `blocks[0].ops[3].attrs[1].f`.
 """
 
 import json
@@ -185,7 +185,7 @@ def from_json(text):
 
 
 def parse_json(text, what):
-    """Return what a JSON text holds; a doubled key stands in its object as `Doubled`.
+    """Parse a JSON text; an object with a key twice has the value `Doubled` there.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _check_version(plain):
     try:
         newer = version is not None and _int64(version, "version.version") > VERSION
     except ProgramError:
-        return  # the reader says what is wrong with it
+        return  # the reader will raise the error
     if newer:
         hint = "a newer varlen_rnn wrote it"
         raise ProgramError("version.version", expected=f"1 to {VERSION}", got=version, hint=hint)

@@ -4,10 +4,12 @@ Why a cache of our own: Numba's refuses, at import, to work where no folder is w
 a called helper; can mix two signatures that two processes compile at once; raises forever on a truncated file;
 and never finds a loop that was built for a cell by a factory.
 
-Here a folder's name is the digest of what all machine code depends on (`environment`), and a file's name that of one
-function and signature (`fingerprint`).  So a stale or foreign file cannot be met; a damaged one,
-which its digest tells, is compiled again.  Kernels that were compiled ahead for a `level` of processors lie in folders
-of the same kind (`bundles`), which come with an installation, and are looked into after the user's own.
+The name of a folder is a digest of everything that all machine code depends on (`environment`); the name of a file is a
+digest of one function and signature (`fingerprint`).  So a stale or foreign file is never loaded.  A damaged file is
+recognised by its own digest and compiled again.
+
+Kernels that were compiled ahead for a `level` of processors lie in folders of the same kind (`bundles`), which come with
+an installation.  The user's own folder is searched first.
 """
 
 from varlen_rnn.runtime.cache.bundles import foreign_bundles, installed_bundles, usable_bundles

@@ -110,7 +110,7 @@ class DiskCache(Cache):
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, if it can be found again."""
-        # After an upgrade under a running process, what it has compiled may belong to neither of the two sources.
+        # After an upgrade under a running process, its machine code may belong to neither version of the sources.
         if not self._enabled or not can_be_saved(compiled) or not sources_known():
             return
         path = self._path(signature)

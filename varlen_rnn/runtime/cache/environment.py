@@ -23,8 +23,8 @@ SOURCES = (
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
-# The settings of Numba that change the code of a function, beside those of the host; code that uses Intel's vector
-# mathematics ends a process that does not find it.
+# Settings of Numba that change machine code, besides the settings of the host.  Code that calls Intel's vector mathematics
+# ends a process that does not have it.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 
 # Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
@@ -32,7 +32,7 @@ CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
 
 
 class Environment(NamedTuple):
-    """The name of an environment, which is its digest, and a line that says what it is."""
+    """The digest of an environment, which is its name, and a line that describes it."""
 
     name: str
     description: str
@@ -50,7 +50,7 @@ def _digest_of_sources():
     return digest.hexdigest()
 
 
-# At import, for what runs is what was imported, not what an upgrade has put there since.
+# At import, since the process runs the sources that it imported, not those of a later upgrade.
 _IMPORTED = _digest_of_sources()
 
 

@@ -1,4 +1,4 @@
-"""What the machine code of one function depends on: its bytecode, what it closes over, and what it calls."""
+"""Fingerprint a function: its bytecode, the values that it closes over, and the functions that it calls."""
 
 import hashlib
 import types
@@ -34,7 +34,7 @@ def fingerprint(value, seen=()):
 
 
 def _used_globals(function):
-    """Return the globals that a function names, and what it may name in modules among them."""
+    """Return the globals that a function names, and the members that it may name of modules among them."""
     names = function.__code__.co_names
     used = [function.__globals__[name] for name in names if name in function.__globals__]
     modules = [value for value in used if isinstance(value, types.ModuleType)]

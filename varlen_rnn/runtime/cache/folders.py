@@ -1,8 +1,8 @@
-"""The folders of compiled kernels, one per environment: where they are, what they hold, and how they go.
+"""The folders of compiled kernels, one per environment: find them, list them, remove unused ones.
 
-Other processes may save, load and remove at the same time, and a folder may be read-only: what is gone is gone, what
-cannot be removed stays, and nothing here raises for either.  Only files of our own making are ever removed, for
-whatever folder a user names may hold others.
+Other processes may save, load and remove at the same time, and a folder may be read-only.  So a missing file is no
+error, and a file that cannot be removed stays.  Only files that we wrote are ever removed, because the user's folder
+may hold others.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from numba import config
 
 KEPT_UNUSED = 30 * 24 * 3600  # seconds after which the folder of another environment is removed
 
-# Its text says what the environment is; its time of modification is that of the last process that used the folder.
+# Its text describes the environment; its time of modification is the last use of the folder by any process.
 MARKER = "environment.txt"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -47,7 +47,7 @@ def kernel_folders(place=None):
 
 
 def mark_used(folder, description=None):
-    """Note that this process uses `folder`; with a description, also what it is."""
+    """Note that this process uses `folder`; write the description if one is given."""
     with contextlib.suppress(OSError):
         if description is None:
             os.utime(folder / MARKER)
@@ -66,7 +66,7 @@ def remove(folder):
 
 
 def remove_unused(keep):
-    """Remove the folders that no process has used for 30 days, except that of the environment named `keep`."""
+    """Remove the folders that no process has used for 30 days, except the folder named `keep`."""
     for folder in _folders():
         if folder.name != keep and time.time() - _last_used(folder) > KEPT_UNUSED:
             remove(folder)

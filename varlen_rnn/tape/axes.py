@@ -1,0 +1,149 @@
+"""Along which axis the rows of an operator's operands run in its results, and how far a result depends on one row.
+
+`infer` decides where an axis goes, and the operator's `rows` trait decides whether rows stay apart on the way.  An
+example: `x` has a row for each sequence alive, the weight `w` has none.  `infer` is asked for three numbers of rows:
+
+    operator                    x                      w       inferred               found
+    matmul(x, w)                (1, 3) ... (p, 3)      (3, 2)  (1, 2) ... (p, 2)      "each", axis 0
+    transpose(x, 0, 1)          (1, 3) ... (p, 3)              (3, 1) ... (3, p)      "each", axis 1
+    row_sum(x)                  (1, 3) ... (p, 3)              (3,) ... (3,)          "sum", no axis
+    reduce_sum(x, axis=0)       (1, 3) ... (p, 3)              (3,) ... (3,)          None, no axis: rows are mixed
+    x[::-1]                     (1, 3) ... (p, 3)              (1, 3) ... (p, 3)      None, axis 0: rows are mixed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from varlen_rnn.errors import InputError, ProgramError, shown
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.operator import PASSED_ON, TRAITS, Op
+from varlen_rnn.tape.spec import TensorSpec
+
+# What is inferred for each of these numbers of rows is so for every number: one, and primes that no size of a step is.
+COUNTS = (1, 2147483629, 2147483647)
+
+
+class Known(NamedTuple):
+    """What is known of a value for any number of rows.
+
+    Attributes
+    ----------
+    specs : tuple of TensorSpec
+        One for each of `COUNTS`; None for a missing input.
+    axis : int or None
+        The axis that runs over rows; None if the sizes do not depend on the number of rows.
+    depth : int
+        How many levels of sequences below the rows of a step the rows of `axis` are; 0: they are the step's own.
+    """
+
+    specs: tuple[Any, ...]
+    axis: int | None = None
+    depth: int = 0
+
+
+def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
+    """Return the spec of a value that has one entry per row along an axis."""
+    sizes = ((*spec.shape[:axis], count, *spec.shape[axis + 1 :]) for count in COUNTS)
+    return Known(tuple(spec._replace(shape=shape) for shape in sizes), axis, depth)
+
+
+def without_rows(spec: TensorSpec | None) -> Known:
+    """Return the spec of a value whose sizes do not depend on the number of rows."""
+    return Known((spec,) * len(COUNTS))
+
+
+def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str | None, Any]:
+    """Return the trait of an operator if some operands have rows, and the spec and row axis of each output.
+
+    The trait is "each" if every output has rows, and row i depends on row i of the operands alone; "sum" if no output
+    has rows, and each is the sum of the results of the single rows; "sequence" if the outputs depend, for each sequence
+    of the last level, on that sequence alone; "same" if no operand has rows; otherwise None.  The list is None unless
+    `infer` accepts any number of rows.
+    """
+    if op.rows is None or None in given:
+        return None, None
+    found = _inferred(op, attrs, given)
+    if found is None:
+        return None, None
+    trait = _declared(op, attrs, given)
+    depths = {known.depth for known in given if known.axis is not None}
+    if trait == "sequence" and depths:
+        depth = max(depths)
+        is_right = depth > 0 and all(_may_have_sequences(known, depth) for known in given)
+        places = op.output_places(len(given), len(found), attrs)
+        outputs = [
+            None if place in op.intermediate else _of_sequences(specs, depth)
+            for specs, place in zip(found, places, strict=True)
+        ]
+        return ("sequence", outputs) if is_right else (None, None)
+    is_open = any(-1 in spec.shape for spec in (known.specs[0] for known in given) if spec is not None)
+    outputs: list[Any] = [_of_rows(specs, max(depths, default=0), is_open) for specs in found]
+    if None in outputs:
+        return None, None
+    if not depths:
+        return trait and "same", outputs
+    have_rows = {known.axis is not None for known in outputs}
+    is_right = len(depths) == 1 and have_rows == {"each": {True}, "sum": {False}}.get(trait or "")
+    return (trait if is_right else None), outputs
+
+
+def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[tuple[TensorSpec, ...]] | None:
+    """Return the specs of each output for each number of rows, or None if `infer` refuses one of them."""
+    operands: Iterable[Any] = zip(*(known.specs for known in given), strict=True) if given else [()] * len(COUNTS)
+    try:
+        return list(zip(*(op.specs(specs, attrs) for specs in operands), strict=True))
+    except (InputError, MemoryError):
+        return None
+
+
+def _declared(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> str | None:
+    """Return the trait that an operator declares for operands with these axes of rows."""
+    specs, axes = [known.specs[-1] for known in given], [known.axis for known in given]
+    if op.rows == "sequence":  # of weights beside sequences, and of states, a function tells
+        return "sequence" if all(axis == 0 or spec is None for axis, spec in zip(axes, specs, strict=True)) else None
+    if not callable(op.rows):
+        return op.rows
+    try:
+        found = op.rows(specs, axes, **attrs)
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise op.failed(error) from error
+    if found is not None and found not in TRAITS:
+        raise ProgramError(f"operator {op.type!r}, rows", expected=f"one of {TRAITS}, or None", got=shown(found))
+    return found
+
+
+def _may_have_sequences(known: Known, depth: int) -> bool:
+    """Return whether an operand is a weight, the rows of sequences, or their states, whose axis is not the first."""
+    if known.axis is None:
+        return True
+    if known.axis == 0:
+        return known.depth == depth == known.specs[0].lod_level
+    return known.depth == depth - 1
+
+
+def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
+    """Return the spec of an output that has its own sequences, or one entry per sequence.
+
+    How many rows or sequences there are, `infer` leaves open.
+    """
+    first = specs[0]
+    if first.kind is LOD_TENSOR and specs[1:] == specs[:-1] and -1 in first.shape:
+        axis = first.shape.index(-1)
+        return with_rows(first, axis, depth if first.lod_level == depth and axis == 0 else depth - 1)
+    found = _of_rows(specs, depth, True)
+    return found if found is not None and found.axis is not None else None
+
+
+def _of_rows(specs: tuple[TensorSpec, ...], depth: int, is_open: bool) -> Known | None:
+    """Return the spec and row axis of an output, or None if several of its sizes depend on the number of rows."""
+    first = specs[0]
+    if any(spec.kind is not LOD_TENSOR or (-1 in spec.shape and not is_open) for spec in specs):
+        return None
+    if specs[1:] == specs[:-1]:
+        return Known(specs)
+    possible = (with_rows(first, axis, depth) for axis in range(len(first.shape)))
+    return next((known for known in possible if known.specs == specs), None)
