@@ -8,8 +8,8 @@ The name of a folder is a digest of everything that all machine code depends on 
 digest of one function and signature (`fingerprint`).  So a stale or foreign file is never loaded.  A damaged file is
 recognised by its own digest and compiled again.
 
-Kernels that were compiled ahead for a `level` of processors lie in folders of the same kind (`bundles`), which come with
-an installation.  The user's own folder is searched first.
+Kernels that were compiled ahead for a `level` of processors lie in folders of the same kind (`bundles`), which come
+with an installation.  The folder of the user is searched first.
 """
 
 from varlen_rnn.runtime.cache.bundles import foreign_bundles, installed_bundles, usable_bundles

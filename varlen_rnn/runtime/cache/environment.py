@@ -23,7 +23,7 @@ SOURCES = (
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
-# Settings of Numba that change machine code, besides the settings of the host.  Code that calls Intel's vector mathematics
+# Settings of Numba that change machine code, besides the settings of the host.  Code that calls Intel's vector library
 # ends a process that does not have it.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 
