@@ -1,5 +1,39 @@
-"""What needs PyTorch is not collected where that is missing: doctests import their modules."""
+"""How tests run: on all cores, the slowest first; with `-n 0`, as a file of tests by itself, in one process."""
 
+import gc
 import importlib.util
+import os
+from pathlib import Path
 
+import pytest
+
+# Doctests import their modules, and these need PyTorch.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["varlen_rnn/torch/*"]
+
+SLOWEST = Path(__file__).parent / "tests" / "slowest.txt"
+MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Start a worker per core, unless the command line names files, or says how many workers there are."""
+    option = config.option
+    decided = getattr(option, "numprocesses", 0) is not None or option.dist != "no"  # or there is no pytest-xdist
+    files = [name for name in option.file_or_dir if not Path(name).is_dir()]
+    if not (decided or files or option.usepdb or option.collectonly or option.capture == "no"):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        option.numprocesses = min(cores, MOST_WORKERS) if cores > 1 else None
+        option.dist = "worksteal" if cores > 1 else "no"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Let workers begin with the slowest tests: one that comes last would keep one core busy, and the others idle."""
+    if hasattr(config, "workerinput"):
+        places = {name: place for place, name in enumerate(SLOWEST.read_text().split())}
+        items.sort(key=lambda item: places.get(item.nodeid.partition("[")[0], len(places)))
+
+
+def pytest_collection_finish():
+    """Take what collecting has made, which lives as long as the process, from what the garbage collector looks at."""
+    gc.collect()
+    gc.freeze()

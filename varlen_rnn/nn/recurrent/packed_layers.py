@@ -1,4 +1,4 @@
-"""What layers for inference are made of: packed directions, memory of a call, and what rows and states look like."""
+"""Parts of layers for inference: packed directions, the memory of a call, and checks of rows and states."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _digest_of_sources():
     return digest.hexdigest()
 
 
-# At import, since the process runs the sources that it imported, not those of a later upgrade.
+# At import, since the process runs the sources that it imported, even after an upgrade.
 _IMPORTED = _digest_of_sources()
 
 
