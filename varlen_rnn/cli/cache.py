@@ -71,7 +71,7 @@ def _warm_level(level, float64):
     if level is None:
         raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
     variables = {"VARLEN_RNN_LEVEL": level}
-    if runs_here(level):  # elsewhere, what is saved is compiled twice: once to be run
+    if runs_here(level):  # elsewhere each kernel is compiled twice: for the level, and to be run here
         variables |= {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
     command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]
     if subprocess.run(command, env=os.environ | variables, check=False).returncode:

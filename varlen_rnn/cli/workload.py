@@ -35,7 +35,7 @@ def works():
 
 
 def _batch():
-    """Return ids and labels as users make them: kernels are compiled for what `data.batches` gives."""
+    """Return ids and labels as users make them: kernels are compiled for the arrays of `data.batches`."""
     return data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
 
 

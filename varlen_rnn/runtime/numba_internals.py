@@ -43,7 +43,7 @@ def to_bytes(compiled, linkable):
     linkable : bool
         Whether other compiled code may make it part of itself, for which it keeps its bitcode too.
     """
-    library, *others = compiled._replace(type_annotation="")._reduce()  # nobody reads what loaded code was made of
+    library, *others = compiled._replace(type_annotation="")._reduce()  # nobody reads the text of loaded code
     if not linkable:
         name, kind, (code, _) = library
         library = name, kind, (code, _symbols_alone(compiled.library))

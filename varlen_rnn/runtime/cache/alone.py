@@ -15,7 +15,7 @@ _BETWEEN_TRIES = 0.02  # seconds
 class Alone:
     """The right to compile a kernel: a locked file beside the one that the kernel will be saved in.
 
-    The system unlocks what a killed process had locked.
+    The system unlocks the file when its process is killed.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The lines of a process that has to compile: how long it takes here, and what the installation has in vain."""
+"""The lines of a process that has to compile: how long it takes here, and why installed kernels are not used."""
 
 import ast
 import contextlib

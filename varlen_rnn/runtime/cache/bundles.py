@@ -2,7 +2,7 @@
 
 A bundle is a folder whose name is the digest of the sources, versions and level of processors that its kernels are for.
 It lies in a folder `varlen_rnn_kernels` of the path on which Python finds packages, or among the user's own kernels.
-A checkout finds what was installed for equal sources, because bundles do not lie beside the package.
+A checkout finds the bundle that was installed for equal sources, because bundles do not lie beside the package.
 """
 
 import contextlib
@@ -44,6 +44,6 @@ def installed_bundles():
 
 
 def foreign_bundles():
-    """Return what the bundles of the installation are for, if all are for other versions than those of this process."""
+    """Return the descriptions of the installed bundles, if all are for other versions than this process has."""
     found = [folder.description for folder in installed_bundles()]
     return [] if any(text.startswith(prefix_of_bundle()) for text in found) else sorted(set(found))

@@ -41,7 +41,7 @@ class DiskCache(Cache):
     def __init__(self, kernel, linkable):
         self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
-        self._alone = {}  # what a thread compiles while other processes wait
+        self._alone = {}  # by thread: the right to compile, while other processes wait
 
     @property
     def cache_path(self):
@@ -78,7 +78,7 @@ class DiskCache(Cache):
         return self._load(path, target_context)  # which another process may have saved meanwhile
 
     def compile_alone(self, compile_one):
-        """Return `compile_one`, after which other processes may compile what `load_overload` did not find."""
+        """Return `compile_one`, which lets other processes compile the kernel when it has ended."""
 
         @functools.wraps(compile_one)
         def compile_and_release(signature):

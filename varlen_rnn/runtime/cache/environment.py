@@ -83,8 +83,8 @@ def this_environment():
 def environment_of_level(level):
     """Return the Environment of kernels that were compiled for a level of processors, not for a host.
 
-    It is that of several releases of NumPy and Python: kernels know arrays as Numba passes them, and call what no minor
-    version of Python changes.
+    Several releases of NumPy and Python share it, because kernels know arrays as Numba passes them, and call functions
+    that are the same in all releases of a minor version of Python.
     """
     return _environment(
         ("level", *_versions_of_bundle(), llvm.get_process_triple(), level), f"{prefix_of_bundle()}{level}"

@@ -1,7 +1,7 @@
 """The file of one compiled kernel: a digest of the kernel and of its place, then the kernel.
 
-Machine code with a wrong bit, or of another function, would be run.  The digest tells what is damaged, cut short or in
-the place of another file.  It does not tell who wrote it: whoever can write the folder can run code.
+Machine code with a wrong bit, or of another function, would be run.  The digest tells a file that is damaged, cut
+short or in the place of another one.  It does not tell who wrote it: whoever can write the folder can run code.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from varlen_rnn.whole_file import write_file
 
 
 def write_kernel(path, payload):
-    """Write the file of a kernel; what a crash of the system leaves of it is found damaged."""
+    """Write the file of a kernel.  After a crash of the system, the rest of the file is found damaged."""
     write_file(path, _digest(path, payload) + payload, durable=False)
 
 
