@@ -85,7 +85,7 @@ def test_what_is_handed_out_is_not_what_is_carried():
     [
         (["a"], "expected 2, one for each sequence"),
         (["a", "a"], "expected 2, one for each sequence, each once"),
-        ([[], {}], "what a dict takes"),
+        ([[], {}], "a key that a dict takes"),
         (None, "Stateful, keys"),
     ],
 )

@@ -2,8 +2,8 @@
 
 import sys
 import types
+import typing
 import warnings
-from typing import Any
 
 from varlen_rnn.data.batches import Batches, batches
 from varlen_rnn.data.dataset import Dataset
@@ -29,7 +29,7 @@ __all__ = [
 class _Module(types.ModuleType):
     """The class of this module, so that `vr.data(...)`, the former name of `vr.feed_data(...)`, goes on to work."""
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: typing.Any, **named: typing.Any) -> typing.Any:
         warnings.warn("vr.data(...) is now called vr.feed_data(...)", DeprecationWarning, stacklevel=2)
         return _feed_data(*arguments, **named)
 

@@ -1,4 +1,4 @@
-"""Attention over rows instead of padding: of several heads, in PyTorch's names and shapes, and additive."""
+"""Attention over rows instead of padding: multi-head, with PyTorch's names and shapes, and additive."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
         window: tuple[int | None, int | None] = (None, None),
     ) -> Variable:
-        """Return what the rows of `query` find, with its LoD; PyTorch returns the weights as well, which are not kept.
+        """Return the attended values for the rows of `query`, with its LoD; unlike PyTorch, no weights are returned.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class AdditiveAttention(Module):
         is_causal: bool = False,
         window: tuple[int | None, int | None] = (None, None),
     ) -> Variable:
-        """Return what the rows of `query` find among the rows of `value`, or of `key`, with the LoD of `query`.
+        """Return the attended rows of `value` (or `key`) for each row of `query`, with the LoD of `query`.
 
         Parameters
         ----------

@@ -61,8 +61,8 @@ def scaled_dot_product_attention(
 ) -> Variable:
     """Return, for each query, the mean of the values of its own sequence, weighed by the softmax of scores.
 
-    The score of a query and a key is their dot product times `scale`.  Scores are never all in memory, and those of
-    other sequences, or of keys that a query does not see, are not computed, but for some within a block of rows.
+    The score of a query and a key is their dot product times `scale`.  Scores are never all in memory.  Scores
+    against other sequences, or against hidden keys, are not computed, except for some within a block of rows.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def scaled_dot_product_attention(
 
     Returns
     -------
-    Variable of shape `(queries, heads, depth of values)`, with the LoD of `query`; 0 of a query that sees no key, as
-    where the keys' sequence is empty (PyTorch: NaN)
+    Variable of shape `(queries, heads, depth of values)`, with the LoD of `query`; 0 for a query that sees no
+    key, for example because the keys' sequence is empty (PyTorch: NaN)
 
     Examples
     --------
@@ -142,7 +142,7 @@ def additive_attention(
 
     Returns
     -------
-    Variable of shape `(queries, columns)`, with the LoD of `query`; 0 of a query that sees no key
+    Variable of shape `(queries, columns)`, with the LoD of `query`; 0 for a query that sees no key
 
     Examples
     --------

@@ -126,7 +126,7 @@ class LayerNorm(Module):
         self.bias = Parameter(drawn((features,), np.zeros).astype(dtype)) if affine and bias else None
 
     def forward(self, x: Rows) -> Variable:
-        """Return rows like those of `x`."""
+        """Return rows with the shape and LoD of `x`."""
         return apply("layer_norm", x, self.weight, self.bias, eps=self.eps)
 
     def extra_repr(self) -> str:
@@ -217,7 +217,7 @@ class Dropout(Module):
         return functional.dropout(x, self.p, self.training, self.per)
 
     def extra_repr(self) -> str:
-        """Return the probability, and what has a mask of its own."""
+        """Return the probability, and the unit (element or sequence) that gets its own mask."""
         return f"p={self.p}" + (f", per={self.per!r}" if self.per != "row" else "")
 
 
@@ -233,9 +233,9 @@ class SequenceConv(Module):
     filter_size : int
         Rows of a window.
     padding_start : int, optional
-        Where the window of a row begins, from that row on; by default `-(filter_size // 2)`.
+        Where the window of a row begins, relative to the row; by default `-(filter_size // 2)`.
     trainable_padding : bool
-        Whether what lies outside of a sequence is learned, from zeros on, rather than zeros.
+        Whether the padding outside of a sequence is learned, starting from zeros, instead of zeros.
     bias : bool
     dtype : data type
         float32 or float64.
@@ -320,7 +320,7 @@ class RowConv(Module):
         self.weight = uniform((context + 1, features), context + 1, check_dtype(dtype))
 
     def forward(self, x: Rows) -> Variable:
-        """Return rows like those of `x`."""
+        """Return rows with the shape and LoD of `x`."""
         return apply("row_conv", x, self.weight)
 
     def extra_repr(self) -> str:
@@ -355,7 +355,8 @@ class SequencePool(Module):
 
 
 class Sequential(Module):
-    """Modules one after another, each on what the one before returns: no recurrent layer, which returns a pair.
+    """Modules one after another, each on the result of the one before; a recurrent layer does not fit: it returns a
+    pair.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Losses: what a model should make small, reduced over rows or over sequences, with weights where there are any."""
+"""Losses, reduced over rows or over sequences, with optional weights."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def cross_entropy(
     logits : Variable, shape `(rows, classes)`
         Unnormalised; softmax is inside.
     labels : integers, shape `(rows,)`, or floats, shape `(rows, classes)`
-        Classes, or the probability of each class.  A LoD, if they have one, must be that of `logits`.
+        Classes, or the probability of each class.  If they have a LoD, it must equal the LoD of `logits`.
     reduction : {"mean", "sum", "none"}
         "none" returns the loss of each row, with the LoD of `logits`.
     per : {"row", "sequence"}
-        What weighs the same: every row, or every sequence, whose loss is then the mean over its rows that count;
-        sequences that have none, as empty ones, do not count.
+        Whether every row has the same weight, or every sequence.  The loss of a sequence is the mean over its rows that
+        count; a sequence without such rows does not count.
     weight : array, shape `(classes,)`, optional
-        The weight of each class: a mean is that by the weights of the labels' classes.
+        The weight of each class; a mean is weighted by the classes of the labels.
     ignore_index : int
-        Rows with this label do not count; any other label that is no class is an error.
+        Rows with this label do not count; any other label outside the classes is an error.
     label_smoothing : float
         The share of a label's probability that goes to all classes alike, 0 to 1.
     sample_weight : array, optional
@@ -129,7 +129,7 @@ def _of_classes(
     if label_smoothing:
         spread = apply("log_softmax", logits)
         spread = (spread if weight is None else spread * weight).mean(axis=1)
-        if counts is not None:  # what is ignored has no share
+        if counts is not None:  # ignored rows have no share
             counted = apply("not_equal", labels, operand(ignore_index, labels))
             spread = apply("where", counted, spread, operand(0.0, spread))
         loss = loss * (1 - label_smoothing) - spread * label_smoothing
@@ -148,8 +148,8 @@ def focal_loss(
 ) -> Variable:
     """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the label's class.
 
-    What is classified well already counts little.  Other parameters are those of `cross_entropy`; `weight` is the
-    paper's alpha, and a mean is that by the weights.
+    Rows that are already classified well count little.  Other parameters are as in `cross_entropy`; `weight` is the
+    paper's alpha, and a mean is weighted by it.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def binary_cross_entropy_with_logits(
     ----------
     logits, targets : Variable
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
     weight : array, optional
         The factor of each element's loss, of a shape that fits.
     pos_weight : array, shape `(columns,)`, optional
@@ -245,7 +245,7 @@ def ctc_loss(
 def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the squared difference of two Variables of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def mse_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Un
 def l1_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unpack[Reduced]) -> Variable:
     """Return the absolute difference of two Variables of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def huber_loss(
 ) -> Variable:
     """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def smooth_l1_loss(
 ) -> Variable:
     """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
 
-    Its parameters are those of `huber_loss`.
+    Its parameters are as in `huber_loss`.
 
     Examples
     --------
@@ -318,7 +318,7 @@ def hinge_loss(
 ) -> Variable:
     """Return `max(0, margin - target x)` of scores against targets that are -1 or 1, of the same shape.
 
-    `reduction`, `per` and `sample_weight` are those of `cross_entropy`; elements of a row weigh the same.
+    `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -351,7 +351,7 @@ def poisson_nll_loss(
     log_input : bool
         Whether the loss is `exp(x) - target x`, or `x - target log(x + eps)`.
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -379,12 +379,12 @@ def quantile_loss(
     Parameters
     ----------
     x : Variable
-        Of one quantile, of the shape of the targets; of several, one column for each.
+        Predictions: in the shape of the targets for one quantile, one column per quantile for several.
     target : Variable
     quantiles : float, or list of float
         Between 0 and 1.
     reduction, per, sample_weight
-        Those of `cross_entropy`; elements of a row weigh the same.
+        As in `cross_entropy`; elements of a row have equal weights.
 
     Examples
     --------
@@ -523,7 +523,7 @@ def _over_sequences(
 
 
 def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:
-    """Return what the rows of each sequence count, and 1 for each sequence in which any counts."""
+    """Return the total weight of each sequence's rows, and 1 where it is positive, else 0."""
     if weights is None and not isinstance(loss.value, Symbol):  # known without reading a row
         lengths = np.diff(levels_of(loss.value.structure)[-1])
         return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)

@@ -46,7 +46,7 @@ class Parameter(Variable):
     def data(self) -> np.ndarray:
         """The array that optimizers update in place.
 
-        A later `backward` cannot see that it was written to; what `assign` writes, it knows.
+        A later `backward` cannot see that the array was changed directly; it does see changes by `assign`.
         """
         return self.value.data
 
@@ -61,7 +61,7 @@ class Parameter(Variable):
 
 
 class _Runs(Protocol[P, R]):
-    """What a module is to a type checker: a call takes and returns what its `forward` does."""
+    """A module for type checkers: a call has the arguments and results of its `forward`."""
 
     def forward(self, *inputs: P.args, **named: P.kwargs) -> R:
         """Compute the output."""
@@ -223,14 +223,14 @@ class Module:
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows between the parentheses: the sizes, in the order of the constructor."""
+        """Return the text between the parentheses of `repr`: the sizes, in the order of the constructor."""
         return ""
 
 
 def _flat(
     container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
 ) -> Iterator[tuple[str, object]]:
-    """Yield what is in a dict, list or tuple, nested to any depth, by its dotted name."""
+    """Yield the leaves of a dict, list or tuple, nested to any depth, with their dotted names."""
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if not isinstance(value, (dict, list, tuple)):
             yield f"{prefix}{name}", value
@@ -242,7 +242,7 @@ def check_dtype(dtype: DTypeLike) -> np.dtype:
     """Return a parameter's data type, or raise: float32 or float64."""
     try:
         dtype = np.dtype(dtype)
-    except Exception as error:  # NumPy asks whatever it is given
+    except Exception as error:  # the object may raise anything when NumPy asks it
         raise DTypeError("dtype", expected="float32 or float64", got=shown(dtype)) from error
     if dtype not in (np.float32, np.float64):
         raise DTypeError("dtype", expected="float32 or float64", got=dtype)

@@ -16,7 +16,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
-_AT_ONCE = 1 << 16  # rows in float64: what is read may be larger than memory
+_AT_ONCE = 1 << 16  # rows converted to float64 at once, since the data may be larger than memory
 
 
 class Standardize(Module):
@@ -71,7 +71,7 @@ class Standardize(Module):
         number, mean, squares = 0, np.zeros(self.features), np.zeros(self.features)
         for part in parts:
             for rows in self._pieces(part):
-                # Chan, Golub and LeVeque (1983): sums of squares about the means of two sets become that of both.
+                # Chan, Golub and LeVeque (1983): combine the sums of squares about the means of two sets.
                 own = rows.mean(axis=0)
                 difference, total = own - mean, number + len(rows)
                 squares += ((rows - own) ** 2).sum(axis=0) + difference**2 * (number * len(rows) / total)
@@ -98,7 +98,7 @@ class Standardize(Module):
             yield rows[first : first + _AT_ONCE].astype(np.float64)
 
     def forward(self, x: Rows) -> Variable:
-        """Return rows like those of `x`."""
+        """Return rows with the shape and LoD of `x`."""
         return (x - self.mean) / self.scale
 
     def extra_repr(self) -> str:

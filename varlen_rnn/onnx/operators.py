@@ -367,7 +367,7 @@ def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
-    """Return the names of W, R, B, and P for an LSTM, of all directions, in the order of ONNX."""
+    """Return the names of W, R and B for all directions, and of P for an LSTM, in the order of ONNX."""
     parts: list[list[np.ndarray]] = [[], [], [], []]
     for weight_ih, weight_hh, bias_ih, bias_hh, *peepholes in ways:
         zeros = np.zeros(len(weight_hh), weight_hh.dtype)

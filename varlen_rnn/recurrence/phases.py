@@ -110,7 +110,7 @@ class BackwardPhase(NamedTuple):
     first_slot, slots : int
         The first of its slots, and how many.
     first_read, num_read : int
-        The slots that it reads: its own and those of earlier phases.
+        The slots that it reads: its own, and the slots of earlier phases.
     h_slot : int
         The column where the gradients of its products begin.
     depth, units : int

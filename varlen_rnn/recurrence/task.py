@@ -47,7 +47,7 @@ class Task(NamedTuple):
     begins : bool
         Whether `initial` was given; otherwise it is zeros.
     outputs : int
-        Units of an output: the hidden units, or those of the projection.
+        Units of an output: hidden units, or units of the projection.
     y : (rows, columns)
         The outputs; this direction writes from `column` on.
     column : int

@@ -52,7 +52,7 @@ def _kind(desc):
 
 
 def check_like(op, name, desc, like):
-    """Raise unless a tensor has the data type and shape of another, as a gradient has those of its variable."""
+    """Raise unless a tensor has the data type and shape of another, such as a gradient and its variable."""
     if desc.kind is not LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
     if not sizes_fit(desc.shape, like.shape):  # every gradient asks: no call of `check_shape`

@@ -110,7 +110,7 @@ class Variable:
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
         self.hooks = None
-        for part in state:  # the attributes of a subclass, then those of every Variable
+        for part in state:  # first the attributes of a subclass
             for name, value in (part or {}).items():
                 setattr(self, name, value)
         self.updated_at = -1

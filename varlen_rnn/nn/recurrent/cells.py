@@ -41,7 +41,7 @@ class _Step(Module):
             setattr(self, name, uniform(shape, hidden_size, dtype) if present else None)
 
     def _next(self, x: Rows, hx: Any) -> tuple[Variable, ...]:
-        """Return the states after a step, of a batch or of one row, as `x` is, with its LoD."""
+        """Return the states after a step, for a batch or a single row like `x`, with the LoD of `x`."""
         name = type(self).__name__
         x, given = required(x, f"{name}, x"), [as_variable(state) for state in self._form.each(f"{name}, hx", hx)]
         batch = x.shape[:-1]
@@ -123,7 +123,7 @@ class RNNCell(_Step):
 
 
 class GRUCell(_Step):
-    """One step of a gated recurrent unit; parameters as those of `RNNCell`, of three gates: r z n.
+    """One step of a gated recurrent unit; parameters as in `RNNCell`, with three gates: r z n.
 
     Examples
     --------
@@ -137,12 +137,12 @@ class GRUCell(_Step):
         super().__init__(GRU_CELL, input_size, hidden_size, bias, dtype)
 
     def forward(self, x: Rows, hx: Rows | None = None) -> Variable:
-        """Return the next state; shapes as those of `RNNCell.forward`."""
+        """Return the next state; shapes are as in `RNNCell.forward`."""
         return self._next(x, hx)[0]
 
 
 class LSTMCell(_Step):
-    """One step of a long short-term memory; parameters as those of `RNNCell`, of four gates: i f g o.
+    """One step of a long short-term memory; parameters as in `RNNCell`, with four gates: i f g o.
 
     Examples
     --------
@@ -159,6 +159,6 @@ class LSTMCell(_Step):
         super().__init__(LSTM_CELL, input_size, hidden_size, bias, dtype)
 
     def forward(self, x: Rows, hx: Sequence[Rows | None] | None = None) -> tuple[Variable, Variable]:
-        """Return the next `h, c`, from those before, a pair; shapes as those of `RNNCell.forward`."""
+        """Return the next `h, c`, given the pair before; shapes are as in `RNNCell.forward`."""
         h, c = self._next(x, hx)
         return h, c

@@ -56,17 +56,17 @@ class DynamicRNN(Module):
     def forward(self, x: Rows | tuple[Rows, ...], states: Sequence[State]) -> tuple[Variable, ...]:
         """Return `y, *last`: the outputs, and each state after the last step of every sequence.
 
-        The outputs have the levels of `x` down to that of the steps.
+        The outputs have the levels of `x` down to the level of the steps.
 
         Parameters
         ----------
         x : Variable or LoDTensor, or a tuple of them
-            Rows with a LoD; a tuple, whose levels are the same down to that of the steps, gives the cell one argument
-            each.
+            Rows with a LoD.  A tuple gives the cell one argument each; its items must have the same levels down to the
+            level of the steps.
         states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
-            Before the first step, in the caller's order; of an empty sequence, `last` is the same. A tuple stands for
-            zeros of its sizes, of the data type of `x`.  A Variable with a LoD holds a sequence of rows for each, as an
-            encoder's outputs that a decoder attends to: a step may change rows, not how many a sequence has.
+            The states before the first step, in the caller's order; an empty sequence keeps them.  A tuple of sizes
+            means zeros of these sizes, in the data type of `x`.  A Variable with a LoD has rows for each sequence, such
+            as the encoder outputs that a decoder attends to: a step may change rows, but not their number.
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if not xs:
@@ -86,12 +86,12 @@ class DynamicRNN(Module):
         return y, *rest[: len(states)]
 
     def explain(self) -> str:
-        """Return how the step of the last call runs: fused, as a layer's cell does, or why not, and what would help.
+        """Return how the step of the last call runs: fused like a layer's cell, or the reason why not with a remedy.
 
-        A step runs fused if it is made of products of its input, or of its states, with weights from outside, of
-        elementwise operators on these products, the states, numbers, and vectors of one number per unit, and of
-        `RNNCell`, `GRUCell` and `LSTMCell`; and if its output is one of its next states.  Of a step that is given
-        sub-sequences, what reads no state runs ahead, on those of all steps at once: layers, poolings, attention.
+        A step runs fused if its output is one of its next states, and it consists of products of its input or states
+        with outer weights, of elementwise operators on these products, states, numbers, and vectors with one number per
+        unit, and of `RNNCell`, `GRUCell` and `LSTMCell`.  If steps are sub-sequences, operators that read no state
+        (layers, poolings, attention) run ahead, on the sub-sequences of all steps at once.
 
         Examples
         --------

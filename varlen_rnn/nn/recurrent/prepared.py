@@ -18,7 +18,7 @@ from varlen_rnn.typing import Offsets, Rows
 class Prepared:
     """A recurrent layer for inference: its weights as they are now, packed once, and no tape.
 
-    Any number of threads may call it at the same time.  Results are those of the layer to the bit.
+    Any number of threads may call it at the same time.  Results equal the layer's to the bit.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Prepared:
         ----------
         x : LoDTensor, Variable, or array with `offsets`, shape `(rows, input_size)`
         states : array, or a tuple of them, optional
-            Initial states, as those of a call of the layer; zeros by default.
+            Initial states, as in a call of the layer; zeros by default.
         offsets : sequence of int, optional
             Where each sequence of an array begins and ends.
 
@@ -69,7 +69,7 @@ class Prepared:
         if lod is not None:
             offsets = lod.levels[-1] if lod.num_levels else None
         if offsets is None:
-            raise ShapeError("prepared, offsets", expected="those of the sequences of x", got="None")
+            raise ShapeError("prepared, offsets", expected="the offsets of the sequences of x", got="None")
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
             plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for
@@ -77,7 +77,7 @@ class Prepared:
         return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
-        """Return what the layer returns of Variables, as a model calls it."""
+        """Return the results of the layer as Variables, for use inside a model."""
         y, last = self(required(x, "prepared, x").value, states)
         return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
 
@@ -99,7 +99,7 @@ class Prepared:
             self._rooms.append(room)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
-        """Return the LoD of offsets, or raise what is wrong with them."""
+        """Return the LoD of offsets, or raise if they are no offsets of the rows."""
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
             raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)

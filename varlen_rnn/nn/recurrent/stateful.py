@@ -62,7 +62,7 @@ class Stateful(Module):
         self._last: list[np.ndarray] = []
 
     def forward(self, x: Rows, keys: Iterable[Hashable]) -> tuple[Variable, Any]:
-        """Return what the layer does, from the states at which its sequences ended in the chunk before.
+        """Run the layer, starting from the states at which its sequences ended in the chunk before.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ def _places(keys: Iterable[Hashable], num_sequences: int) -> dict[Hashable, int]
     try:
         places = {key: place for place, key in enumerate(keys)}
     except TypeError as error:
-        raise DTypeError("Stateful, keys", expected="what a dict takes", got=str(error)) from error
+        raise DTypeError("Stateful, keys", expected="a key that a dict takes", got=str(error)) from error
     if len(places) != len(keys) or len(keys) != num_sequences:
         expected = f"{num_sequences}, one for each sequence, each once"
         raise ShapeError("Stateful, keys", expected=expected, got=shown(keys))

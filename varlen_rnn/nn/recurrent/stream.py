@@ -19,8 +19,8 @@ from varlen_rnn.rows.plan import plan_of_rows
 class Stream:
     """A recurrent layer for sequences that arrive row by row: its weights packed once, and states that stay in place.
 
-    A stream has a slot for each sequence.  Rows go to all slots, or to some; a slot begins anew when it is `reset`.
-    Results are those of the layer over the whole sequence, to the bit.  Calls of several threads take turns.
+    A stream has a slot for each sequence.  Rows go to all slots, or to some; `reset` starts a slot anew.  Results equal
+    the layer's results for the whole sequence, to the bit.  Calls from several threads take turns.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Stream:
             return self._scheduled(rows, slots)
 
     def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Return what `_step` does, on several threads."""
+        """Do the work of `_step` on several threads."""
         count = len(slots)
         plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
         for number, packed in enumerate(self._layers):
@@ -118,7 +118,7 @@ class Stream:
         slots : sequence of int, optional
             Each once.
         states : array, or a tuple of them, optional
-            As those of a call of the layer, for as many sequences as there are slots.
+            As in a call of the layer, one sequence per slot.
         """
         places = self._all if slots is None else self._slots(slots)
         initial = self._arrays.initial(states, len(places), "stream, reset")

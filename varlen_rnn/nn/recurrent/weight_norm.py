@@ -11,7 +11,7 @@ from varlen_rnn.nn.module import Module, Parameter
 def weight_norm(module: Module, name: str = "weight") -> Module:
     """Make a parameter `g * v / |v|`, row by row: `name_g`, the lengths, and `name_v` are trained in its place.
 
-    The parameter itself becomes what a forward pass computes of them; results stay what they were.
+    A forward pass then computes the parameter from them; results do not change.
 
     Parameters
     ----------
