@@ -21,19 +21,22 @@ MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
 def pytest_cmdline_main(config):
     """Start a worker per core, unless the command line names files, or says how many workers there are."""
     option = config.option
-    decided = getattr(option, "numprocesses", 0) is not None or option.dist != "no"  # or there is no pytest-xdist
+    if not hasattr(option, "numprocesses") or option.dist != "no":  # no pytest-xdist, or the command line says how
+        return
     files = [name for name in option.file_or_dir if not Path(name).is_dir()]
-    if not (decided or files or option.usepdb or option.collectonly or option.capture == "no"):
+    if option.numprocesses is None and not (files or option.usepdb or option.collectonly or option.capture == "no"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        option.numprocesses = min(cores, MOST_WORKERS) if cores > 1 else None
-        option.dist = "worksteal" if cores > 1 else "no"
+        option.numprocesses = min(cores, MOST_WORKERS) if cores > 1 else 0
+    if option.numprocesses:
+        option.dist = "worksteal"
 
 
 def pytest_collection_modifyitems(config, items):
     """Let workers begin with the slowest tests: one that comes last would keep one core busy, and the others idle."""
     if hasattr(config, "workerinput"):
         places = {name: place for place, name in enumerate(SLOWEST.read_text().split())}
-        items.sort(key=lambda item: places.get(item.nodeid.partition("[")[0], len(places)))
+        whole = lambda item: places.get(item.nodeid.partition("::")[0], len(places))
+        items.sort(key=lambda item: places.get(item.nodeid.partition("[")[0], whole(item)))
 
 
 def pytest_collection_finish():
