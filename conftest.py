@@ -23,6 +23,8 @@ def pytest_cmdline_main(config):
     option = config.option
     if not hasattr(option, "numprocesses") or option.dist != "no":  # no pytest-xdist, or the command line says how
         return
+    if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:  # a worker, or a test of one, starts none
+        return
     files = [name for name in option.file_or_dir if not Path(name).is_dir()]
     if option.numprocesses is None and not (files or option.usepdb or option.collectonly or option.capture == "no"):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
