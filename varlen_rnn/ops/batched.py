@@ -19,7 +19,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-# A plain loop is as fast and as exact as the register tile if the right matrix has at most `_SMALL` elements and at most
+# A plain loop is as fast and as exact as the register tile if the right matrix has at most `_SMALL` elements and
 # `_SHORT` rows.
 _SMALL, _SHORT = 2**12, 2**9
 

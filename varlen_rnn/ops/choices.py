@@ -205,7 +205,9 @@ def minimum(x, y):
 def _grad_of_choice(x_loses, y_loses):
     """Return the gradient function of a choice: the chosen element gets the gradient, equal elements get half each.
 
-    `x_loses` and `y_loses` name the comparison of x and y that holds if x, or y, is not chosen.  Source: `torch.maximum`.
+    `x_loses` and `y_loses` name the comparison of x and y that holds if x, or y, is not chosen.
+
+    Source: `torch.maximum`.
     """
 
     def grad(inputs, outputs, d_outputs):

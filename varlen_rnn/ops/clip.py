@@ -20,7 +20,7 @@ def _of_clipping(inputs, outputs, max_norm):
 
 @operator(outputs=("norm", "*out"), cost=_of_clipping)
 def clip_by_global_norm(*x, max_norm: float):
-    """Return the gradients' global norm, and the gradients scaled by one factor so that the norm is at most `max_norm`."""
+    """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
     # Duplicate rows are summed first, because the gradient of a row is their sum.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -42,7 +42,7 @@ def _infer_assign(x):
 
 @operator(cost=nothing, rows="each", onnx="Identity")
 def detach(x):
-    """Return `x` itself, but pass no gradient to it; in recorded steps it stands for `Variable.detach` and `no_grad`."""
+    """Return `x` itself, but pass no gradient to it; recorded steps use it for `Variable.detach` and `no_grad`."""
     return x
 
 

@@ -19,7 +19,7 @@ MOST_CLASSES = 4096
 
 
 def _weights(op, x, target, weight, counted, per_sequence):
-    """Return the weight of each row in float64: its own, or its share of its sequence's weight; 0 if it does not count."""
+    """Return the weight of each row in float64: its own, or its share of its sequence's weight; 0 if not counted."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
     given = None if weight is None else weight.data.astype(_FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:

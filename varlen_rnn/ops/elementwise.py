@@ -80,7 +80,7 @@ def div(x, y):
 
 
 def grad_like(gradient, variable):
-    """Return a gradient with the operand's shape and LoD, summed over the axes along which the operand was broadcast."""
+    """Return a gradient with the operand's shape and LoD, summed over the axes along which it was broadcast."""
     return gradient if _is_like(gradient.value, variable.value) else apply("sum_to", gradient, variable)
 
 
