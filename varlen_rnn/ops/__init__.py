@@ -1,4 +1,4 @@
-"""Operators, one subject per file: the one place where the tape meets kernels.  Importing it registers all of them."""
+"""Operators, one subject per file.  Only these files connect the tape to kernels; an import registers the operators."""
 
 from varlen_rnn.ops import (
     activations,

@@ -1,4 +1,4 @@
-"""Activations; row-wise, so the LoD is handed on.  The work is NumPy's and SciPy's."""
+"""Activations, computed by NumPy and SciPy.  They are row-wise, so the result keeps the LoD."""
 
 import math
 
@@ -26,7 +26,7 @@ def _tanh_grad(x, y, d_y):
 @unary(scalar=kernels.sigmoid, onnx="Sigmoid")
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)) of every element."""
-    from scipy import special  # here, for it takes as long to import as all of ours
+    from scipy import special  # imported here because it takes as long to import as this whole package
 
     return x.like(np.asarray(special.expit(x.data)))
 
@@ -38,7 +38,7 @@ def _sigmoid_grad(x, y, d_y):
 
 @unary(scalar=kernels.relu, onnx="Relu")
 def relu(x):
-    """Return every element where it is positive, else 0."""
+    """Return every element if it is positive, otherwise 0."""
     return x.like(np.asarray(np.maximum(x.data, 0)))
 
 
@@ -49,10 +49,10 @@ def _relu_grad(x, y, d_y):
 
 @unary(scalar=lambda x: x * kernels.sigmoid(x))
 def silu(x):
-    """Return x sigmoid(x) of every element: swish."""
+    """Return `x * sigmoid(x)` of every element; this function is also called swish."""
     from scipy import special
 
-    with np.errstate(invalid="ignore"):  # of minus infinity
+    with np.errstate(invalid="ignore"):  # minus infinity times 0 is NaN
         return x.like(np.asarray(x.data * special.expit(x.data)))
 
 
@@ -64,18 +64,20 @@ def _silu_grad(x, y, d_y):
     return x.like(np.asarray(d_y.data * (gate + y.data * (1 - gate))))
 
 
-_DENSITY = 1 / math.sqrt(2 * math.pi)  # of a standard normal number at 0
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0
 _STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-_FAR = 40.0  # gelu clips here: beyond 40 the normal CDF is exactly 0 or 1, and x**3 of the tanh form may overflow
+# `gelu` clips numbers to -40 and 40: beyond, the normal distribution function is exactly 0 or 1, and `x**3` in the
+# tanh approximation might overflow.
+_FAR = 40.0
 
 
 @operator(rows="each")
 def gelu(x, approximate: str = "none"):
-    """Return x times the probability that a standard normal number is less than x, or its tanh approximation.
+    """Return x times the probability that a standard normal number is less than x, exactly or by a tanh formula.
 
-    Source: Hendrycks and Gimpel (2016), with the names of `torch.nn.functional.gelu`.
+    Source: Hendrycks and Gimpel (2016).  `approximate` takes the same values as in `torch.nn.functional.gelu`.
     """
-    with np.errstate(invalid="ignore"):  # of minus infinity
+    with np.errstate(invalid="ignore"):  # minus infinity times 0 is NaN
         return x.like(np.asarray(x.data * _probability(np.clip(x.data, -_FAR, _FAR), approximate)))
 
 
@@ -100,7 +102,7 @@ def _gelu_grad(x, d_y, approximate):
 def _probability(x, approximate):
     from scipy import special
 
-    if approximate == "tanh":  # (1 + tanh u) / 2, without the loss of digits where tanh is almost -1
+    if approximate == "tanh":  # equals (1 + tanh u) / 2, but loses no digits if tanh u is almost -1
         return special.expit(2 * _STEEPNESS * (x + _CUBIC * (x * x * x)))
     return special.ndtr(x)
 

@@ -20,20 +20,20 @@ _NAME = "scaled_dot_product_attention"
 
 
 def _cost(inputs, outputs, **attrs):
-    """2 (depth + depth of values) per query, head and visible key; counts one key, since lengths are in values."""
+    """2 (key depth + value depth) operations per query and head; counts one key, because specs hold no lengths."""
     query, _, value = inputs
     heads = query.shape[1] if len(query.shape) == 3 else 1
     return 2 * known(query.shape[0]) * known(heads) * (known(query.shape[-1]) + known(value.shape[-1]))
 
 
 def _cost_of_grad(inputs, outputs, **attrs):
-    """5 / 2 of the operator's cost, which has 2 products of scores and rows."""
+    """5 / 2 times the cost of the operator: the gradient has 5 products of blocks, the operator has 2."""
     return 5 * _cost(inputs[:3], outputs) // 2
 
 
 @operator(name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost, rows="sequence")
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
-    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
+    """Return, for each query, its sequence's values averaged by the softmax of the query's products with the keys."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
     out, sums = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
     return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(sums)
@@ -42,7 +42,7 @@ def attend(query, key, value, scale: float | None = None, left: int | None = Non
 def _operands(query, key, value, op):
     """Return the rows of queries, keys and values, and the offsets of queries and keys.
 
-    Queries without a LoD are one for each sequence.
+    If the queries have no LoD, there must be one query for each sequence of keys.
     """
     of_keys = levels_of(key.structure)[-1]
     offsets = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
@@ -118,7 +118,7 @@ _ADDITIVE = "additive_attention"
 
 
 def _cost_of_additive(inputs, outputs, **attrs):
-    """3 features and 2 numbers of values per query and visible key; counts one key, since lengths are in values."""
+    """3 operations per feature and 2 per value column, per query; counts one key, because specs hold no lengths."""
     query, _, value = inputs[:3]
     return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
 
@@ -133,7 +133,7 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
     rows=beside("sequence", 3),
 )  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
-    """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
+    """Return, for each query, its sequence's values averaged by the softmax of `weight . tanh(query + key)`."""
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     left, right = _window(left, right)
     out, sums = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))

@@ -1,6 +1,6 @@
-"""Products of batches of matrices, which broadcast as in `numpy.matmul`.
+"""Products of batches of matrices; the batches broadcast as in `numpy.matmul`.
 
-The bits of each product, and of each row of it, depend on neither the other matrices nor the number of threads.
+The bits of a row of a product depend on neither the other rows, nor the other matrices, nor the number of threads.
 """
 
 import math
@@ -19,17 +19,19 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_SMALL, _SHORT = 2**12, 2**9  # elements of a weight, and rows to sum, up to which a plain loop is as fast and exact
+# A plain loop is as fast and as exact as the register tile if the right matrix has at most `_SMALL` elements and
+# `_SHORT` rows.
+_SMALL, _SHORT = 2**12, 2**9
 
 
 def _of_products(inputs, outputs):
-    """2 m k n for each product of (m, k) and (k, n)."""
+    """2 m k n operations for each product of a matrix (m, k) and a matrix (k, n)."""
     return 2 * known(inputs[0].shape[-1]) * size(outputs[0])
 
 
 @operator(cost=_of_products, rows="each")
 def batched_matmul(x, y):
-    """Return the products of the matrices in the last two axes; the LoD is kept where rows are of the batch."""
+    """Multiply the matrices in the last two axes; the result has the LoD of the operands that have every batch axis."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     a, of_a = _matrices(x.data, before)
     b, of_b = _matrices(y.data, before)
@@ -37,7 +39,8 @@ def batched_matmul(x, y):
     if out.size and (b[0].size > _SMALL or b.shape[1] > _SHORT):
         for i, (left, right) in enumerate(zip(of_a, of_b, strict=True)):
             gemm.product(a[left], b[right], out[i])
-    elif b.shape[2] < a.shape[1]:  # the same sums, where the inner loop is over more than a few columns
+    elif b.shape[2] < a.shape[1]:
+        # The transposed product has the same sums, and its inner loop runs over more columns.
         flipped = empty((len(out), out.shape[2], out.shape[1]), out)
         multiply_matrices(_flipped(b), of_b, _flipped(a), of_a, flipped)
         out = _flipped(flipped)
@@ -49,7 +52,7 @@ def batched_matmul(x, y):
 
 
 def _matrices(data, before):
-    """Return the matrices of an array, one after another, and which one each product takes."""
+    """Return an array's matrices along one axis, and for each product the position of its matrix on this axis."""
     batch = data.shape[:-2]
     numbers = np.arange(math.prod(batch)).reshape(batch)
     flat = as_operand(data).reshape(numbers.size, *data.shape[-2:])

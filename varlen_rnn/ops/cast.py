@@ -1,4 +1,4 @@
-"""Elements in another data type; row-wise, so the LoD is handed on."""
+"""Conversion of elements to another data type.  It is row-wise, so the result keeps the LoD."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import spec_of_tensor
 from varlen_rnn.tape.variable import apply
 
-_TYPES = ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8")  # that programs hold
+_TYPES = ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8")  # data types that programs support
 
 
 @operator(cost=nothing, rows="each")
 def cast(x, dtype: str):
-    """Return every element in another data type, as `astype` of arrays; a gradient passes between floats only."""
+    """Convert every element to another data type, as NumPy's `astype` does; gradients pass only between floats."""
     with np.errstate(invalid="ignore", over="ignore"):
         return x.like(x.data.astype(dtype))
 

@@ -1,4 +1,4 @@
-"""Comparisons, and choices by them: `where`, `maximum`, `minimum`; operands broadcast as in arithmetic."""
+"""Comparisons, and the operators `where`, `maximum` and `minimum`.  Operands broadcast as in arithmetic."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from varlen_rnn.tape.variable import Variable, apply, operand
 P = ParamSpec("P")
 _BOOL = np.dtype(np.bool_)
 
-# Of numbers of one data type, floating or not; no gradient passes.
+# Comparisons take numbers of one data type, floats or integers.  They pass no gradient.
 
 
 def _comparison(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator of two operands that returns bools."""
+    """Declare an operator that compares two operands and returns bools."""
     options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
@@ -82,7 +82,7 @@ def not_equal(x, y):
     return of_two("not_equal", np.not_equal(x.data, y.data), x, y)
 
 
-# Of bools.
+# Operators on bools.
 
 
 def _check_bool(op, **descs):
@@ -110,7 +110,7 @@ def _examples_of_not(rng):
 
 
 def _logical(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator of two operands that are bools."""
+    """Declare an operator on two operands of bools."""
     options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
@@ -133,22 +133,22 @@ def _examples_of_logical(rng):
 
 @_logical(ufunc=(np.logical_and, np.bitwise_and), onnx="And")
 def logical_and(x, y):
-    """Return whether both are true, element by element."""
+    """Return whether both operands are true, element by element."""
     return of_two("logical_and", np.logical_and(x.data, y.data), x, y)
 
 
 @_logical(ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
 def logical_or(x, y):
-    """Return whether one is true, or both, element by element."""
+    """Return whether at least one operand is true, element by element."""
     return of_two("logical_or", np.logical_or(x.data, y.data), x, y)
 
 
-# What they choose.
+# Operators that choose between the elements of two operands.
 
 
 @operator(rows="each", scalar=kernels.where, onnx="Where")
 def where(condition, x, y):
-    """Return `x` where a condition holds, and `y` elsewhere."""
+    """Return an element of `x` if the condition is true, otherwise the element of `y`."""
     lod = shared_lod("where", condition, x, y, names=("condition", "x", "y"))
     return with_lod("where", np.asarray(np.where(condition.data, x.data, y.data)), lod, (condition, x, y))
 
@@ -179,7 +179,7 @@ def _examples_of_where(rng):
 
 
 def _shared(x, y):
-    return 0.5 * x + 0.5 * y  # of two equal numbers, so that each gets half of the gradient
+    return 0.5 * x + 0.5 * y  # the value if x == y: its derivative gives each of them half of the gradient
 
 
 def _larger(x, y):
@@ -192,18 +192,23 @@ def _smaller(x, y):
 
 @binary(scalar=_larger, ufunc=np.maximum, onnx="Max")
 def maximum(x, y):
-    """Return the larger of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
+    """Return the larger of two elements, or NaN if one is NaN; equal elements get half of the gradient each."""
     return of_two("maximum", np.maximum(x.data, y.data), x, y)
 
 
 @binary(scalar=_smaller, ufunc=np.minimum, onnx="Min")
 def minimum(x, y):
-    """Return the smaller of two numbers, NaN if one is NaN; equal numbers get half of the gradient each."""
+    """Return the smaller of two elements, or NaN if one is NaN; equal elements get half of the gradient each."""
     return of_two("minimum", np.minimum(x.data, y.data), x, y)
 
 
 def _grad_of_choice(x_loses, y_loses):
-    """Return the gradient of a choice: all of it goes to the chosen number.  Source: as in `torch.maximum`."""
+    """Return the gradient function of a choice: the chosen element gets the gradient, equal elements get half each.
+
+    `x_loses` and `y_loses` name the comparison of x and y that holds if x, or y, is not chosen.
+
+    Source: `torch.maximum`.
+    """
 
     def grad(inputs, outputs, d_outputs):
         (x, y), d = inputs, d_outputs[0]

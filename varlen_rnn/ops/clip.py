@@ -1,4 +1,4 @@
-"""Clipping of gradients, dense and SelectedRows alike, by their global norm."""
+"""Clipping of gradients by their global norm; a gradient may be dense or SelectedRows."""
 
 import math
 
@@ -14,14 +14,14 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _of_clipping(inputs, outputs, max_norm):
-    """3 per element: the norm, and the factor."""
+    """3 operations per element: 2 for the norm and 1 for the scaling."""
     return 3 * sum(map(size, inputs))
 
 
 @operator(outputs=("norm", "*out"), cost=_of_clipping)
 def clip_by_global_norm(*x, max_norm: float):
-    """Return the global norm, and gradients scaled by one factor so that it is at most `max_norm`."""
-    # Duplicate rows are summed first, for only their sum has a norm.
+    """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
+    # Duplicate rows are summed first, because the gradient of a row is their sum.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
     with np.errstate(over="ignore", invalid="ignore"):
         norm = math.sqrt(sum(_sum_of_squares(_elements(value)) for value in gradients))
@@ -41,11 +41,12 @@ def _infer(*gradients, max_norm):
     return TensorSpec((), np.dtype(np.float64)), *gradients
 
 
-_PIECE = 2**16  # elements: all of a gradient in float64 would be a copy of twice its size
+# Elements that are converted to float64 at a time: to convert a whole float32 gradient would take twice its memory.
+_PIECE = 2**16
 
 
 def _sum_of_squares(values):
-    """Return the sum of the squares of an array, in float64: in float32, the square of 1e20 has no end."""
+    """Return the sum of an array's squares in float64, because in float32 the square of 1e20 overflows."""
     flat, total = values.reshape(-1), 0.0
     for start in range(0, flat.size, _PIECE):
         piece = flat[start : start + _PIECE].astype(np.float64)

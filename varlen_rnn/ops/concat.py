@@ -1,4 +1,4 @@
-"""Variables side by side along an axis, and the way back."""
+"""Concatenation of Variables along an axis, and the split that is its gradient."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from varlen_rnn.tape.variable import apply_list
 
 @operator(cost=nothing, rows="each")
 def concat(*x, axis: int):
-    """Return Variables side by side along an axis; along any but the rows, the LoD is kept."""
+    """Concatenate Variables along an axis; the result keeps the LoD unless the axis is the rows."""
     lod = shared_lod("concat", *x) if axis % x[0].data.ndim else NO_LOD
     return LoDTensor.wrap(np.concatenate([tensor.data for tensor in x], axis=axis), lod)
 
@@ -25,7 +25,9 @@ def _infer_concat(*descs, axis):
     dtype = descs[0].dtype
     check_float("concat", **{"x[0]": descs[0]})
     for number, desc in enumerate(descs):
-        if desc.dtype is not dtype or desc.kind is not LOD_TENSOR:  # a name costs more than the comparison
+        if (
+            desc.dtype is not dtype or desc.kind is not LOD_TENSOR
+        ):  # compared first, because to format the name takes longer
             check_float("concat", **{"x[0]": descs[0], f"x[{number}]": desc})
     axis, rank = check_int(axis, "concat, axis"), len(descs[0].shape)
     if not -rank <= axis < rank:
@@ -56,7 +58,7 @@ def _examples(rng):
 
 @operator(outputs=("*out",), cost=nothing, rows="each")
 def split_like(d, *like, axis: int):
-    """Return the pieces of `d` along an axis, each like one of the Variables that were side by side."""
+    """Split `d` along an axis into pieces with the shapes and LoDs of the Variables in `like`."""
     cuts = np.cumsum([tensor.shape[axis] for tensor in like])[:-1]
     parts = np.split(d.data, cuts, axis=axis)
     return tuple(tensor.like(np.ascontiguousarray(part)) for part, tensor in zip(parts, like, strict=True))

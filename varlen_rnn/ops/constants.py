@@ -1,4 +1,4 @@
-"""What only programs need: a number that the code brought along, a second name, and where a gradient stops."""
+"""Operators that programs need for constants, for a second name of a variable, and to stop a gradient."""
 
 import math
 
@@ -11,12 +11,12 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_MOST_FILLED = 2**20  # a description of a few bytes cannot ask for more memory
+_MOST_FILLED = 2**20  # elements; without a limit, a program of a few bytes could request any amount of memory
 
 
 @operator(cost=nothing, rows="each")
 def fill_constant(shape: tuple[int, ...], value: float, dtype: str):
-    """Return a tensor of one number."""
+    """Return a tensor whose elements all have one value."""
     return LoDTensor.wrap(np.full(shape, value, dtype))
 
 
@@ -42,7 +42,7 @@ def _infer_assign(x):
 
 @operator(cost=nothing, rows="each", onnx="Identity")
 def detach(x):
-    """Return `x` itself, with no gradient: a recorded step has it in place of `Variable.detach` and `no_grad`."""
+    """Return `x` itself, but pass no gradient to it; recorded steps use it for `Variable.detach` and `no_grad`."""
     return x
 
 
@@ -67,5 +67,6 @@ def _examples_of_assign(rng):
 
 
 @detach.examples
-def _examples_of_detach(rng):  # whole numbers, for a central difference finds the gradient that it stops
+def _examples_of_detach(rng):
+    # Integers, because for floats a central difference would find the gradient that `detach` stops.
     yield [np.arange(6).reshape(3, 2)], {}

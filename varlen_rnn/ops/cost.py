@@ -1,8 +1,8 @@
-"""What operators cost, from descriptions alone: operations on floating numbers, and bytes read and written.
+"""Compute the cost of operators from specs alone: floating-point operations, and bytes read and written.
 
-Each operator declares its operations; the default is 1 per element of its outputs for any function.  Bytes count all
-inputs and all outputs once, weights and updated arrays too; plans and lists have none.  An unknown size counts as one,
-so the cost of a program over rows is the cost of a row.
+Each operator declares its number of operations; by default it is 1 per element of the outputs.  Every input and every
+output counts its bytes once, also a weight, and an array that is updated in place.  Plans and lists count 0 bytes.  An
+unknown size counts as 1, so the cost of a program over rows is the cost of one row.
 """
 
 import math
@@ -15,9 +15,9 @@ from varlen_rnn.tape.operator import find
 
 
 class Cost(NamedTuple):
-    """Operations on floating numbers, and bytes.
+    """The floating-point operations of an operator, and its bytes read and written.
 
-    An operator that declares both gives the bytes beyond its inputs and outputs.
+    If an operator declares a Cost instead of a number, its `bytes` are added to the bytes of its inputs and outputs.
     """
 
     flops: int
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
 
 
 def costs(desc):
-    """Return the operators of the outermost block that compute, each with its cost: `(OpDesc, Cost)` pairs.
+    """Return `(OpDesc, Cost)` pairs for all operators of the outermost block except feeds and fetches.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def costs(desc):
 
 
 def costs_of_block(nested):
-    """Return the operators of a block that compute, each with its cost."""
+    """Return `(OpDesc, Cost)` pairs for all operators of a block except feeds and fetches."""
     inside = nested_blocks(nested.desc)
     return [(op, _cost(op, nested, inside)) for op in nested.block.ops if op.type not in EDGES]
 
@@ -58,29 +58,29 @@ def _bytes(spec):
     return 0 if spec is None or spec.dtype is None else size(spec) * spec.dtype.itemsize
 
 
-# What operators declare, in these terms.
+# Functions from which operators make the cost that they declare.
 
 
 def known(number):
-    """Return a size, 1 where only values tell."""
+    """Return a size, or 1 if the size is unknown (-1)."""
     return 1 if number == -1 else number
 
 
 def size(spec):
-    """Return the number of elements, an unknown size being one."""
+    """Return the number of elements of a spec; an unknown size counts as 1."""
     return math.prod(map(known, spec.shape))
 
 
 def nothing(inputs, outputs, **attrs):
-    """None."""
+    """No operations."""
     return 0
 
 
 def per_output_element(inputs, outputs, **attrs):
-    """1 per element."""
+    """1 operation per element of the outputs."""
     return sum(size(spec) for spec in outputs if spec.dtype is not None)
 
 
 def per_input_element(inputs, outputs, **attrs):
-    """1 per element of the first input."""
+    """1 operation per element of the first input."""
     return size(inputs[0])

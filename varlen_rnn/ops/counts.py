@@ -1,4 +1,4 @@
-"""What metrics add up over batches: how many rows were right, confusions of classes, errors, scores; all in float64."""
+"""Counts that metrics add up over batches: correct rows, confusions of classes, errors and scores, in float64."""
 
 import math
 
@@ -14,11 +14,12 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _FLOAT64 = np.dtype(np.float64)
-MOST_CLASSES = 4096  # of a matrix of confusions, which then has 128 MiB; a description can ask for no more
+# A confusion matrix of so many classes takes 128 MiB; without a limit, a program could request any amount of memory.
+MOST_CLASSES = 4096
 
 
 def _weights(op, x, target, weight, counted, per_sequence):
-    """Return the weight of each row, in float64: its own, or its share of its sequence's weight."""
+    """Return the weight of each row in float64: its own, or its share of its sequence's weight; 0 if not counted."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
     given = None if weight is None else weight.data.astype(_FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:
@@ -41,7 +42,7 @@ def _weights(op, x, target, weight, counted, per_sequence):
 
 
 def _that_weigh(weights, *arrays):
-    """Return the weights that are not 0, and their rows of arrays, because rows with weight 0 may be NaN."""
+    """Drop the rows with weight 0 from the weights and the arrays, because these rows may hold NaN."""
     kept = weights != 0
     return (weights, *arrays) if kept.all() else (weights[kept], *(array[kept] for array in arrays))
 
@@ -71,7 +72,7 @@ def _check_classes(op, predictions, labels):
 
 
 def _classes_and_counted(op, labels, num_classes, ignore_index):
-    """Return the classes that labels are, 0 of ignored ones, and whether each counts."""
+    """Return the class of each label, 0 if the label is ignored, and whether each label counts."""
     counted = np.ones(len(labels.data), bool) if ignore_index is None else labels.data != ignore_index
     kept = labels.like(np.where(counted, labels.data, labels.dtype.type(0)))
     return indices(f"{op}, targets", kept, num_classes, "class"), counted
@@ -81,7 +82,7 @@ def _classes_and_counted(op, labels, num_classes, ignore_index):
 def accuracy_counts(
     predictions, targets, sample_weight=None, *, top_k: int, ignore_index: int | None, per_sequence: bool
 ):
-    """Return the weight of the rows that are right, and of all that count."""
+    """Return the total weight of the correctly predicted rows, and the total weight of all rows that count."""
     op = "accuracy_counts"
     if predictions.data.ndim == 1:
         counted = np.ones(len(targets.data), bool) if ignore_index is None else targets.data != ignore_index
@@ -94,7 +95,10 @@ def accuracy_counts(
 
 
 def _are_among_largest(scores, classes, k):
-    """Return whether each row's class has one of the `k` largest scores, of equal ones the first; NaN is largest."""
+    """Return whether each row's class has one of the `k` largest scores of the row.
+
+    Of two equal scores, the score of the earlier class ranks first.  NaN ranks before all numbers.
+    """
     if k == 1:
         return np.argmax(scores, axis=1) == classes
     own, is_nan = scores[np.arange(len(scores)), classes][:, None], np.isnan(scores)
@@ -125,7 +129,7 @@ def _examples_of_accuracy(rng):
 
 @operator(cost=per_input_element)
 def confusion_counts(predictions, targets, sample_weight=None, *, num_classes: int, ignore_index: int | None):
-    """Return the weight of the rows of each class, which are rows, that were predicted as each class, columns."""
+    """Return the confusion matrix: entry (i, j) sums the weights of the rows of class i that were predicted as j."""
     op = "confusion_counts"
     classes, counted = _classes_and_counted(op, targets, num_classes, ignore_index)
     weights = _weights(op, predictions, targets, sample_weight, counted, False)
@@ -135,7 +139,7 @@ def confusion_counts(predictions, targets, sample_weight=None, *, num_classes: i
     else:
         found = np.argmax(predictions.data, axis=1)
     matrix = np.bincount(classes * num_classes + found, weights, num_classes**2).reshape(num_classes, num_classes)
-    return matrix.astype(_FLOAT64, copy=False)  # of no rows, NumPy returns integers
+    return matrix.astype(_FLOAT64, copy=False)  # NumPy returns integers if there are no rows
 
 
 @confusion_counts.infer
@@ -160,7 +164,7 @@ def _examples_of_confusion(rng):
 
 @operator(cost=per_input_element)
 def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per_sequence: bool):
-    """Return the sum of the rows' mean errors, absolute or squared, times their weights, and the sum of these."""
+    """Return the weighted sum of each row's mean error, absolute or squared, and the sum of the weights."""
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("error_counts", predictions, targets, sample_weight, counted, per_sequence)
     weights, x, y = _that_weigh(weights, predictions.data, targets.data)
@@ -196,7 +200,10 @@ def _examples_of_error(rng):
 
 @operator(cost=per_input_element)
 def variance_counts(predictions, targets, sample_weight=None):
-    """Return of each column the weight, the mean of the targets, their squared deviations, and the squared errors."""
+    """Return, for each column, the total weight, the targets' mean, and the sums of squared deviations and errors.
+
+    The deviations are of the targets from their mean; the errors are predictions minus targets.  Rows are weighted.
+    """
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("variance_counts", predictions, targets, sample_weight, counted, False)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
@@ -224,7 +231,7 @@ def _examples_of_variance(rng):
 
 @operator(cost=per_input_element)
 def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int | None):
-    """Return of each row that counts, as a column, the score, the label, 0 or 1, and the weight."""
+    """Return three rows: the scores, the labels (0 or 1), and the weights of all rows whose weight is not 0."""
     labels, counted = _classes_and_counted("score_counts", targets, 2, ignore_index)
     weights = _weights("score_counts", predictions, targets, sample_weight, counted, False)
     weights, scores, labels = _that_weigh(weights, predictions.data, labels)

@@ -1,4 +1,4 @@
-"""The loss of connectionist temporal classification: of sequences and targets whose alignment nobody knows."""
+"""The loss of connectionist temporal classification (CTC), for targets whose alignment with the steps is unknown."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _run(log_probs, targets, blank, scales, d):
-    """Return the losses, after checking that targets are classes of as many sequences; fill `d`, if it has rows."""
+    """Check the targets and return the loss of each sequence; write the gradient to `d` if it has rows."""
     offsets, ends = levels_of(log_probs.structure)[-1], levels_of(targets.structure)[-1]
     if len(offsets) != len(ends):
         raise LoDError("ctc_loss, targets", expected=f"{len(offsets) - 1} sequences, as log_probs", got=len(ends) - 1)
@@ -31,9 +31,9 @@ def _run(log_probs, targets, blank, scales, d):
 
 @operator(name="ctc_loss", cost=per_input_element)
 def ctc_losses(log_probs, targets, blank: int, per_label: bool):
-    """Return minus the logarithm of the probability of each target, over all its alignments with the steps.
+    """Return minus the logarithm of each target's probability, which is the sum over all alignments with the steps.
 
-    With `per_label`, it is divided by the labels of the target, at least one.
+    If `per_label`, each loss is divided by the number of labels of its target, or by 1 if there is no label.
     """
     losses = _run(log_probs, targets, blank, None, np.empty((0, log_probs.shape[1]), log_probs.dtype))
     return LoDTensor.wrap(losses / _labels(targets, losses.dtype) if per_label else losses)

@@ -1,4 +1,4 @@
-"""Dropout, whose mask comes from the context's generator each time that it runs."""
+"""Dropout.  Each run draws a new mask from the context's generator."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def _rows(specs, axes, p, training):
 
 @operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows)
 def dropout(x, p: float, training: bool):
-    """Return rows with each element zeroed with probability `p`, and others scaled by 1 / (1 - p), in training."""
+    """In training, zero each element with probability `p` and divide the others by 1 - p; otherwise return `x`."""
     if not training:
         return x
     keep = generator().random(x.shape, np.float32) >= p

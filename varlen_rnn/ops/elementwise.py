@@ -1,4 +1,4 @@
-"""Elementwise arithmetic; row-wise operators hand the LoD on.  The work is NumPy's."""
+"""Elementwise arithmetic, computed by NumPy.  It is row-wise, so the result keeps the LoD."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from varlen_rnn.tape.variable import Variable, apply
 
 P = ParamSpec("P")
 
-# Two operands: they broadcast as NumPy does, and the result has the LoD of the operand that has one.
+# Operators on two operands.  Shapes broadcast as in NumPy.  The result has the LoD of the operand that has a LoD.
 
 
 def binary(integers: bool = True, **options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator of two operands, perhaps of integers, too, which wrap as NumPy's do."""
+    """Declare an operator on two operands; if `integers`, it also takes integers, which wrap around as in NumPy."""
     options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
@@ -39,7 +39,7 @@ def binary(integers: bool = True, **options: Unpack[Options]) -> Callable[[Calla
 
 
 def of_two(op, data, x, y):
-    """Return the result with the LoD of the operands."""
+    """Return `data`, the result of an operator on `x` and `y`, with the LoD of these operands."""
     lod = x.structure
     if lod is not y.structure:
         lod = shared_lod(op, x, y, names="xy")
@@ -47,7 +47,7 @@ def of_two(op, data, x, y):
 
 
 def with_lod(op, data, lod, operands):
-    """Return a broadcast result with the LoD that the operands share; raise if the numbers of rows differ."""
+    """Return a broadcast result with the operands' LoD; raise if the LoD has another number of rows."""
     if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
         got = f"shapes {' and '.join(str(operand.shape) for operand in operands)}"
         raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
@@ -74,20 +74,20 @@ def mul(x, y):
 
 @binary(integers=False, scalar=np.divide, ufunc=np.divide, onnx="Div")
 def div(x, y):
-    """Return `x / y`; infinities and NaN where `y` is 0, without a warning."""
+    """Return `x / y`; a division by 0 gives infinity or NaN, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return of_two("div", x.data / y.data, x, y)
 
 
 def grad_like(gradient, variable):
-    """Return the gradient of an operand: summed to its shape where it was broadcast, with its LoD or none."""
+    """Return a gradient with the operand's shape and LoD, summed over the axes along which it was broadcast."""
     return gradient if _is_like(gradient.value, variable.value) else apply("sum_to", gradient, variable)
 
 
 def _is_like(gradient, value):
     if gradient.shape != value.shape:
         return False
-    if isinstance(gradient, Symbol):  # of unknown sizes, only the values tell
+    if isinstance(gradient, Symbol):  # unknown sizes are compared when the program runs, by `sum_to`
         return gradient.spec.kind == SELECTED_ROWS or (-1 not in value.shape and gradient.spec == value.spec)
     return isinstance(gradient, SelectedRows) or gradient.structure == value.structure
 
@@ -122,7 +122,7 @@ def _grad_of_div(inputs, outputs, d_outputs):
 @mul.examples
 @div.examples
 def examples_of_two(rng):
-    """Yield operands that broadcast; none is 0, and no two are equal."""
+    """Yield pairs of operands that broadcast; no divisor is 0, and no two elements are equal."""
     x = rows(rng, 3)
     yield [x, rows(rng, 3, positive=True)], {}
     for other in (rng.random(3), rng.random((6, 1)), rng.random((6, 3)), rng.random((1, 3)), rng.random(())):
@@ -137,7 +137,7 @@ def _rows_of_sum(specs, axes):
 
 @operator(cost=per_input_element, rows=_rows_of_sum, linear=("x",))
 def sum_to(x, like):
-    """Return `x` summed to the shape of `like`, where that was broadcast, with its LoD."""
+    """Sum `x` over the axes along which `like` was broadcast; the result has the shape and the LoD of `like`."""
     data, added = x.data, x.data.ndim - len(like.shape)
     if added:
         data = sum_over(data.reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
@@ -162,11 +162,11 @@ def _examples_of_sum_to(rng):
     yield [rng.random((6, 3)), rows(rng, 3)], {}
 
 
-# One operand.
+# Operators on one operand.
 
 
 def unary(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator of one operand, whose result is like it."""
+    """Declare an operator on one operand; the result has the shape, data type and LoD of the operand."""
     options["rows"] = "each"
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
@@ -192,7 +192,7 @@ def _positive(rng):
 
 
 def unary_backward(made):
-    """Declare the gradient of an operator of one operand, in terms of it, the result and the gradient of the result."""
+    """Declare the gradient of a unary operator as a function of its operand `x`, its result `y` and `d_y`."""
     return made.backward("x", aliases={"y": "out", "d_y": "d_out"})
 
 
@@ -208,12 +208,12 @@ def _neg_grad(x, y, d_y):
 
 
 def _absolute(x):
-    return where(x < 0, -x, where(x > 0, x, 0 * x))  # the operation of cells has another gradient at 0
+    return where(x < 0, -x, where(x > 0, x, 0 * x))  # not the `abs` of cells, which has another gradient at 0
 
 
 @unary(scalar=_absolute, ufunc=np.absolute, onnx="Abs")
 def absolute(x):
-    """Return the magnitude of every element; its gradient at 0 is 0."""
+    """Return the absolute value of every element; the gradient at 0 is 0."""
     return x.like(np.asarray(np.abs(x.data)))
 
 
@@ -224,7 +224,7 @@ def _absolute_grad(x, y, d_y):
 
 @unary(scalar=np.sqrt, ufunc=np.sqrt, onnx="Sqrt")
 def sqrt(x):
-    """Return the square root of every element; NaN of less than 0, as in NumPy."""
+    """Return the square root of every element, or NaN if the element is negative, as in NumPy."""
     with np.errstate(invalid="ignore"):
         return x.like(np.asarray(np.sqrt(x.data)))
 
@@ -251,7 +251,7 @@ def _exp_grad(x, y, d_y):
 
 @unary(scalar=np.log, ufunc=np.log, onnx="Log")
 def log(x):
-    """Return the natural logarithm of every element; minus infinity of 0, NaN of less, as in NumPy."""
+    """Return the natural logarithm of every element; as in NumPy, 0 gives minus infinity, a negative number NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return x.like(np.asarray(np.log(x.data)))
 
@@ -267,7 +267,7 @@ log.examples(_positive)
 
 @operator(name="pow", rows="each", scalar=lambda x, exponent: x**exponent)
 def power(x, exponent: float):
-    """Return every element to the power of a number; infinities and NaN as in NumPy, without a warning."""
+    """Return every element to the power `exponent`; infinities and NaN arise as in NumPy, without a warning."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return x.like(np.asarray(x.data**exponent))
 
@@ -280,7 +280,7 @@ def _infer_power(x, exponent):
 
 @unary_backward(power)
 def _power_grad(x, y, d_y, exponent):
-    if exponent == 0:  # not 0 times an infinite power of 0
+    if exponent == 0:  # the formula below would multiply 0 by infinity for an element of 0
         return x.like(np.zeros_like(d_y.data))
     with np.errstate(divide="ignore", invalid="ignore"):
         return x.like(np.asarray(d_y.data * x.dtype.type(exponent) * x.data ** (exponent - 1)))

@@ -1,4 +1,4 @@
-"""Lookup of rows of a table, and its gradient: SelectedRows, or dense."""
+"""Lookup of rows of a table.  The gradient of the table is SelectedRows or dense."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 @operator(cost=nothing, rows=beside("each", 1))
 def embedding(ids, table, padding_idx: int | None, sparse: bool):
-    """Return the rows of a table that ids name; the row `padding_idx` never learns."""
+    """Return the row of a table for each id; the row `padding_idx` gets no gradient."""
     flat = _checked_ids(ids, len(table.data))
     return ids.like(rows_at(table.data, flat).reshape(*ids.shape, table.shape[1]))
 
@@ -35,16 +35,16 @@ def _infer(ids, table, padding_idx, sparse):
 
 
 def _additions(inputs, outputs, padding_idx, sparse):
-    """1 per element of the rows that were looked up."""
+    """1 operation per element of the rows that were looked up."""
     return size(inputs[2])
 
 
 @embedding.backward("table", cost=_additions)
 def _embedding_grad(ids, table, d_out, padding_idx, sparse):
-    """Return the gradient of the table: SelectedRows, or dense."""
-    flat = _checked_ids(ids, len(table.data))  # again: the caller may have changed them since
+    """Return the gradient of the table, as SelectedRows if `sparse`, otherwise dense."""
+    flat = _checked_ids(ids, len(table.data))  # checked again, because the caller may have changed the ids since
     values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
-    if padding_idx is not None:  # the padding row never learns, in either form
+    if padding_idx is not None:  # the padding row gets no gradient, neither sparse nor dense
         kept = flat != padding_idx
         flat, values = flat[kept], values[kept]
     if sparse:

@@ -1,4 +1,4 @@
-"""Values that examples of operators are made of: a batch of four sequences, one of them empty."""
+"""Values for the examples of operators: a batch of four sequences, one of them empty, and LoDs of rare forms."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ TROUBLES = [LoD.from_lengths(lengths) for lengths in _LENGTHS]
 
 
 def rows(rng, *element, positive=False, lod=LOD):
-    """Return the rows of the batch, of an element shape; positive ones are at least 1/2.
+    """Return random rows of shape `element`, with a LoD; if `positive`, every number is at least 1/2.
 
     Examples
     --------

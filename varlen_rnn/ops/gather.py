@@ -1,4 +1,4 @@
-"""Rows that a Variable of integers names; they have its LoD."""
+"""Rows at positions that a Variable of integers holds.  The result has the LoD of this Variable."""
 
 import math
 
@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 @operator(cost=nothing, rows=beside("each", 0))
 def gather(x, index):
-    """Return the rows of `x` that an index names, where negative ones count from the end; they have its LoD."""
+    """Return the rows of `x` at the positions in `index`; negative positions count from the end."""
     return index.like(rows_at(x.data, _places(x, index)).reshape((*index.shape, *x.shape[1:])))
 
 
@@ -40,7 +40,7 @@ def _infer(x, index):
 
 
 def _additions(inputs, outputs):
-    """1 per element of the rows that were taken."""
+    """1 operation per element of the rows that were taken."""
     return size(inputs[2])
 
 

@@ -1,4 +1,4 @@
-"""`x[index]`; the LoD is kept where all rows are, in front."""
+"""The operator of `x[index]`.  The result keeps the LoD if its first axis holds all rows in their order."""
 
 import math
 
@@ -19,7 +19,7 @@ from varlen_rnn.tape.variable import Variable
 
 
 def _rows(specs, axes, index):
-    """Return "each" if a basic index takes all rows, in their order."""
+    """Return the trait "each" if an index takes all rows in their order, otherwise None."""
     items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
     if not BASIC_INDEX.issuperset(map(type, items)):
         return None if axes[0] is not None else "each"
@@ -32,7 +32,7 @@ def _rows(specs, axes, index):
 
 @operator(cost=nothing, rows=_rows)
 def getitem(x, index: Index):
-    """Return `x[index]`, as NumPy has it; in a program, numbers, slices, `...` and None only."""
+    """Return `x[index]` as NumPy does; in a program, an index may have only numbers, slices, `...` and None."""
     data = np.asarray(x.data[index])
     keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
     return LoDTensor.wrap(data, x.structure if keeps else NO_LOD)
@@ -53,7 +53,7 @@ def _infer_getitem(x, index):
 
 
 def _check_bounds(shape, index):
-    """Raise if a number of an index lies outside of its axis."""
+    """Raise if an index has a number that is outside of its axis."""
     items, axis = index if isinstance(index, tuple) else (index,), 0
     for item in items:
         if item is Ellipsis:
@@ -71,7 +71,7 @@ def _check_bounds(shape, index):
 @getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
 def _getitem_grad(x, d_y, index):
     data, items = np.zeros(x.shape, x.dtype), index if isinstance(index, tuple) else (index,)
-    if BASIC_INDEX.issuperset(map(type, items)):  # takes nothing twice
+    if BASIC_INDEX.issuperset(map(type, items)):  # such an index takes no element twice
         data[index] += d_y.data
     elif x.dtype in FLOATS:
         _add_where_taken(data, index, items, d_y.data)
@@ -81,7 +81,7 @@ def _getitem_grad(x, d_y, index):
 
 
 def _add_where_taken(data, index, items, d):
-    """Add `d` to the elements of `data` that an index took; rows of the indexed axes may repeat."""
+    """Add `d` to the elements of `data` that an index took; the index may take an element several times."""
     rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
     height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
     taken = np.arange(height).reshape(data.shape[:rank])[index]
@@ -90,7 +90,7 @@ def _add_where_taken(data, index, items, d):
 
 
 def _axes_of(item):
-    """Return how many axes an item of an index looks at."""
+    """Return how many axes of the array an item of an index applies to."""
     if item is None or item is True or item is False:
         return 0
     return item.ndim if isinstance(item, np.ndarray) and item.dtype == np.bool_ else 1
@@ -105,9 +105,9 @@ def _examples(rng):
 
 
 def _indexed(shape, index):
-    """Return the shape of `array[index]`, in which a slice of an unknown size has an unknown size."""
+    """Return the shape of `array[index]`; a slice of an axis of unknown size has an unknown size."""
     if -1 not in shape:
-        # One element in memory, seen at every index: `np.broadcast_to` takes ten times as long.
+        # An array with strides of 0 needs one element of memory; `np.broadcast_to` would take ten times as long.
         return np.ndarray(shape, np.bool_, b"\0", strides=(0,) * len(shape))[index].shape
     if isinstance(index, slice):
         return _size_of_slice(shape[0], index), *shape[1:]
@@ -135,9 +135,9 @@ def _size_of_slice(size, part):
 
 
 def _keeps_rows_first(shape, index, indexed):
-    """Return whether `array[index]`, of shape `indexed`, has all rows, in front.
+    """Return whether the first axis of `array[index]`, which has the shape `indexed`, holds all rows.
 
-    Arrays of indices that stand apart, between slices, move before the rows.
+    If slices separate several arrays of indices, NumPy puts the axes of these arrays before the rows.
     """
     items = index if isinstance(index, tuple) else (index,)
     if not items or not isinstance(items[0], slice) or items[0] != slice(None):
@@ -145,7 +145,7 @@ def _keeps_rows_first(shape, index, indexed):
     if BASIC_INDEX.issuperset(map(type, items)):
         return True
     if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
-        return True  # a single row always stays apart
-    # Ask NumPy instead of following its rules: the axis that grows with the number of rows belongs to them.
+        return True  # a single number or array keeps its place among the axes
+    # Instead of repeating the rules of NumPy, index an array with one more row: the axis that grows is the rows.
     more = _indexed((shape[0] + 1, *shape[1:]), index)
     return (indexed[0], more[0]) == (shape[0], shape[0] + 1)

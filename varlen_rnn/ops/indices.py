@@ -1,4 +1,4 @@
-"""Integers that name rows: checked before a kernel, which does not check, reads or writes there; and the rows."""
+"""Check integers that are positions of rows, because kernels read and write there unchecked; take these rows."""
 
 import math
 
@@ -13,13 +13,14 @@ _INT64 = np.dtype(np.int64)
 
 
 def indices(what, tensor, height, noun, of="", from_end=False):
-    """Return integers as a new array, int64 and flat, each of them a row of `height`; kernels use it unchecked.
+    """Return integers as a new flat int64 array; raise unless each is the position of one of `height` rows.
 
-    With `from_end`, negative ones count from there.
+    If `from_end`, negative integers count from the end.
     """
     flat = tensor.data.astype(_INT64)
     flat = flat if flat.ndim == 1 else flat.reshape(-1)
-    if from_end and tensor.dtype.kind == "i":  # unsigned ones that int64 does not hold have become negative, too
+    # Only signed integers count from the end: an unsigned integer beyond int64 has become negative, and is an error.
+    if from_end and tensor.dtype.kind == "i":
         flat[flat < 0] += height
     entry = first_outside(flat, height)
     if entry >= 0:
@@ -29,9 +30,10 @@ def indices(what, tensor, height, noun, of="", from_end=False):
 
 
 def rows_at(table, flat):
-    """Return the rows of an array that checked indices name."""
+    """Return the rows of an array at positions that were checked."""
     if table.dtype not in FLOATS or not table.flags.carray:
-        return table[flat]  # the kernel would be compiled again, and a copy of the whole table is too much
+        # The kernel would be compiled for another data type, or need a contiguous copy of the whole table.
+        return table[flat]
     out, width = empty((len(flat), *table.shape[1:]), table), math.prod(table.shape[1:])
     gather_rows(table.reshape(len(table), width), flat, out.reshape(len(flat), width))
     return out

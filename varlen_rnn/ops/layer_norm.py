@@ -1,4 +1,4 @@
-"""Layer normalisation over the last axis; the LoD is kept."""
+"""Layer normalisation over the last axis.  The result keeps the LoD."""
 
 import math
 
@@ -37,7 +37,7 @@ def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
     >>> np.asarray(layer_norm(np.array([[1.0, 3.0]]), eps=0.0))
     array([[-1.,  1.]])
 
-    Source: Ba, Kiros and Hinton (2016), "Layer normalization"; the function of PyTorch.
+    Source: Ba, Kiros and Hinton (2016), "Layer normalization"; as `torch.nn.functional.layer_norm`.
     """
     return x.like(_normalised(x.data, weight, bias, eps).reshape(x.shape))
 
@@ -47,7 +47,7 @@ def _rows(data):
 
 
 def _normalised(data, weight, bias, eps):
-    """Return the rows, normalised, times a weight, plus a bias."""
+    """Return the normalised rows times the weight, 1 if None, plus the bias, 0 if None."""
     flat = _rows(data)
     weight = np.ones(flat.shape[1], flat.dtype) if weight is None else as_operand(weight.data)
     bias = np.zeros(flat.shape[1], flat.dtype) if bias is None else as_operand(bias.data)

@@ -1,4 +1,4 @@
-"""Losses: softmax cross entropy, weights of labels, focal; binary cross entropy of elements, squares, Huber's."""
+"""Losses: softmax and binary cross entropy, focal loss, squared error and Huber loss; also weights of labels."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import apply, operand
 
 @operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",), rows="each")
 def cross_entropy(logits, labels, ignore_index: int | None = None):
-    """Return minus the log-probability of each row's class, or 0 where it is `ignore_index`; softmax is inside."""
+    """Return minus the log-softmax of each row at its label, or 0 if the label is `ignore_index`."""
     labels, ignored = _kept_labels(labels, ignore_index)
     classes = _checked_classes(labels, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
@@ -31,7 +31,7 @@ def cross_entropy(logits, labels, ignore_index: int | None = None):
 
 
 def _kept_labels(labels, ignore_index):
-    """Return labels whose ignored rows have a class that there is, and which rows these are, or None."""
+    """Replace ignored labels by class 0; return the labels and the mask of ignored rows, or None if there are none."""
     if ignore_index is None:
         return labels, None
     ignored = labels.data == ignore_index
@@ -56,7 +56,7 @@ def _infer_cross_entropy(logits, labels, ignore_index=None):
 
 
 def _rows_of_grad(specs, axes, ignore_index=None):
-    return "each" if axes[1] != 1 else None  # of classes, the softmax adds up exponentials
+    return "each" if axes[1] != 1 else None  # otherwise rows are the axis of classes, over which softmax sums
 
 
 @cross_entropy.backward("logits", rows=_rows_of_grad)
@@ -105,7 +105,7 @@ def _infer_label_weights(labels, weight, ignore_index):
 
 @label_weights.backward("weight")
 def _label_weights_grad(labels, weight, d_out, ignore_index: int):
-    """Return the sum of the gradients of each class's rows."""
+    """Return, for each class, the sum of the gradients of its rows."""
     kept, ignored = _kept_labels(labels, ignore_index)
     counted = d_out.data if ignored is None else np.where(ignored, 0, d_out.data)
     sums = np.bincount(_checked_classes(kept, len(weight.data)), counted, len(weight.data))
@@ -126,7 +126,7 @@ def _examples_of_label_weights(rng):
 
 @operator(rows="each")
 def focal(loss, gamma: float):
-    """Return a cross entropy times `(1 - p) ** gamma`, where p is the probability whose logarithm it is minus."""
+    """Return a cross entropy times `(1 - p) ** gamma`, where `p = exp(-loss)` is the probability of the label."""
     return loss.like((-np.expm1(-loss.data)) ** loss.dtype.type(gamma) * loss.data)
 
 
@@ -140,7 +140,7 @@ def _infer_focal(loss, gamma):
 
 @focal.backward("loss")
 def _focal_grad(loss, d_out, gamma: float):
-    """Return the gradient of the cross entropy."""
+    """Return the gradient of the cross entropy that `focal` takes."""
     x, power = loss.data, loss.dtype.type(gamma)
     wrong = -np.expm1(-x)  # 1 - p
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -165,7 +165,7 @@ def binary_cross_entropy(logits, targets):
     """Return the binary cross entropy of each element against a target between 0 and 1."""
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
     x, y = logits.data, targets.data
-    # log(1 + exp(-|x|)) + max(x, 0) - x y: no exponential of a large number.
+    # The form log(1 + exp(-|x|)) + max(x, 0) - x y never takes the exponential of a large number.
     return logits.like(np.asarray(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y))
 
 
@@ -189,7 +189,7 @@ def _grad_of_binary(inputs, outputs, d_outputs):
 
 @operator(rows="each")
 def squared_error(x, target):
-    """Return the square of the difference of each element."""
+    """Return the squared difference of `x` and `target`, element by element."""
     lod = shared_lod("mse_loss", x, target, names=("x", "target"))
     difference = np.asarray(x.data - target.data)
     return LoDTensor.wrap(np.asarray(difference * difference), lod)
@@ -212,7 +212,7 @@ def _grad_of_squared(inputs, outputs, d_outputs):
 
 @operator(rows="each")
 def huber(x, target, delta: float):
-    """Return half the square of the difference of each element, and beyond `delta` its tangent."""
+    """Return half the squared difference of each element, which continues as a straight line beyond `delta`."""
     lod = shared_lod("huber_loss", x, target, names=("x", "target"))
     distance = np.abs(x.data - target.data)
     near = np.minimum(distance, delta)

@@ -1,4 +1,4 @@
-"""Into a padded batch and back: where rows go, and rows by index, some of them zeros.  For `baselines.Padded`."""
+"""Move rows into a padded batch and back, for `baselines.Padded`: compute positions of rows, and take rows there."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
 
-# Rows by index.
+# Take rows by index.
 
 
 @operator(cost=nothing)
 def take_rows(x, index):
-    """Return `x[index]`, a zero row where the index is -1; the result has the LoD of the index."""
+    """Return `x[index]`, with a row of zeros for an index of -1; the result has the LoD of the index."""
     places = _places(index, len(x.data))
     if _stay(places, len(x.data)):
         return index.like(x.data)
@@ -36,7 +36,7 @@ def _infer(x, index):
 
 
 def _places(index, height):
-    """Return the index as int64; kernels use it unchecked."""
+    """Return the index as int64; raise if it is out of range, because kernels use it unchecked."""
     places = np.ascontiguousarray(index.data, np.int64)
     if places.size and not (-1 <= places.min() and places.max() < height):
         raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
@@ -44,12 +44,12 @@ def _places(index, height):
 
 
 def _stay(places, height):
-    """Return whether all rows stay in their order; the result is then a view, as in `reshape`."""
+    """Return whether an index takes all rows in their order, so that the result can be a view."""
     return len(places) == height and np.array_equal(places, np.arange(height))
 
 
 def _additions(inputs, outputs):
-    """1 per element of the rows that were taken."""
+    """1 operation per element of the rows that were taken."""
     return size(inputs[2])
 
 
@@ -65,11 +65,11 @@ def _examples(rng):
         yield [rng.standard_normal((4, 2)), np.array(index)], {}
 
 
-# Where rows go: a padded batch has `steps` places for each sequence, whatever its length.
+# Compute positions of rows: a padded batch has `steps` places for each sequence, and padding after shorter ones.
 
 
 def places_of_rows(offsets, steps, reverse=False):
-    """Return the row at each place of a padded batch, `(sequences, steps)`, -1 where there is none.
+    """Return the row at each place of a padded batch, `(sequences, steps)`, or -1 at a place of padding.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def places_of_rows(offsets, steps, reverse=False):
 
 
 def rows_at_places(places):
-    """Return the place of each row, counted through all of `places`.
+    """Return the place of each row, as a position in `places.ravel()`.
 
     Examples
     --------
@@ -99,7 +99,15 @@ def rows_at_places(places):
 
 
 class Rectangle(NamedTuple):
-    """The outputs of the operator `rectangle`: rows to take for the padded batch, to take back, and of last steps."""
+    """The outputs of the operator `rectangle`.
+
+    Attributes
+    ----------
+    pad : the row for each place of the padded batch, or -1 for padding
+    unpad : the place in the padded batch of each row
+    last : the place of the last step of each sequence, or -1 if the sequence is empty
+    is_empty : 1 for each sequence that is empty, otherwise 0, of shape `(sequences, 1)`
+    """
 
     pad: Variable
     unpad: Variable
@@ -109,7 +117,7 @@ class Rectangle(NamedTuple):
 
 @operator(outputs=Rectangle._fields, cost=nothing)
 def rectangle(x, reverse: bool):
-    """Return the positions of a batch's rows in the padded batch, for one direction, and the positions to read back."""
+    """Return the indices that move rows into a padded batch, for one direction, and the indices that move them back."""
     offsets = x.structure.levels[-1]
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))
@@ -131,7 +139,7 @@ def _infer_rectangle(x, reverse):
 
 @rectangle.grad
 def _grad_of_rectangle(inputs, outputs, d_outputs, reverse):
-    return [None]  # places, whatever the rows are
+    return [None]  # the indices depend on the LoD, not on the values of rows
 
 
 @rectangle.examples

@@ -1,7 +1,6 @@
-"""Products of rows and weights: `x @ weight + bias`, with `weight` (inputs, outputs), or (outputs, inputs) transposed.
+"""Products of rows and weights: `x @ weight + bias`, `weight` is (inputs, outputs), or (outputs, inputs) if transposed.
 
-They run on the register tile, so that a row of a result does not depend on the rows beside it, nor on the number of
-threads.
+The products run on the register tile, so a row of a result depends neither on other rows nor on the number of threads.
 """
 
 import math
@@ -24,7 +23,7 @@ def _rows(data):
 
 
 def _of_matmul(inputs, outputs, transposed):
-    """2 m k n for a product of (m, k) and (k, n), and m n for its bias."""
+    """2 m k n operations for a product of (m, k) and (k, n), plus m n for a bias."""
     x, _, bias = inputs
     return (2 * known(x.shape[-1]) + (bias is not None)) * size(outputs[0])
 
@@ -35,7 +34,7 @@ def _rows_of_matmul(specs, axes, transposed):
 
 @operator(cost=_of_matmul, rows=_rows_of_matmul)
 def matmul(x, weight, bias=None, *, transposed: bool):
-    """Return `x @ weight + bias`, or with the weight transposed; of every row on its own."""
+    """Return `x @ weight + bias`, or `x @ weight.T + bias` if `transposed`; each row is computed on its own."""
     columns = weight.shape[0 if transposed else 1]
     flat = _rows(x.data)
     out = empty((len(flat), columns), flat)
@@ -56,7 +55,7 @@ def _infer_matmul(x, weight, bias, transposed):
         raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
-    # A vector has features in place of rows, and the result has other features.
+    # A vector has no rows: its only axis is the features, so the result has no LoD.
     return TensorSpec((*x.shape[:-1], columns), x.dtype, x.lod_level if len(x.shape) > 1 else 0)
 
 
@@ -79,13 +78,13 @@ def _examples(rng):
 
 
 def _of_row_product(inputs, outputs):
-    """2 m k n for the product of (k, m) transposed and (k, n)."""
+    """2 m k n operations for the product of (k, m), transposed, and (k, n)."""
     return 2 * size(inputs[0]) * known(inputs[1].shape[-1])
 
 
 @operator(cost=_of_row_product, rows="sum")
 def row_product(a, b):
-    """Return `a^T b`, the sum over the rows of their outer products: the gradient of a weight."""
+    """Return `a.T @ b`, the sum over rows of their outer products; the gradient of a weight has this form."""
     return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
 
 
@@ -99,7 +98,7 @@ def _infer_row_product(a, b):
 
 @operator(cost=per_input_element, rows="sum")
 def row_sum(a):
-    """Return the sum of the rows: the gradient of a bias."""
+    """Return the sum of the rows; the gradient of a bias has this form."""
     return LoDTensor.wrap(sum_over(_rows(a.data), 0))
 
 

@@ -1,4 +1,4 @@
-"""The largest along an axis, and where they stand; the LoD is kept along any axis but the rows."""
+"""The largest elements along an axis, and their indices.  The LoD is kept unless the axis is the rows."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def _lod_after(x, axis):
 
 @operator(cost=per_input_element, rows="each")
 def argmax(x, axis: int | None, keepdims: bool):
-    """Return where the largest of all elements stands, or of those along an axis: the first of equal ones."""
+    """Return the index of the largest element, of all or along an axis; of equal elements, the first index."""
     found = np.argmax(x.data, axis=axis, keepdims=keepdims)
     return LoDTensor.wrap(np.asarray(found, _INT64), _lod_after(x, axis))
 
@@ -53,22 +53,25 @@ def _examples_of_argmax(rng):
 
 @operator(outputs=("values", "indices"), cost=per_input_element, rows="each")
 def topk(x, k: int, axis: int):
-    """Return the `k` largest elements along an axis, the largest first, and where they stand."""
+    """Return the `k` largest elements along an axis, the largest first, and their indices."""
     indices = np.moveaxis(_places_of_largest(np.moveaxis(x.data, axis, -1), k), -1, axis)
     values, lod = np.take_along_axis(x.data, indices, axis), _lod_after(x, axis)
     return tuple(LoDTensor.wrap(np.ascontiguousarray(out), lod) for out in (values, indices))
 
 
 def _places_of_largest(x, k):
-    """Return where the `k` largest stand in the last axis, of equal ones the first; NaN is larger than all numbers."""
-    # What is at least as large as the k-th: to sort a vocabulary takes many times as long as to part it.
+    """Return the indices of the `k` largest elements along the last axis, the largest first.
+
+    Of equal elements, the first is taken.  NaN is larger than all numbers.
+    """
+    # Find the k-th largest by a partition and sort only k elements: to sort a vocabulary takes many times as long.
     least = np.partition(x, -k, -1)[..., -k, None]
     is_nan, least_is_nan = x != x, least != least
     above = (x > least) | (is_nan & ~least_is_nan)
     equal = (x == least) | (is_nan & least_is_nan)
     missing = k - np.count_nonzero(above, -1, keepdims=True)
     candidates = np.nonzero(above | (equal & (np.cumsum(equal, -1) <= missing)))[-1].reshape(*x.shape[:-1], k)
-    # Backwards, so that a stable sort, the largest last, has the first of equal ones last.
+    # Sort the candidates in reverse order, and reverse the result: so equal elements remain in their order.
     order = np.argsort(np.take_along_axis(x, candidates, -1)[..., ::-1], -1, kind="stable")[..., ::-1]
     return np.take_along_axis(candidates, k - 1 - order, -1)
 

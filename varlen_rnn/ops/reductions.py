@@ -1,4 +1,4 @@
-"""Sums and means of all elements, or over an axis; the LoD stays where the rows stay."""
+"""Sums and means of all elements, or over an axis.  The LoD is kept unless the axis is the rows."""
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from varlen_rnn.tape.variable import apply
 
 @operator(cost=per_input_element, rows="each")
 def reduce_sum(x, axis: int | None, keepdims: bool):
-    """Return the sum of all elements, or over an axis; over any but the rows, the LoD is kept."""
+    """Return the sum of all elements, or over an axis; the LoD is kept unless the axis is the rows."""
     return LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))
 
 
 @operator(cost=per_input_element, rows="each")
 def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = None):
-    """Return the mean of all elements, or over an axis; without elements `of_nothing`, by default NaN."""
+    """Return the mean of all elements, or over an axis; if there are none, return `of_nothing`, by default NaN."""
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
         with np.errstate(invalid="ignore"):
@@ -72,7 +72,9 @@ def _examples(rng):
 
 
 def _rows_of_grad(specs, axes, axis, keepdims, scale):
-    return "each" if (axes[0] is None) == (axes[1] is None) else None  # else rows were added, and a mean counts them
+    return (
+        "each" if (axes[0] is None) == (axes[1] is None) else None
+    )  # otherwise rows were added, and a mean depends on their number
 
 
 @operator(cost=nothing, rows=_rows_of_grad)

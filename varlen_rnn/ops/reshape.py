@@ -1,4 +1,4 @@
-"""The same elements in another shape; the LoD is kept where the rows are."""
+"""Reshape.  The LoD is kept if the first axis still holds the rows."""
 
 import math
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _rows(specs, axes, shape):
-    """Return "each" if a shape leaves the sizes before and behind the rows alone."""
+    """Return the trait "each" if the number of elements before and after the axis of rows stays, otherwise None."""
     old, axis = specs[0].shape, axes[0]
     if axis is None:
         return "each"
@@ -37,7 +37,7 @@ def reshape(x, shape: tuple[int, ...]):
 
 
 def _keeps_rows(old, new):
-    """Return whether a new shape has the rows of the old one, each with its elements in another shape."""
+    """Return whether a new shape keeps the number of rows and the number of elements of a row."""
     same_size = len(new) > 0 and -1 not in (*old[1:], *new[1:]) and math.prod(old[1:]) == math.prod(new[1:])
     return same_size and new[0] in (-1, old[0])
 

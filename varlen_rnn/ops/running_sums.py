@@ -1,4 +1,4 @@
-"""Running sums over features; over rows, they would run from one sequence into the next."""
+"""Running sums along an axis.  Rows of sequences are refused: sums would run from one sequence into the next."""
 
 import numpy as np
 

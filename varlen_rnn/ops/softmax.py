@@ -1,4 +1,4 @@
-"""The logarithm of the softmax, of which the softmax and losses of classes are made."""
+"""The logarithm of the softmax; the softmax and losses over classes are computed from it."""
 
 import numpy as np
 
@@ -35,13 +35,13 @@ def _examples(rng):
 
 
 def log_softmax_of(x):
-    """Return the logarithm of the softmax over the last axis of an array: SciPy's formula, to the bit."""
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # else NumPy adds one class after another
+    """Return the logarithm of the softmax over the last axis of an array: the same bits as SciPy's."""
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # for other memory orders NumPy sums differently
     highest = np.maximum.reduce(x, -1, keepdims=True)
     finite = np.isfinite(highest)
     if np.count_nonzero(finite) == finite.size:
         return _log_softmax(x, highest)
-    with np.errstate(divide="ignore"):  # of rows that are -inf
+    with np.errstate(divide="ignore"):  # the sum is 0 if a row is all -inf
         return _log_softmax(x, np.where(finite, highest, 0))
 
 

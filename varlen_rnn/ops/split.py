@@ -1,4 +1,4 @@
-"""Pieces of a Variable along an axis; the LoD is kept along any but the rows."""
+"""Split of a Variable along an axis.  The pieces keep the LoD unless the axis is the rows."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.variable import apply
 
 @operator(outputs=("*out",), cost=nothing, rows="each")
 def split(x, sizes: tuple[int, ...], axis: int):
-    """Return pieces of `x` of given sizes along an axis; along any but the rows, they keep the LoD."""
+    """Return pieces of `x` with given sizes along an axis; they keep the LoD unless the axis is the rows."""
     lod = x.structure if axis % x.data.ndim else NO_LOD
     parts = np.split(x.data, np.cumsum(sizes)[:-1], axis=axis)
     return tuple(LoDTensor.wrap(np.ascontiguousarray(part), lod) for part in parts)
@@ -48,7 +48,7 @@ def _examples(rng):
 
 @operator(may_miss=("d",), cost=nothing, rows="each")
 def split_grad(x, *d, sizes: tuple[int, ...], axis: int):
-    """Return the gradient of `split`: the gradients of the pieces side by side, zeros for missing ones."""
+    """Return the gradient of `split`: the gradients of the pieces, concatenated, with zeros for a missing gradient."""
     whole = np.zeros(x.shape, x.dtype)
     for part, given in zip(np.split(whole, np.cumsum(sizes)[:-1], axis=axis), d, strict=True):
         if given is not None:

@@ -1,4 +1,4 @@
-"""The sum of gradients: dense, SelectedRows, or both; the one place where sparse meets dense."""
+"""The sum of gradients, dense or SelectedRows.  Only here are sparse and dense gradients added to each other."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 
 
 def sum_values(values):
-    """Return the sum of gradients in the order given; sparse ones alone stay sparse."""
+    """Add gradients in the order given, dense ones first; the sum is sparse if all gradients are sparse."""
     dense = [value for value in values if isinstance(value, LoDTensor)]
     sparse = [value for value in values if isinstance(value, SelectedRows)]
     if not dense:
@@ -28,13 +28,13 @@ def sum_values(values):
 
 
 def _additions(inputs, outputs):
-    """1 per element and input, less one."""
+    """1 operation per element for each input except the first."""
     return (len(inputs) - 1) * size(outputs[0])
 
 
 @operator(name="sum", cost=_additions, rows="each", linear=("x",))
 def _sum(*x):
-    """Return the sum of gradients in the order given; sparse ones alone stay sparse."""
+    """Add gradients in the order given, dense ones first; the sum is sparse if all gradients are sparse."""
     return sum_values(x)
 
 
@@ -47,7 +47,7 @@ def _infer(*descs):
             raise DTypeError(f"sum, x[{number}]", expected=descs[0].dtype, got=desc.dtype)
         check_shape("sum", f"x[{number}]", desc, descs[0].shape)
     dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
-    shape = tuple(max(sizes) for sizes in zip(*(desc.shape for desc in descs), strict=True))  # -1 is the unknown size
+    shape = tuple(max(sizes) for sizes in zip(*(desc.shape for desc in descs), strict=True))  # a known size replaces -1
     if not dense:
         return descs[0]._replace(shape=shape)
     return dense[0]._replace(shape=shape, lod_level=max(desc.lod_level for desc in dense))

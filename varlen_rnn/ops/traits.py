@@ -1,10 +1,10 @@
-"""What `rows` traits of several operators share: functions of the specs of operands, and of their axes of rows."""
+"""`rows` traits that several operators declare: functions of the operands' specs and of their axes of rows."""
 
 
 def beside(trait, *weights):
-    """Return a `rows` trait that holds if the operands at some positions, weights or tables, have no rows.
+    """Return a function that returns `trait` if the operands at the positions `weights` have no rows, otherwise None.
 
-    For "sequence", all other operands have rows, since no sequence from outside of a step belongs to all of its rows.
+    For "sequence", all other operands must have rows, because a sequence from outside of a step fits none of its rows.
     """
 
     def rows(specs, axes, **constants):
@@ -16,5 +16,5 @@ def beside(trait, *weights):
 
 
 def of_vectors(specs, axes, **constants):
-    """Return the trait of an operator that computes over the last axis of its first operand, on every vector alone."""
+    """Return the trait "each" of an operator on vectors of the last axis, or None if this axis is the rows."""
     return "each" if axes[0] != len(specs[0].shape) - 1 else None

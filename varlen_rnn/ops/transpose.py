@@ -1,4 +1,4 @@
-"""Two axes exchanged; the LoD is kept where the rows stay in front."""
+"""Exchange of two axes.  The LoD is kept if the rows remain the first axis."""
 
 import numpy as np
 

@@ -1,11 +1,11 @@
-"""The optimizers' updates, each one operator that takes a dense or a SelectedRows gradient, in place on the parameter.
+"""The updates of optimizers: operators that change a parameter in place by a dense or a SelectedRows gradient.
 
-A dense update is the update of all rows: the kernels see one row as long as the parameter.  Which rows a sparse
-gradient moves is Fluid's rule: `sgd` and `adagrad` only the listed ones, `momentum` and `adam` all of them, because
-momentum decays everywhere; `adam` with `lazy` only the listed ones.  An empty sparse gradient updates nothing.
+For a dense gradient, the kernels treat the whole parameter as one row.  A sparse gradient changes the same rows as in
+Fluid: `sgd` and `adagrad` change only the listed rows.  `momentum` and `adam` change all rows, because momentum decays
+everywhere.  `adam` with `lazy` changes only the listed rows.  An empty sparse gradient changes nothing.
 
-Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  `adam` alone is written
-out, because its numbers change from step to step.
+Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  Only `adam` is
+written out here, because its numbers change from step to step.
 """
 
 import functools
@@ -23,15 +23,15 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = np.zeros(1, np.int64)
-_ONE_ROW.flags.writeable = False  # as the rows of SelectedRows: one compiled kernel serves both
-_NUMBER = TensorSpec((), np.dtype(np.float64))  # the learning rate
+_ONE_ROW.flags.writeable = False  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
+_NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
 _MOST_STEPS = 2**63 - 1
-_COUNT = TensorSpec((), np.dtype(np.int64))  # steps taken
+_COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
 _STATES = tuple(f"states[{number}]" for number in range(9))
 
 
 def _operands(gradient, listed_only, *tensors):
-    """Return `rows`, the gradient and views of the tensors that fit them; no rows where nothing is to be done."""
+    """Return the rows to update, and the gradient and views of the tensors as matrices; no rows if it is empty."""
     if isinstance(gradient, SelectedRows):
         if len(gradient.rows) == 0:
             return gradient.rows, [np.empty((0, 0), gradient.dtype)] * (1 + len(tensors))
@@ -46,7 +46,7 @@ def _operands(gradient, listed_only, *tensors):
 
 
 def _decayed(gradient, rows, parameter, weight_decay):
-    """Return the gradient, plus the weight decay of the rows that are touched."""
+    """Return the gradient plus the weight decay times these rows of the parameter."""
     return gradient + weight_decay * parameter[rows] if weight_decay else gradient
 
 
@@ -55,15 +55,15 @@ def _merged(gradient):
 
 
 def declare(name):
-    """Declare the operator of an update, whose constants are the update's and `weight_decay`; return it.
+    """Declare and return the operator of an update; its constants are the update's constants and `weight_decay`.
 
-    The weight decay, times the parameter, is added to the gradient, unless the update has a constant of this name.
+    The weight decay times the parameter is added to the gradient, unless the update itself has this constant.
     """
     update = updates.UPDATES[name]
 
     def forward(parameter, gradient, lr, *states, weight_decay, **constants):
         decay = 0.0 if "weight_decay" in update.constants else weight_decay
-        # Rows that are listed twice decay once; without decay, repeated rows need not be merged.
+        # Merge repeated rows so that they decay once; without decay, some updates need no merged rows.
         if update.rows == "listed" or (update.rows == "repeated" and decay):
             gradient = _merged(gradient)
         rows, (value, *views, p) = _operands(gradient, update.rows != "all", *states, parameter)
@@ -84,7 +84,7 @@ def declare(name):
 
 
 def _completed(made, update, **more):
-    """Give the operator of an update `infer`, because gradient and states are like the parameter, and examples."""
+    """Give the operator of an update its `infer` and its examples, which are the same for all updates."""
     made.infer(functools.partial(_infer, made.op, update.fractions))
 
     @made.examples
@@ -122,7 +122,7 @@ def adam(
     parameter, gradient, lr, step, moment1, moment2, *,
     beta1: float, beta2: float, epsilon: float, corrected: bool, lazy: bool, weight_decay: float, decoupled: bool,
 ):  # fmt: skip
-    """Update by adaptive moments, corrected for their start at zero; epsilon is added to roots `corrected` or not."""
+    """Update by adaptive moments with bias correction; if `corrected`, epsilon is added to the corrected root."""
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if not len(rows):
         return parameter, step, moment1, moment2
@@ -134,7 +134,7 @@ def adam(
         p[rows] *= 1 - rate * weight_decay
     else:
         value = _decayed(value, rows, p, weight_decay)
-    # The kernel divides by the uncorrected root: both sides of the quotient times the root of the correction.
+    # The kernel divides by the uncorrected root, so numerator and denominator are multiplied by the correction's root.
     root = math.sqrt(1 - beta2**t)
     epsilon = epsilon * root if corrected else epsilon
     updates.adam(rows, value, rate * root / (1 - beta1**t), beta1, beta2, epsilon, m1, m2, p)

@@ -1,8 +1,9 @@
-"""What of a step reads no state, where steps are sub-sequences: it runs ahead of the recurrence, on all steps at once.
+"""Run the operators of a step that read no state ahead of the recurrence, if steps are sub-sequences.
 
 A step of a recurrence over the sentences of a document may run a layer over the words of its sentence and pool the
 results. These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
-at once, as ordinary operators outside of the step, and so can their gradients.  The rest is the step, often a cell.
+at once, as ordinary operators outside of the step, and so can their gradients.  The remaining operators are the step,
+often a cell.
 """
 
 from typing import Any, NamedTuple
@@ -15,8 +16,11 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 class Ahead(NamedTuple):
     """The operators that run ahead of a step, and the remaining inputs of the step.
 
-    Inputs are pairs of an outer value and the Variable that stands for it in the step.  For a `given` input whose value
-    the operators have yet to compute, the outer value is its symbol inside the step.
+    Attributes
+    ----------
+    operators : in the order in which they run
+    given : Variables of the step with rows: its arguments, or results of these operators
+    captured : pairs of an outer value and the Variable that stands for it in the step
     """
 
     operators: list
@@ -30,13 +34,13 @@ def split(block, arguments, results):
     Parameters
     ----------
     block : Block
-        Which no other knows yet.
+        Nothing else may refer to it yet.
     arguments : list of Variable
-        What the step is given of sequences.
+        The arguments of the step that come from sequences.
     results : list of Variable
-        What it gives.
+        The results of the step.
     """
-    if any(op.in_place for op, *_ in block.ops):  # an update is seen by the next step
+    if any(op.in_place for op, *_ in block.ops):  # the next step must see an update in place
         return None
     known, early = _known_and_early(block, arguments, results)
     if not early:
@@ -60,7 +64,8 @@ def run(ahead, xs, levels):
     Parameters
     ----------
     xs : dict of int to Variable
-        The outer Variable for each symbol of the step, by the identity of the symbol; first a sequence.
+        The outer Variable for each argument and captured value of the step, by the identity of its symbol.  The first
+        is a sequence.
     levels : int
         The number of levels of the sequences, down to the level whose entries are steps.
     """
@@ -81,9 +86,9 @@ def _of_steps(value, x, levels):
 
 
 def _known_and_early(block, arguments, results):
-    """Return the spec of each symbol for any number of rows, and the numbers of operators that may run ahead.
+    """Return the spec of each symbol for any number of rows, and the positions of operators that may run ahead.
 
-    What these hand to the step must be rows of steps, or of the levels below with their LoD.
+    The step may read their results only if these have one row per step, or rows of the levels below with their LoD.
     """
     followed: dict[Any, Any] = {}
     excluded = _last_products(block.ops, _known_of(block, arguments, set(), followed))
@@ -100,9 +105,10 @@ def _known_and_early(block, arguments, results):
 
 
 def _known_of(block, arguments, excluded, followed):
-    """Return the specs, by identity, of the symbols whose rows stay apart under all operators that are not excluded.
+    """Return the specs of symbols that are computed row by row, or sequence by sequence, without excluded operators.
 
-    `followed` caches results, by the number of the operator and the specs of its inputs.
+    The keys are identities of symbols.  `followed` caches results, by the number of the operator and the specs of its
+    inputs.
     """
     known = {id(v.value): with_rows(v.value.spec, depth=v.value.spec.lod_level) for v in arguments}
     known |= {id(own.value): without_rows(own.value.spec) for _, own in block.captures.values()}
@@ -127,7 +133,7 @@ def _is_same(known):
 
 
 def _last_products(operators, known):
-    """Return the numbers of products of one row per step that none such follows: a cell has them in its step."""
+    """Return the positions of products of one row per step on which no other such product depends: a cell has them."""
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
         op, inputs, outputs, _ = operators[number]
@@ -147,9 +153,9 @@ def _may_cross(symbol, known):
 
 
 def _needed(numbers, operators, ids, known):
-    """Return the operators whose results are read by another one of them, or are among the given identities.
+    """Return the positions of operators whose results are in `ids`, or are read by another needed operator.
 
-    With `known`, those that are not the same at each step are needed anyway.
+    If `known` is given, an operator whose results differ from step to step is always needed.
     """
     needed, found = set(ids), []
     for number in sorted(numbers, reverse=True):
@@ -162,7 +168,7 @@ def _needed(numbers, operators, ids, known):
 
 
 def _cut(results, symbols):
-    """Return the Variables of symbols, from which results were computed, as leaves."""
+    """Return the Variables of the given symbols, found by walking back from the results, and make them leaves."""
     found, wanted, waiting, seen = {}, {id(symbol) for symbol in symbols}, list(results), set()
     while waiting:
         variable = waiting.pop()
@@ -181,7 +187,7 @@ def _cut(results, symbols):
 
 
 def _forget(block, operators, leaves, captured, arguments):
-    """Reduce a block to some operators, its arguments, and the results of these operators."""
+    """Remove from a block all operators but the given ones, and the symbols that are no longer used."""
     own = {id(own.value) for _, own in block.captures.values()} | {id(variable.value) for variable in arguments}
     own |= {id(symbol) for _, _, outputs, _ in block.ops for symbol in outputs}
     kept = {id(variable.value) for variable in leaves} | {id(variable.value) for _, variable in captured}

@@ -1,7 +1,7 @@
-"""Describe a user's step: its inputs and outputs, traced once for all calls, and the cell that it lowers to.
+"""Describe a user's step: trace it into a block of operators, and lower this block to a cell.
 
-In eager mode each call describes the same step again, for its code may have changed.  What was made ready of a step
-like it is then used again: its instructions, its cell, the description of its gradient.
+In eager mode, each call traces the step again, because its code may have changed.  If an equal step is known, its
+instructions, its cell and the description of its gradient are used again.
 """
 
 import threading
@@ -38,23 +38,23 @@ class Names(NamedTuple):
 
 
 def places_of(place, names):
-    """Return the places of names."""
+    """Return the position of each name."""
     return [place[name] for name in names]
 
 
 def describe_step(cell, xs, states, level=-1):
-    """Return a step as constants of the operator, then its sequences, then the outer values that it reads.
+    """Trace a step; return the operator's constants, the sequences, the captured values, and names of early operators.
 
-    Operators that run ahead of the step have run, or are recorded: the sequences are `xs`, or were computed from them.
-    The last result is the list of these operators, by name.
+    Operators that can run ahead of the step run here, or are recorded.  The sequences that are returned are `xs`, or
+    results of these operators.  The last result has the names of these operators.
 
     Parameters
     ----------
     cell : callable
-        As in `nn.DynamicRNN`; it is called once.
+        The step, as in `nn.DynamicRNN`; it is called once.
     xs, states : lists of Variables
     level : int
-        The level of `xs` whose entries are steps; a step has the levels below.
+        The level of `xs` whose entries are steps; the inputs of a step have the levels below it.
     """
     below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
@@ -82,7 +82,8 @@ def describe_step(cell, xs, states, level=-1):
         xs = ahead.run(early, outside, level + 1)
         sequences, captures = early.given, early.captured
     captured, own = zip(*captures, strict=True) if captures else ((), ())
-    block.captures = {}  # Variables of the caller: the block is part of a cycle, which would free them late
+    # The block is part of a reference cycle, which would keep the caller's Variables alive for a long time.
+    block.captures = {}
     taken = [sequences, arguments[len(below) :], own]
     block.variables = {variable.name: variable for group in (*taken, results) for variable in group}
     step_inputs, memories, captured_names, (output, *after) = [[v.name for v in group] for group in (*taken, results)]
@@ -104,18 +105,18 @@ def _called(cell, arguments):
 
 
 def levels_of_state(num_levels, level):
-    """Return how many levels a state has at a step: none if it has one row per sequence."""
+    """Return how many levels a state has at a step; 0 if it has one row per sequence."""
     return max(0, num_levels - max(0, level))
 
 
 def _levels_below(num_levels, level):
-    """Return how many levels there are below one."""
+    """Return how many of `num_levels` levels are below `level`."""
     if num_levels and not -num_levels <= level < num_levels:
         raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} levels of x", got=level)
-    return num_levels - 1 - level % num_levels if num_levels else 0  # where there is none, the operator says so
+    return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises
 
 
-class _Known(threading.local):  # a description that is being made is its thread's own
+class _Known(threading.local):  # one per thread, because a step that is being described belongs to its thread
     def __init__(self):
         self.steps = {}
 
@@ -125,7 +126,7 @@ _MOST_KNOWN = 64
 
 
 def _once(step):
-    """Return a step like this one that was described before, or this one."""
+    """Return an equal step that was described before, or this step if there is none."""
     if (key := _key(step)) is None:
         return step
     if (found := _known.steps.get(key)) is None:
@@ -137,10 +138,9 @@ def _once(step):
 
 
 def _key(step):
-    """Return a key that identifies a step, or None if it contains another step, whose content its operators do not
-    show.
+    """Return a key that identifies a step; None if it contains another step, whose content the key would not show.
 
-    The names of the operators' results follow from the key.
+    The key lacks the names of the operators' results, because they follow from it.
     """
     block = step["block"]
     given = [(name, block.variables[name]) for name in (*step["step_inputs"], *step["memories"], *step["captured"])]
@@ -157,11 +157,11 @@ def _key(step):
 def _hashable(kind, value):
     if kind == "index":
         return index_to_text(value)
-    return repr(value) if isinstance(value, float) else value  # -0.0 is another number than 0.0
+    return repr(value) if isinstance(value, float) else value  # -0.0 and 0.0 are different constants, but equal
 
 
 class Gradient(NamedTuple):
-    """The gradient of a step: a block beside it, and the names of its arguments and results, "" for a missing one."""
+    """The gradient of a step: its block, and the names of the block's arguments and results, "" if there is none."""
 
     block: Any
     d_outputs: tuple[Any, ...]
@@ -186,20 +186,20 @@ def describe_gradient(block, names):
 
 
 def lowered_step(nested, names, inputs=None):
-    """Return a step as a cell, or a text that says why it is none.
+    """Return a step lowered to a cell, or a text that says why it cannot be lowered.
 
     Parameters
     ----------
     nested : Nested
     names : Names
     inputs : list of values, optional
-        Of a run, which tell the sizes that the description leaves open.
+        The inputs of a run, which have the sizes that the description does not know.
     """
     if (found := nested.lowered.get(None)) is None:
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
     if inputs is None or found != SIZES_UNKNOWN:
         return found
-    of_rows = len(names.step_inputs) + len(names.memories)  # whose number of rows is of no matter
+    of_rows = len(names.step_inputs) + len(names.memories)  # inputs whose number of rows does not matter
     shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
     if (found := nested.lowered.get(tuple(shapes))) is None:
         specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}

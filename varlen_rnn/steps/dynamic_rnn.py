@@ -33,7 +33,7 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 def _as_rows(spec, lod_level=0):
-    """Return the spec of some rows of a variable, of unknown number, and of so many levels."""
+    """Return the spec of an unknown number of rows of a variable, with `lod_level` levels."""
     return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
 
 
@@ -43,7 +43,7 @@ def _level_of(nested, names, xs):
     Parameters
     ----------
     xs : list of int
-        How many levels each sequence has.
+        The number of levels of each sequence input.
     """
     levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
     if len(levels) > 1 or min(levels) < 0:
@@ -101,7 +101,7 @@ def _infer(*inputs, block, keep, **names):
 
 
 def _check_batch(op, xs, boots, level):
-    """Return the plan of the sequences after checking that they have one LoD, and each memory one row per sequence."""
+    """Return the plan of the sequences; raise unless inputs have the same LoD, and each memory fits its sequences."""
     if all(x.num_levels == level + 1 for x in xs):
         shared_lod(op, *xs)
     first = levels_of(xs[0].structure)[: level + 1]
@@ -133,7 +133,7 @@ def _forward(*inputs, block, keep, names):
         y, last, variables = interpret.run(nested, names, xs, states, others, plan, level, keep)
     else:
         spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
-        # Of an output whose sizes only the steps tell, a batch without steps has none of them.
+        # If only the steps determine a size of the output, it is 0 for a batch without steps.
         y = np.empty((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
     by_rank = zip(last, boots, below, strict=True)
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
@@ -152,7 +152,7 @@ def _forward_fused(lowered, x, boots, others, plan, keep):
 
 
 def _backward_fused(inputs, scopes, y, d_y, d_last, names, need_x):
-    """Return the gradients of all inputs."""
+    """Return the gradients of all inputs of a step that ran as a cell."""
     (x,), boots, others = names.split(inputs)
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
     d_last = [np.zeros(boot.shape, boot.dtype) if d is None else d.data for boot, d in zip(boots, d_last, strict=True)]
@@ -224,7 +224,7 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
     d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
-    # By rank: the gradients that reach the memories from the ends of sequences.
+    # The gradients of the last memories, in the order of ranks.
     below = [block.nested.spec(name).lod_level for name in names.memories]
     d_states = [
         interpret.to_ranks(boot.like(np.zeros(boot.shape, boot.dtype) if d is None else d.data), plan, levels)
@@ -245,12 +245,12 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
 
 
 def _like(value, total):
-    """Return a gradient with the LoD of its value; sparse gradients have none."""
+    """Return a dense gradient with the LoD of its value, or a sparse gradient as it is."""
     return value.like(total.data) if isinstance(total, LoDTensor) else total
 
 
 def _nothing(value, kind):
-    """Return the gradient of a batch without steps: no rows, which update nothing, where it is sparse."""
+    """Return the gradient of a captured value for a batch without steps: zeros, or no rows if it is sparse."""
     if kind == SELECTED_ROWS:
         rows = np.empty((0, *value.shape[1:]), value.dtype)
         return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))
@@ -276,12 +276,12 @@ def _places_grad(num_inputs, num_outputs, block, grad_block, d_outputs, d_inputs
     return [*given, "sorted_seqs", "step_scopes", "y", "d_y", *d_last], [f"d_{place}" for place in given]
 
 
-# Without it, where each block has two operators that run the next one, the time would double with each block.
+# A cache, because blocks nest: if each has two operators that run the next, the time would double with each block.
 _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
-    """That of the operators of the step, or of its gradient, once."""
+    """The operations of one run of the step's operators, or of the operators of its gradient."""
     nested = grad_block or block
     if nested not in _flops_of_blocks:
         _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))

@@ -1,4 +1,4 @@
-"""Running a lowered step: its weights are put together as a layer has them, and their gradients taken apart again."""
+"""Run a lowered step: assemble captured values into the weights of a layer, and split the gradients again."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from varlen_rnn.steps.lower import Part
 
 
 class Run(NamedTuple):
-    """A run of a lowered step, for its gradient."""
+    """The values of a forward run of a lowered step that its gradient needs."""
 
     lowered: Any
     direction: recurrence.Direction
@@ -50,7 +50,7 @@ def forward(lowered, x, states, captured, plan, keep):
 
 
 def backward(run, x, y, plan, d_y, d_last, captured, need_x):
-    """Return the gradients of x or None, of the initial states, and of captured values.
+    """Return the gradients of x (None unless needed), of the initial states, and of captured values.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
     """
     lowered = run.lowered
     d_states = np.stack([d_last[number] for number in lowered.states])[:, None]
-    # The first pass overwrites the saved columns, so a second pass over the same run computes them again.
+    # The first backward pass overwrites the saved columns, so a second pass over the same run computes them again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
     d_x, (d,), d_initial = recurrence.backward(
         lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x=need_x
@@ -84,13 +84,13 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
 
 
 def _rows_of(captured, part, hidden):
-    """Return a view of the units of a weight, one row per unit."""
+    """Return a view of the part of a captured weight, one row per unit."""
     weight = captured[part.number] if part.transposed else captured[part.number].T
     return weight[part.block * hidden : (part.block + 1) * hidden, part.begin : part.end]
 
 
 def _part(captured, part, hidden):
-    """Return a view of the units of a vector."""
+    """Return a view of the part of a captured vector."""
     return captured[part.number].reshape(-1)[part.block * hidden : (part.block + 1) * hidden]
 
 
@@ -102,7 +102,7 @@ def _weight(products, captured, hidden, depth, dtype):
     if parts == [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]:
         if whole.shape[1] == depth:
             return as_operand(whole)
-    # Of weights that are transposed here, `concatenate` alone would make columns contiguous.
+    # `concatenate` alone would make the columns of transposed weights contiguous, not their rows.
     return np.ascontiguousarray(np.concatenate([_rows_of(captured, part, hidden) for part in parts]))
 
 

@@ -21,9 +21,9 @@ from varlen_rnn.tape.spec import describe
 
 
 def _rows_at_steps(x, level, order, ends):
-    """Return the rows of `x` step after step, the end of each step's rows, and the LoD of each step.
+    """Return the positions of rows of `x` in the order of steps, the end of each step's rows, and each step's LoD.
 
-    `order` and `ends` count entries of a level; at the last level entries are rows, and a step has no LoD.
+    `order` and `ends` refer to entries of a level.  At the last level, entries are rows, and steps have no LoD.
     """
     if level == x.num_levels - 1:
         return order, ends, None
@@ -48,7 +48,9 @@ def _steps_of(x, level, order, ends):
 
 
 def run(nested, names, xs, states, others, plan, level, keep):
-    """Return the outputs, the states after the last steps by rank, and the variables of the step by name."""
+    """Run all steps; return the outputs, the states after the last steps by rank, and the variables of the step by
+    name.
+    """
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     memories, after, output = (
         places_of(place, names.memories),
@@ -80,21 +82,21 @@ def _known_of(state):
 
 
 def _num_rows(state, count):
-    """Return how many rows the first sequences of a state have, by rank: one each, or as many as its LoD says."""
+    """Return how many rows the first `count` sequences of a state have; one each if the state has no LoD."""
     return state.structure.slice(0, 0, count)[2] if state.num_levels else count
 
 
 def _first(state, count, rows):
-    """Return rows with the LoD of the first sequences of a state."""
+    """Return `rows` with the LoD of the first `count` sequences of a state."""
     return LoDTensor.wrap(rows, state.structure.slice(0, 0, count)[0]) if state.num_levels else LoDTensor.wrap(rows)
 
 
 def _run_loop(stages, loop, sizes, states, memories, after, output, names):
-    """Return the outputs of each step, if they are to be checked, and the states after the last step of each rank."""
+    """Return the outputs of the steps, unless they are known to be rows, and each sequence's last state, by rank."""
     last = [np.empty_like(state.data) for state in states]
     counts = [_num_rows(state, sizes[0]) for state in states]
     for end, state, count in zip(last, states, counts, strict=True):
-        end[count:] = state.data[count:]  # of sequences without steps
+        end[count:] = state.data[count:]  # sequences without steps keep their initial state
     is_known = [
         stages.known[memory] is not None and stages.known.get(p) == stages.known[memory]
         for p, memory in zip(after, memories, strict=True)
@@ -117,7 +119,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Write the gradients of sequences; return the gradients of initial states, by rank, and of captured values."""
+    """Write the gradients of sequences to `d_xs`; return those for initial states, by rank, and for captured values."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
@@ -155,15 +157,15 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
 
 
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
-    """Run the steps from the last to the first; yield each one's number, and its values.
+    """Run the steps from the last to the first; yield the number and the values of each step.
 
-    `d_states`, by rank, become the gradients of the states before the first steps.
+    In the end `d_states`, in the order of ranks, hold the gradients of the initial states.
     """
     sizes = plan.batch_sizes.tolist()
     arriving, later = [d.data[:0] for d in d_states], 0
     for t in range(len(sizes) - 1, -1, -1):
         alive = sizes[t]
-        if alive > later:  # sequences that end here
+        if alive > later:  # some sequences end at this step
             ended = [end.data[len(d) : _num_rows(end, alive)] for d, end in zip(arriving, d_states, strict=True)]
             arriving = [np.concatenate(pair) for pair in zip(arriving, ended, strict=True)]
         held = loop.run(t, (_first(end, alive, d) for d, end in zip(arriving, d_states, strict=True)))
@@ -178,9 +180,9 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
 
 
 def _collect(total, value):
-    """Add the gradient of a step to the gradients of later steps; sparse gradients are joined once, at the end.
+    """Add the gradient of a step to the gradients of later steps; sparse gradients are joined at the end.
 
-    Dense ones are added at once, for each has the memory of a whole parameter.
+    Dense gradients are added immediately, because each takes the memory of a whole parameter.
     """
     if total and isinstance(value, LoDTensor):
         total[0] = sum_values([total[0], value])
@@ -189,7 +191,7 @@ def _collect(total, value):
 
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
-    """Return the stages of a block: the stages of its last run, if its arguments have the same specs."""
+    """Return the stages of a block; if its arguments have the specs of its last run, use its stages again."""
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
@@ -199,7 +201,9 @@ def _stages_of(nested, given, late, carried, summed=frozenset()):
 
 
 def _rows_of(value, count, what, like):
-    """Return the rows that a step computed for the sequences alive, each like a row of `like`, unless that is None."""
+    """Return the rows of a value; raise unless there are `count` rows, with the shape and data type of rows of
+    `like`.
+    """
     if not value.shape or len(value.data) != count:
         raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
@@ -209,7 +213,10 @@ def _rows_of(value, count, what, like):
 
 
 def to_ranks(state, plan, levels):
-    """Return one row per sequence, longest first; with `levels` of a LoD of a state, its own rows of each."""
+    """Return the rows of a state in the order of ranks, longest sequence first.
+
+    Without `levels`, each sequence has one row.  Otherwise the last `levels` levels of the state give its rows.
+    """
     if levels:
         lod, index = take_sequences(_below(state, levels), plan.sorted_indices)
         return LoDTensor.wrap(np.take(state.data, index, 0), lod)
@@ -234,7 +241,7 @@ def _below(state, levels):
 
 
 def _state_of(value, alive, what, before, like):
-    """Return the rows of a next state, which has the sequences of the one before."""
+    """Return the rows of a next state; raise unless it has the LoD of the state before."""
     if not before.num_levels:
         return _rows_of(value, alive, what, like)
     if value.structure != before.structure:

@@ -1,4 +1,4 @@
-"""Running the stages of a step: values of all steps side by side, and the loop over those that depend on each other."""
+"""Run the stages of a step: operators that run once for all steps, and the loop over the other operators."""
 
 import numpy as np
 
@@ -8,13 +8,14 @@ from varlen_rnn.tape.run import run
 
 
 class OverSteps:
-    """A variable of a step over all steps: the same at each, or rows, together or step by step.
+    """The values of a variable at all steps: one value for all, the rows of all steps together, or a value per step.
 
     Attributes
     ----------
     known : Known, or None
-        None if the value may be anything at the next step.
+        The spec of the variable at any step; None if it may differ from step to step.
     same : value, or None
+        The value, if it is the same at every step.
     steps : list of values, or None
         One for each step.
     """
@@ -31,7 +32,7 @@ class OverSteps:
         return self.same if self._whole is None else self._whole
 
     def at_steps(self, ends):
-        """Return the values of the steps, given where the rows of each step end."""
+        """Return the value of each step; `ends` are the ends of the rows of each step."""
         if self.steps is None:
             rows, begins = self._whole.data, [0, *ends[:-1]]
             self.steps = [LoDTensor.wrap(rows[begin:end]) for begin, end in zip(begins, ends, strict=True)]
@@ -39,7 +40,7 @@ class OverSteps:
 
 
 def rows_by_step(plan):
-    """Return which row stands where if rows are ordered by step, and by rank within a step."""
+    """Return the rows in the order of steps, by rank within a step, and the end of each step's rows."""
     sizes = plan.batch_sizes
     ends = np.cumsum(sizes)
     step = np.repeat(np.arange(len(sizes)), sizes)
@@ -91,7 +92,7 @@ class Loop:
             self._recorded.append((place, variables[place].steps))
 
     def run(self, step, given):
-        """Return the values of a step by place."""
+        """Run a step, and return its values by position."""
         held = self._same.copy()
         for place, values in self._by_step:
             held[place] = values[step]
@@ -110,7 +111,7 @@ class Loop:
 
 
 def _trust(op, values, attrs):
-    """Return the outputs of an operator whose inputs fit, as `run` does."""
+    """Return the outputs of an operator as `run` does, but without checks, because its inputs are known to fit."""
     try:
         given = op.forward(*values, **attrs)
     except PASSED_ON:

@@ -1,7 +1,7 @@
-"""A step of ordinary operators, lowered to a cell: its products with weights are gates, and the rest is equations.
+"""Lower a step of ordinary operators to a cell: products with weights become gates, other operators equations.
 
-The block is interpreted once on scalars of one unit: a variable of `k * hidden` columns is a list of `k` of them.  What
-mixes rows or units in any other way than a product with a captured weight cannot be said in scalars, and is refused.
+The block is interpreted once on scalars of one unit: a variable of `k * hidden` columns is a list of `k` scalars.
+Products with a captured weight may mix units.  Any other operator that mixes rows or units is refused.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from varlen_rnn.cells.derivation.trace import EquationError, Scalar, Trace
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
-_ONE_WAY = None, (0,)  # of the constant `reverse` of a layer: forward only
+_ONE_WAY = None, (0,)  # values of a layer's constant `reverse` that mean forward only
 _INPUT = "x"  # stands for the columns of the step's input, whatever their number
 SIZES_UNKNOWN = "its sizes are known only when it runs"
 _MIXES = "may mix rows or units: use products with weights and elementwise operators"
-_MOST_NODES = 400  # of a step: to derive a cell takes longer than their number
+_MOST_NODES = 400  # of a step, because the time to derive a cell grows faster than their number
 
 
 class Refused(Exception):
@@ -35,12 +35,15 @@ class Part(NamedTuple):
     number: int  # among the captured values
     block: int
     transposed: bool = True
-    begin: int = 0  # of a weight, the first column that it takes
+    begin: int = 0  # the first column of a weight that it covers
     end: int | None = None
 
 
 class Product(NamedTuple):
-    """A product of `hidden` units: its kind ("x", "h" or "of"), its weight, and its bias or None."""
+    """A product of `hidden` units: its kind, its weight, and its bias or None.
+
+    The kind is "x" for the step's input, "h" for the output before, and "of" for any other value.
+    """
 
     kind: str
     weight: Part
@@ -81,11 +84,11 @@ class Block(NamedTuple):
 
 
 def lower(block):
-    """Return a step as a cell, or a text that says why it is none."""
+    """Return a step lowered to a cell, or a text that says why it cannot be lowered."""
     operators = [(sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
     text = repr((block[1:-1], sorted(block.specs.items()), operators))
-    key = text, *(one.op for one in block.instructions)  # which may be declared anew under their names
+    key = text, *(one.op for one in block.instructions)  # the operators, because a name may be declared again
     if (found := _known.get(key)) is None:
         try:
             found = _Lowering(block).lowered()
@@ -105,13 +108,13 @@ _known: dict[
 ] = {}  # by the step's content, since tracing and differentiating it takes as long as many steps
 _cells: dict[str, Cell] = {}  # by equations, since sizes do not matter
 _MOST_NUMBERS = 8
-_numbers_of: dict[str, int] = {}  # by equations without their numbers: how many cells there are with others
+_numbers_of: dict[str, int] = {}  # by equations without constants: the number of cells that differ only in constants
 
 
 def _cell_of(step):
     """Return the known cell with the same equations, or make a new one.
 
-    A step whose numbers are others at each call is refused: to compile a cell for each takes longer than to run it.
+    A step whose constants change from call to call is refused, because to compile a cell for each takes too long.
     """
     key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
     if (cell := _cells.get(key)) is None:
@@ -160,7 +163,7 @@ class _Lowering:
 
     def lowered(self):
         """Return the step as a cell."""
-        # First with a name for each product, to see which are only read as a sum with one: these two are one gate.
+        # The first interpretation finds pairs of products that are only read as their sum: such a pair is one gate.
         pairs = self._pairs(*self._interpret({}))
         names = {key: f"g{number}" for number, pair in enumerate(pairs) for key in pair if key is not None}
         trace, results = self._interpret(names)
@@ -179,7 +182,7 @@ class _Lowering:
         )  # fmt: skip
 
     def _pairs(self, trace, results):
-        """Return pairs of products, of the input and of a state: one gate each; None where there is only one."""
+        """Return the gates: each is a pair of a product of the input and one of a state, or of one product and None."""
         reached = trace.reach(results)
         used = [a for k in reached for a in trace.nodes[k].operands]
         keys = {k: trace.nodes[k].what for k in reached if trace.nodes[k].op in ("x", "h", "of")}
@@ -194,16 +197,16 @@ class _Lowering:
         alone = [(key, None) for key in keys.values() if key not in paired]
         levels: list[int] = []
         level_of: dict[Product, int] = {}
-        for op, operands, what in trace.nodes:  # how many products stand before each, as derived cells count them
+        for op, operands, what in trace.nodes:  # on how many products each depends, as derived cells count
             levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
             level_of[what] = levels[-1]
         return sorted(pairs + alone, key=lambda pair: level_of[pair[1] or pair[0]])
 
     def _interpret(self, names):
-        """Return a trace of the step, and the numbers of its next states, the output first."""
+        """Return a trace of the step, and the nodes of its next states, the output first."""
         self.trace, self.names, self.vectors = Trace(), names, []
         self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
-        self.of_layers = set[int]()  # (1, rows, units), as layers take states: other operators read other axes
+        self.of_layers = set[int]()  # states of layers, (1, rows, units), with an axis more than others
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
@@ -251,7 +254,7 @@ class _Lowering:
         raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
 
     def _reshaped(self, where, attrs, inputs):
-        """Return the blocks of columns of rows, which a layer's operator reads as one direction."""
+        """Return the blocks of columns as they are; raise unless the shape keeps the rows."""
         value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
@@ -259,7 +262,7 @@ class _Lowering:
         return [value]
 
     def _cell(self, where, attrs, inputs):
-        """Return the states of a cell after one step, each in a list, behind None for the layer's output."""
+        """Return None for the layer's output, and then each state of its cell after one step, in a list."""
         cell = find_cell(attrs["cell"])
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
@@ -275,7 +278,7 @@ class _Lowering:
         return [None, *([value] for value in found)]
 
     def _replayed(self, where, equations, of_x, of_h, states):
-        """Return the results of a cell's equations, where other scalars are its gates and states."""
+        """Return the results of a cell's equations for the given gates and states."""
         nodes, found = equations.trace.nodes, dict[int, Any]()
         leaves = {"x": of_x.get, "h": of_h.get, "prev": states.__getitem__, "number": float}
         for k in equations.trace.reach(equations.results):
@@ -317,7 +320,7 @@ class _Lowering:
         return results
 
     def _kind(self, where, value):
-        """Return whose product a block of columns is read by: the input's, the output's before, or another value's."""
+        """Return the kind of a product by its left operand: the input, the output before, or another value."""
         if value is _INPUT:
             return "x"
         if not isinstance(value, Scalar):
@@ -388,7 +391,7 @@ class _Lowering:
         except EquationError as error:
             raise Refused(f"{where}: {error}") from error
 
-    # What operators other than elementwise ones do to blocks of columns.
+    # How operators that are not elementwise change blocks of columns.
     MOVES: ClassVar[dict[str, Callable[..., list[Any]]]] = {
         "matmul": _matmul, "getitem": _columns, "concat": _concat, "split": _pieces, "reshape": _reshaped,
         "single_rows": _single_rows, "recurrent": _cell, "fill_constant": _number, "detach": _detached,

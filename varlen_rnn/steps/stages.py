@@ -1,4 +1,4 @@
-"""Which operators of a step run once for all rows, before or after the loop over steps, and which at every step.
+"""Decide which operators of a step run once for all rows, before or after the loop, and which at every step.
 
 A step depends on the step before it only through its memories.  Operators that do not read memories run before the
 loop, on the rows of all steps.  Operators whose results neither memories nor the loop read run after it.  So the
@@ -13,14 +13,14 @@ from varlen_rnn.tape.axes import Known, follow
 
 
 class Stages(NamedTuple):
-    """The operators of a block by when they run, in their order."""
+    """The operators of a block, divided by the stage in which they run."""
 
     before: list
     loop: list  # pairs of an Instruction, and whether it needs no checks
     after: list
-    in_rows: frozenset[int]  # places of values with one row for each that is alive, as far as known
+    in_rows: frozenset[int]  # places of values that are known to have one row per sequence alive
     totals: frozenset[int]  # places of values that are sums over all steps
-    known: dict[int, Known | None]  # by place
+    known: dict[int, Known | None]  # specs by place, None if unknown
 
     def read_in_loop(self):
         """Return the places that the loop reads."""
@@ -58,7 +58,7 @@ class _Arrangement:
         self.all, self.known, self.carried, self.summed = instructions, dict(given), carried, summed
         self.traits = [self._follow(instruction) for instruction in instructions]
         self.early = {place for place, known in given.items() if known is not None and place not in late}
-        self.in_order = any(instruction.op.in_place for instruction in instructions)  # an update is seen by the next
+        self.in_order = any(instruction.op.in_place for instruction in instructions)  # others see an update in place
         self.is_early = [self._runs_before(number) for number in range(len(instructions))]
 
     def _follow(self, instruction):
@@ -108,7 +108,7 @@ class _Arrangement:
         )
 
     def _after(self, held):
-        """Return the operators that nothing in the loop reads but the `held` ones, and the first that cannot be one."""
+        """Return operators that the loop, with the `held` ones, does not read, and the first that cannot run later."""
         needed, late = set(self.carried), []
         for number in range(len(self.all) - 1, -1, -1):
             if not self.is_early[number]:
@@ -131,19 +131,21 @@ class _Arrangement:
         return all(_is_rows(self.known[place]) or place in self.early for place in self.all[number].inputs)
 
     def _is_total(self, number):
-        """Return whether an operator gives the sum over all steps if it takes all rows, or sums over all steps."""
+        """Return whether an operator on all rows, or on sums over steps, gives the sum of its results over all
+        steps.
+        """
         op, _, inputs, outputs, *_ = self.all[number]
         if not self.summed or not self._are(_is_fixed, outputs):
             return False
         sums = [place in self.totals for place in inputs]
         if not any(sums):
             return self.traits[number] == "sum" and self._are_whole(number)
-        given = [self.known[place].specs[0] is not None for place in inputs]  # others are missing
+        given = [self.known[place].specs[0] is not None for place in inputs]  # False if missing
         linear = [is_given and op.is_linear_in(position) for position, is_given in enumerate(given)]
         others = [place in self.early for place, is_sum in zip(inputs, sums, strict=True) if not is_sum]
         return sums == linear and all(others)
 
 
 def _is_ours(op):
-    """Return whether an operator returns LoDTensors that need no checks: a user's own may return anything."""
+    """Return whether an operator is of this package: its results need no checks, a user's may be anything."""
     return op.forward.__module__.startswith("varlen_rnn.")

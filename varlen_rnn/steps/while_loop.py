@@ -1,4 +1,4 @@
-"""A loop that ends by its data: a body of operators runs as long as a condition holds, in a program too."""
+"""A loop whose end depends on data: a body of operators runs as long as a condition holds, also in a program."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,21 +21,21 @@ _NAME = "while_loop"
 
 
 def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Sequence[Rows]) -> list[Variable]:
-    """Run `body` on some variables as long as `cond` holds for them; return the last ones.
+    """Run `body` on some variables as long as `cond` holds for them; return the final variables.
 
-    At once, it is the loop of Python, and gradients pass through it.  In a program, or in a step of `nn.DynamicRNN`,
-    `cond` and `body` are called once, with variables that have no values, and the operators that they apply are run
-    again and again; such a loop has no gradient: it decodes, or searches.
+    In eager mode, it is a Python loop, and gradients pass through it.  In a program, or in a step of `nn.DynamicRNN`,
+    `cond` and `body` are called once, with variables that have no values.  The operators that they apply run
+    again and again.  Such a loop has no gradient: it is for decoding and searching.
 
     Parameters
     ----------
     cond : callable
-        `cond(*variables)` returns a single number, or bool: whether to go on.
+        `cond(*variables)` returns a single number or bool, which says whether to go on.
     body : callable
-        `body(*variables)` returns as many, the next ones, each of the data type and the number of levels of its own.
-        The number of rows may change, and a LoD: a variable may be sequences that grow.  Other sizes stay.
+        `body(*variables)` returns the next variables, as many, with the same data types and numbers of levels.  The
+        number of rows and the LoD may change, so a variable may hold sequences that grow.  Other sizes must stay.
     loop_vars : list of Variable or array
-        Before the first turn.
+        The variables before the first turn.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
     Raises
     ------
     ShapeError, DTypeError, LoDError
-        What `body` returns does not fit; a condition that is not a single number.
+        If a result of `body` does not fit its variable, or the condition is not a single number.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
 
 
 def describe_loop(cond, body, variables):
-    """Return the operator's inputs, and its constants, of a loop whose blocks are described."""
+    """Trace the condition and the body of a loop into blocks; return the inputs and the constants of its operator."""
     into = recorder() or Recorder()
     if recorder() is not None:
         variables = [into.admit(variable) for variable in variables]
@@ -88,7 +88,7 @@ def describe_loop(cond, body, variables):
 
 
 def _described(into, function, specs):
-    """Return a block with the names of its arguments, captures and results, and the captured Variables."""
+    """Trace a function; return its block with the names of arguments, captures and results, and the captured values."""
     with recording(into), into.block() as block:
         given = [block.take("loop", spec) for spec in specs]
         results = [into.admit(required(result, _NAME)) for result in function(*given)]
@@ -131,7 +131,7 @@ def _holds(value):
 
 
 def _cost(inputs, outputs, cond: Any, body: Any, **names):
-    """That of the operators of the condition and the body, once."""
+    """The operations of one run of the condition and the body."""
     return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
 
 
@@ -147,7 +147,7 @@ def _while_loop(
     body_captured: Strs,
     next_vars: Strs,
 ):
-    """Run a body (a nested block) while a condition (another one) holds; return the final variables."""
+    """Run a body (a nested block) while a condition (another nested block) holds; return the final variables."""
     count, middle = len(cond_vars), len(cond_vars) + len(cond_captured)
     values, likes = list(x[:count]), [_changing(describe(value)) for value in x[:count]]
     of_test = dict(zip(cond_captured, x[count:middle], strict=True))

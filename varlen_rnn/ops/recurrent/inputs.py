@@ -1,7 +1,7 @@
 """The inputs of a recurrent layer: their names and shapes, their checks, and the operands that the engine takes.
 
-`Form` is the one check of rows and initial states: layers, single steps, layers for inference, layers of PyTorch and
-the operator ask it.
+Only `Form` checks rows and initial states.  Layers, single steps, layers for inference, layers of PyTorch and the
+operator call it.
 """
 
 import functools
@@ -30,19 +30,20 @@ WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 class Form(NamedTuple):
     """The data type and the sizes of the rows and the initial states of a layer, or of a single step.
 
-    Whatever has a `shape` and a `dtype` can be checked: arrays, Variables, specs and tensors of PyTorch.
+    Any object with a `shape` and a `dtype` can be checked: arrays, Variables, specs and tensors of PyTorch.
 
     Attributes
     ----------
     dtype : data type
     features : int
-        Of a row; -1 if only values tell.
+        The number of features of a row; -1 if it is unknown.
     states : tuple of (str, int)
-        The name of each state in messages, and its units.
+        For each state, its name in messages and its number of units.
     rows : str
         The name of the rows in messages.
     is_step : bool
-        Whether it is a single step: it also takes one row without a batch, and states with the axes of its rows.
+        Whether the form is of a single step, which also takes one row without a batch axis, and states with the axes of
+        its rows.
     """
 
     dtype: object
@@ -52,12 +53,12 @@ class Form(NamedTuple):
     is_step: bool = False
 
     def each(self, where, given):
-        """Return a value, or None, for each state, as a tuple.
+        """Return the given values as a tuple with one value per state; each is None if nothing is given.
 
         Raises
         ------
         ShapeError
-            As many values as there are no states.  One state alone comes as it is, or as a tuple of one.
+            If there are not as many values as states.  A single state may be given without a tuple.
 
         Examples
         --------
@@ -67,7 +68,7 @@ class Form(NamedTuple):
         count = len(self.states)
         if given is None:
             return (None,) * count
-        kinds = (tuple, list) if count > 1 else tuple  # a list may be the numbers of one state
+        kinds = (tuple, list) if count > 1 else tuple  # a list may hold the numbers of a single state
         several = tuple(given) if isinstance(given, kinds) else (given,)
         if len(several) != count:
             names = ", ".join(name for name, _ in self.states)
@@ -76,7 +77,7 @@ class Form(NamedTuple):
         return several
 
     def check_rows(self, where, x):
-        """Raise unless rows have the data type and the features."""
+        """Raise unless rows have the data type and the number of features of this form."""
         shape = x.shape
         ranks = (1, 2) if self.is_step else (2,)
         if x.dtype != self.dtype or len(shape) not in ranks or not sizes_fit(shape[-1:], (self.features,)):
@@ -85,22 +86,22 @@ class Form(NamedTuple):
             self._refuse(f"{where}, {self.rows}", x, expected, None if self.is_step else _ROWS)
 
     def check_states(self, where, states, axes):
-        """Raise unless initial states, None for zeros, fit.
+        """Raise unless the initial states fit; None means zeros and always fits.
 
         Parameters
         ----------
         where : str
-            Names the layer in messages.
+            The name of the layer in messages.
         states : iterable
         axes : tuple of int
-            The axes of a state before its units, layers times directions first; -1 fits any size.
+            The sizes of a state's axes before its units, first layers times directions; -1 fits any size.
         """
         for (name, units), state in zip(self.states, states, strict=True):
             if state is None:
                 continue
             wanted, shape = (*axes, units), tuple(state.shape)
             fits = state.dtype == self.dtype and sizes_fit(shape, wanted)
-            # Of an unknown number of layers and directions, each layer would take some, and nobody all.
+            # The first axis must have a known size, because otherwise some of its states might never be read.
             if not fits or not (self.is_step or shape[0] == axes[0]):
                 sizes = ", ".join("any" if size == -1 else str(size) for size in wanted)
                 self._refuse(f"{where}, {name}", state, f"({sizes})", None if self.is_step else _STATES)
@@ -110,24 +111,24 @@ class Form(NamedTuple):
         raise error(where, expected=f"{expected} {self.dtype}", got=f"{tuple(given.shape)} {given.dtype}", hint=hint)
 
 
-@functools.lru_cache(maxsize=256)  # every application of a layer asks
+@functools.lru_cache(maxsize=256)  # called at every application of a layer
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
     Parameters
     ----------
     outputs : int, optional
-        The units of a projected output.
+        The number of units of the output, if it is projected.
 
     Returns
     -------
     mapping of str to tuple of int
-        What a cell has no use for has 0 rows: it is missing among the inputs.
+        A weight that the cell does not use has 0 rows, and is None among the inputs.
 
     Raises
     ------
     ShapeError
-        A vector that is named as another input.
+        If a vector or a row input of the cell has the name of another input.
 
     Examples
     --------
@@ -146,7 +147,16 @@ def weight_shapes(cell, features, hidden, outputs=None):
 
 
 class Layer(NamedTuple):
-    """The inputs of a layer in their places, values or specs, and its sizes; a direction's weights are by name."""
+    """The inputs of a layer, as values or as specs, and its sizes.
+
+    Attributes
+    ----------
+    x : rows
+    states : initial states, None if missing
+    directions : list of dicts, the weights of each direction by name
+    hidden : units of a state
+    outputs : units of the output, fewer than `hidden` if it is projected
+    """
 
     x: object
     states: tuple
@@ -160,12 +170,12 @@ class Layer(NamedTuple):
         return "weight_hr" in self.directions[0]
 
     def units(self, number):
-        """Return the units of a state; the first is the output."""
+        """Return the number of units of a state; the first state is the output, which may be projected."""
         return self.hidden if number else self.outputs
 
 
 def layer_of(cell, inputs):
-    """Return the inputs of a layer in their places; raise unless they are as many as a layer takes."""
+    """Return the inputs of an operator as a Layer; raise unless there are as many as a layer takes."""
     cut = 1 + len(cell.states)
     names, weights = names_of_weights(cell, len(inputs) - cut), inputs[cut:]
     directions = [
@@ -180,7 +190,7 @@ def layer_of(cell, inputs):
 
 @functools.lru_cache(maxsize=256)
 def names_of_weights(cell, count):
-    """Return the names of the weights of a direction, and of its rows, from how many there are of one or two."""
+    """Return the names of one direction's weights and row inputs, given their number for one or two directions."""
     others = cell.vectors + cell.rows
     plain, projected = (*WEIGHTS, *others), (*WEIGHTS, "weight_hr", *others)
     for names in (plain, projected):
@@ -191,7 +201,7 @@ def names_of_weights(cell, count):
 
 
 def names_of_inputs(cell, count):
-    """Return the names of `count` inputs, and the endings of the names of each direction's weights."""
+    """Return the names of `count` inputs, and the suffix of each direction's weights."""
     of_weights = count - 1 - len(cell.states)
     names = names_of_weights(cell, of_weights)
     ends = ("", "_reverse")[: of_weights // len(names)]
@@ -199,7 +209,7 @@ def names_of_inputs(cell, count):
 
 
 def _hidden(cell, weights):
-    """Return the hidden size, which one of the weights of a direction tells."""
+    """Return the hidden size, read from the shape of one weight of a direction."""
     if "weight_hr" in weights:
         name, axis, parts = "weight_hr", 1, 1
     elif cell.h_gates:
@@ -221,11 +231,11 @@ def ways_of(reverse, directions):
     if len(reverse) != directions or not set(reverse) <= {0, 1}:
         expected = f"{directions} of 0 and 1, one for each direction"
         raise ShapeError("recurrent, reverse", expected=expected, got=reverse)
-    return tuple(map(bool, reverse))  # as kernels are compiled for
+    return tuple(map(bool, reverse))  # kernels are compiled for bools
 
 
 def check_layer(cell, layer):
-    """Raise unless everything fits."""
+    """Raise unless all inputs of a layer have the right shapes, data types and levels."""
     x, names = layer.x, [f"{name}_0" for name in cell.states]
     check_float("recurrent", x=x)
     form = Form(x.dtype, -1, tuple((name, layer.units(number)) for number, name in enumerate(names)))
@@ -260,7 +270,7 @@ def _check_projection(cell, layer):
 
 
 def _check_rows(x, name, rows, hidden):
-    """Raise unless a row input that is not projected has the rows of `x`."""
+    """Raise unless a row input of the cell has `hidden` numbers for each row of `x`."""
     if rows is None:
         raise ShapeError(f"recurrent, {name}", expected=f"shape {(x.shape[0], hidden)}", got="None")
     check_float("recurrent", x=x, **{name: rows})
@@ -268,7 +278,7 @@ def _check_rows(x, name, rows, hidden):
 
 
 def _check_weight(x, name, weight, shape):
-    """Raise unless a weight has its shape, or is missing where it may be, or has to be."""
+    """Raise unless a weight has its shape; a bias may be None, and a weight that the cell does not use must be None."""
     if weight is None:
         if shape[0] and not name.startswith("bias"):
             raise ShapeError(f"recurrent, {name}", expected=f"shape {shape}", got="None")
@@ -281,7 +291,7 @@ def _check_weight(x, name, weight, shape):
 
 
 def operands_of(cell, layer, plan):
-    """Return the operands of the engine, with zeros where a bias or a state is missing."""
+    """Return rows, weights and states for the engine, zeros for a missing bias or state; None if no state is given."""
     weights = [_direction(cell, layer, of_direction) for of_direction in layer.directions]
     if all(state is None for state in layer.states):
         return as_operand(layer.x.data), weights, None
@@ -303,7 +313,7 @@ def _direction(cell, layer, weights):
 
 
 def flat(directions):
-    """Return the weights of Directions, or their gradients, one after another, as inputs are."""
+    """Return the weights of Directions, or their gradients, as one list in the order of the operator's inputs."""
     arrays = []
     for direction in directions:
         *four, projection, vectors, of_rows = direction
@@ -315,7 +325,7 @@ def flat(directions):
 
 
 def full_states(op, layer, plan, names, given):
-    """Return states, or their gradients, as the engine takes them: of `hidden` units, zeros where there is none."""
+    """Return states, or their gradients, as one array with `hidden` units per state, zeros for a missing state."""
     full = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
     for number, (name, state) in enumerate(zip(names, given, strict=True)):
         if state is not None:
@@ -326,6 +336,6 @@ def full_states(op, layer, plan, names, given):
 
 
 def of_outputs(layer, states):
-    """Return states, or their gradients, of the engine one by one, the first without the units that it has not."""
+    """Return the engine's states, or their gradients, as a list; a projected first state is cut to its own units."""
     first = np.ascontiguousarray(states[0][..., : layer.outputs]) if layer.projects else states[0]
     return [first, *(states[number] for number in range(1, len(layer.states)))]

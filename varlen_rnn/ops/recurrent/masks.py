@@ -1,7 +1,7 @@
-"""Masks of rows, for zoneout and for dropout with one mask per sequence; drawn each time that the operator runs.
+"""Random masks of rows, for zoneout and for dropout with one mask per sequence.  Each run draws new masks.
 
 The numbers come from a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-with a key from the context's generator.  The numbers of a row or sequence depend neither on threads nor on later rows.
+whose key the context's generator draws.  The numbers of a row or sequence depend neither on threads nor on later rows.
 """
 
 import numpy as np
@@ -14,21 +14,23 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _SEEDS = 2**63
-_MOST_UNITS = 2**20  # a description of a few bytes cannot ask for more memory
+_MOST_UNITS = 2**20  # without a limit, a program of a few bytes could request any amount of memory
 
 
 def _numbers(count, units):
-    """Return uniform numbers in [0, 1), (count, units)."""
+    """Return random numbers, uniform in [0, 1), of shape `(count, units)`."""
     philox = np.random.Philox(key=int(generator().integers(_SEEDS)))
     return np.random.Generator(philox).random((count, units), np.float32)
 
 
 @operator(inference={"training": False})
 def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
-    """Return a mask (rows, units) for the rows of `x`.
+    """Return a mask of shape `(rows, units)` for the rows of `x`.
 
-    In training each row's numbers are 1 with probability `p`, else 0; otherwise all are `p`.  With `per_sequence`, all
-    rows of a sequence have the same: 0 with probability `p`, else 1 / (1 - p), in training; otherwise 1.
+    For zoneout: in training, each number is 1 with probability `p`, otherwise 0.  Outside of training, each is `p`.
+
+    For dropout, with `per_sequence`: all rows of a sequence have the same numbers.  In training, each number is 0 with
+    probability `p`, otherwise 1 / (1 - p).  Outside of training, each is 1.
     """
     dtype, count = x.dtype.type, x.shape[0]
     if not per_sequence:

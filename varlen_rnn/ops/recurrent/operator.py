@@ -1,4 +1,4 @@
-"""The recurrent layer as one operator: outputs, last states, `sorted_seqs`, and columns saved for the gradient."""
+"""The recurrent layer as one operator.  It returns outputs, last states, the plan, and columns for the gradient."""
 
 import functools
 from typing import NamedTuple
@@ -32,12 +32,19 @@ from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
 from varlen_rnn.tape.spec import PLAN, spec_of_tensor
 from varlen_rnn.tape.variable import apply_list
 
-_new_tuple = tuple.__new__  # of a NamedTuple, without a call of Python
-_ONE_WAY = {None: (False,), (0,): (False,), (1,): (True,)}  # by the constant `reverse` of one direction
+_new_tuple = tuple.__new__  # makes a NamedTuple without calling its Python constructor
+_ONE_WAY = {
+    None: (False,),
+    (0,): (False,),
+    (1,): (True,),
+}  # whether a single direction runs backward, by the constant `reverse`
 
 
 def _operands(cell, inputs):
-    """Return x and the weights of one direction from zeros, as of most layers, or None; a bias may still be missing."""
+    """Return x and the weights if there is one direction and no initial state, as in most layers; otherwise None.
+
+    A bias may still be None.
+    """
     if len(inputs) != len(cell.states) + 5 or cell.vectors or cell.rows:
         return None
     x, *states, w_ih, w_hh, b_ih, b_hh = inputs
@@ -45,13 +52,13 @@ def _operands(cell, inputs):
 
 
 def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
-    """Return whether rows and the weights of a direction, arrays or specs, have one data type, and shapes that fit."""
+    """Return whether rows and the weights of a direction, arrays or specs, have one data type and fitting shapes."""
     try:
         (_, features), (gates, hidden), dtype = x.shape, w_hh.shape, x.dtype
-    except ValueError:  # of other ranks
+    except ValueError:  # a shape has another number of axes
         return False
     projected = len(cell.x_gates) * hidden
-    # One comparison: tuples look first whether their items are the same objects, as data types mostly are.
+    # One comparison of tuples is fast: it first tests whether items are the same object, as data types mostly are.
     found = w_ih.shape, b_ih.shape, b_hh.shape, w_ih.dtype, w_hh.dtype, b_ih.dtype, b_hh.dtype
     wanted = (projected, features), (projected,), (gates,), dtype, dtype, dtype, dtype
     return found == wanted and 0 < gates == len(cell.h_gates) * hidden and projected > 0 and dtype in FLOATS
@@ -75,13 +82,13 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
     widths = [-1 if size == -1 else num_directions * size for size in units]
     of_rows = [spec_of_tensor((x.shape[0], width), x.dtype, x.lod_level) for width in widths]
     last = [spec_of_tensor((num_directions, -1, size), x.dtype) for size in units]
-    # The engine decides how far rows are apart, and the lengths decide how many chunks there are.
+    # The engine chooses the width of saved rows; with `every`, the lengths determine the number of saved states.
     kept = spec_of_tensor((x.shape[0], -1) if every is None else (-1, hidden), x.dtype)
     return [*(of_rows if all_states else of_rows[:1]), *last, PLAN, *([kept] * num_directions if keep else ())]
 
 
 def _check_every(cell, every, all_states):
-    """Raise unless a layer can keep its states at every so many steps alone."""
+    """Raise unless `every` is valid and the layer can recompute its steps from the states at every so many steps."""
     if every < 0:
         raise ShapeError("recurrent, every", expected="0 or more steps, or None", got=every)
     if cell.rows or all_states:
@@ -111,14 +118,14 @@ def _forward(*inputs, cell, keep, reverse=None, all_states=False, every=None):
 
 
 def _other_states(cell, hidden, kept):
-    """Return the states after the first at every row, (rows, directions * hidden), from the saved columns."""
+    """Return all states except the first at every row, `(rows, directions * hidden)` each, from the saved columns."""
     firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
     return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
 
 
 def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
-    # Loops: comprehensions and `map` take 1 us longer, and an array's own iteration four times as long as `range`.
+    # Plain loops, because comprehensions and `map` take 1 us longer; to iterate over an array takes four times as long.
     outputs = [wrap(y, lod)]
     for number in range(len(cell.states)):
         outputs.append(wrap(last[number]))
@@ -129,7 +136,7 @@ def _wrapped(cell, lod, y, last, plan, kept):
 
 
 def _shortcut(inputs, cell, keep, reverse=None, all_states=False, every=None):
-    """Run one direction from zeros with biases, where data types and shapes fit; return None of anything else."""
+    """Run a layer of one direction with biases and no initial state if its inputs fit; otherwise return None."""
     kind, ways = find_cell(cell), None if all_states or every is not None else _ONE_WAY.get(reverse)
     operands = ways and _operands(kind, inputs)
     if not operands:
@@ -141,7 +148,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False, every=None):
         return None
     if not (lod.num_levels and _fit(kind, rows, w_ih, w_hh, b_ih, b_hh) and rows.shape[0] == lod.num_rows):
         return None
-    # Asked here: five calls that find nothing to do would take longer.
+    # Test the flags here, because five calls of `as_operand` that change nothing would take longer.
     if not (rows.flags.carray and w_ih.flags.carray and w_hh.flags.carray and b_ih.flags.carray and b_hh.flags.carray):
         rows, w_ih, w_hh, b_ih, b_hh = map(as_operand, (rows, w_ih, w_hh, b_ih, b_hh))
     direction = _new_tuple(recurrence.Direction, (w_ih, w_hh, b_ih, b_hh, None, None, None))
@@ -155,12 +162,12 @@ def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False
     num_given = 2 * num_states if all_states else 1 + num_states  # outputs before the plan
     plan, *kept = outputs[num_given:]
     weights = inputs[1 + num_states :]
-    # Any asks in a generator, which takes longer than most answers.
+    # Test the first weight on its own, because to start the generator of `any` takes longer than the test.
     first = weights[0] is not None and weights[0].requires_grad
     need_weights = first or any(w is not None and w.requires_grad for w in weights)
     attrs = {"cell": cell, "num_forward": len(inputs), "need_x": inputs[0].requires_grad, "need_weights": need_weights}
     attrs |= {"reverse": reverse, "all_states": all_states, "every": every}
-    y = outputs[0] if every is None else None  # recomputed, it need not be held
+    y = outputs[0] if every is None else None  # it is recomputed, so it need not be held
     return apply_list("recurrent_grad", *inputs, y, plan, *kept, *d_outputs[:num_given], **attrs)
 
 
@@ -195,14 +202,14 @@ def like_states_and_weights(cell, inputs, outputs):
 
 
 def _check_plan(x, plan):
-    """Raise unless a plan, which the gradient trusts, is the plan of the rows."""
+    """Raise unless a plan is the plan of the rows, because the gradient trusts it."""
     lod = x.structure
     if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
 
 
 def _check_kept(x, kept, columns):
-    """Raise unless there are kept columns, which the gradient trusts, for every row."""
+    """Raise unless there are saved columns for every row, because the gradient trusts them."""
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
             wanted, hint = f"({x.shape[0]}, {columns} or more)", "pass the saved columns of the layer"
@@ -237,14 +244,14 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
             cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
         )
     d_x = x.like(d_x) if need_x else x
-    # As with x, a gradient that nobody asked for is the weight itself, or zeros if the bias is missing.
+    # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.
     groups = d_weights if need_weights else weights
     d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
     return with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
 
 
 def with_lods(cell, layer, d_inputs):
-    """Return gradients; the gradients of row inputs get the LoD of these inputs."""
+    """Give the gradients of row inputs the LoD of these inputs, and return all gradients."""
     own = len(layer.directions[0])
     for way, weights in enumerate(layer.directions):
         end = 1 + len(cell.states) + (way + 1) * own
@@ -254,7 +261,7 @@ def with_lods(cell, layer, d_inputs):
 
 
 def _d_others(layer, given):
-    """Return the gradients of the states but the first of every row, side by side for each direction, or None."""
+    """Return, for each direction, the gradients of all states but the first, side by side; None if all are missing."""
     if all(d is None for d in given):
         return None
     hidden = layer.hidden
@@ -267,7 +274,7 @@ def _d_others(layer, given):
 
 
 def _overwritten(num_inputs, cell, **attrs):
-    """Return the positions of the columns that each direction kept: the gradient writes there."""
+    """Return the positions of the inputs that the gradient overwrites: the saved columns of each direction."""
     if attrs.get("every") is not None:
         return ()
     first, num_states = attrs["num_forward"] + 2, len(find_cell(cell).states)
@@ -295,7 +302,7 @@ def _places_grad(
 
 
 class _Sizes(NamedTuple):
-    """Of a layer: rows, features of a row, hidden units, units of an output, directions; 1 where only values tell."""
+    """The sizes of a layer: rows, features of a row, hidden units, units of an output, directions; 1 if unknown."""
 
     rows: int
     features: int
@@ -311,19 +318,19 @@ def _sizes(inputs, cell):
 
 
 def _kept_bytes(cell, sizes, projects, dtype):
-    """Return the bytes that a layer keeps beyond its first column: rows are as long as the engine likes."""
+    """Return the bytes of all saved columns except one, because the spec of unknown width counts one column."""
     return sizes.directions * sizes.rows * (kept_by(cell, projects) * sizes.hidden - 1) * dtype.itemsize
 
 
 def _flops_of_products(cell, sizes, projects):
-    """Return the operations of the products with inputs, and of the products of a step."""
+    """Return the operations of the products with inputs, and of the products in the steps, over all rows."""
     of_x = 2 * sizes.rows * len(cell.x_gates) * sizes.hidden * sizes.features
     of_step = len(cell.h_gates) * sizes.hidden * sizes.outputs + projects * sizes.outputs * sizes.hidden
     return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
 
 
 def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False, every=None):
-    """2 gates hidden (input + output), and 2 hidden output for a projection, per row and direction."""
+    """2 gates hidden (input + output) operations, plus 2 hidden output for a projection, per row and direction."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs, cell)
     more = _kept_bytes(cell, sizes, projects, inputs[0].dtype) if keep and every is None else 0
@@ -333,18 +340,18 @@ def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False, e
 def cost_of_gradient(
     inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None
 ):
-    """Twice the layer's, once more if it recomputes, less the products for gradients that nobody asks for."""
+    """Twice the cost of the layer, three times if it recomputes, minus products of gradients that are not needed."""
     cell = find_cell(cell)
     sizes, projects = _sizes(inputs[:num_forward], cell)
     of_x, of_step = _flops_of_products(cell, sizes, projects)
     flops, times = of_step + (of_x + of_step) * need_weights + of_x * need_x, 1
-    if every is not None:  # the forward pass runs again, and keeps its columns this time
+    if every is not None:  # the forward pass runs again, and saves its columns this time
         flops, times = flops + of_x + of_step, 2
     return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
 
 
 def _by_sequence(specs, axes, cell, **constants):
-    """Return the trait of a layer over sequences: its states are missing, or have one row for each sequence."""
+    """Return the trait "sequence" if each state is missing or has one row for each sequence, otherwise None."""
     states = range(1, 1 + len(find_cell(cell).states))
     is_right = axes[0] == 0 and all(specs[number] is None or axes[number] == 1 for number in states)
     return "sequence" if is_right else None
@@ -370,8 +377,8 @@ def recurrent(
 ):
     """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions.
 
-    With `every`, it keeps for the gradient the states at every so many steps alone, and the gradient computes the
-    others again; 0 is the square root of the longest length.
+    With `every`, only the states at every `every`-th step are saved, and the gradient computes the others again; 0
+    means the square root of the longest length.
     """
     constants = {"reverse": reverse, "all_states": all_states, "every": every}
     return _forward(x, *states_and_weights, cell=cell, keep=keep, **constants)
@@ -415,7 +422,7 @@ def recurrent_grad(
     all_states: bool = False,
     every: int | None = None,
 ):
-    """Return the gradients of a recurrent layer's inputs; they overwrite the columns that the layer kept."""
+    """Return the gradients of a recurrent layer's inputs; this overwrites the columns that the layer saved."""
     constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights, "every": every}
     return _forward_grad(x, *rest, cell=cell, reverse=reverse, all_states=all_states, **constants)
 

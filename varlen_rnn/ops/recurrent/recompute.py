@@ -1,7 +1,7 @@
-"""A recurrent layer that keeps its states at every k-th step alone: its gradient computes the rest again.
+"""Run a recurrent layer that saves its states only at every k-th step; its gradient computes the others again.
 
-The steps of a batch are cut into chunks of k.  A chunk is a batch of its own, of the sequences that are still alive in
-the order of the plan, with the states that the chunk before left as its initial ones.
+The steps of a batch are cut into chunks of k steps.  Each chunk is a batch of its own: it has the sequences that are
+still alive, in the order of the plan.  Its initial states are the last states of the chunk before.
 """
 
 import math
@@ -15,7 +15,7 @@ from varlen_rnn.rows.plan import SortedSeqs
 
 
 class _Chunk(NamedTuple):
-    """Some steps of one direction: their rows in the batch, their own plan, and how many sequences have any."""
+    """Some steps of one direction: their rows in the batch, their own plan, and the number of sequences alive."""
 
     rows: np.ndarray
     plan: SortedSeqs
@@ -23,7 +23,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(plan, every, backward):
-    """Yield the chunks of a direction, `every` steps each: 0 is the square root of the longest length."""
+    """Yield the chunks of a direction, `every` steps each; 0 means the square root of the longest length."""
     steps = every or math.isqrt(max(0, plan.max_seq_len - 1)) + 1
     starts, lengths = plan.starts, plan.seq_lens
     for first in range(0, plan.max_seq_len, steps):
@@ -36,14 +36,14 @@ def _chunks(plan, every, backward):
 
 
 def forward(cell, x, directions, initial, plan, every, reverse):
-    """Run a layer as `recurrence.forward` does, but keep only the states at which chunks begin.
+    """Run a layer as `recurrence.forward` does, but save only the states with which chunks begin.
 
     Parameters
     ----------
     cell, x, directions, initial, plan, reverse
         As `recurrence.forward` takes them.
     every : int
-        Steps of a chunk; 0 is the square root of the longest length.
+        Steps per chunk; 0 means the square root of the longest length.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def forward(cell, x, directions, initial, plan, every, reverse):
     y, kept = np.empty((x.shape[0], len(directions) * outputs), x.dtype), []
     for number, (direction, backward) in enumerate(zip(directions, reverse, strict=True)):
         columns, order = y[:, number * outputs : (number + 1) * outputs], plan.sorted_indices
-        states, begins = last[:, number][:, order], [np.empty((0, hidden), x.dtype)]  # by rank
+        states, begins = last[:, number][:, order], [np.empty((0, hidden), x.dtype)]  # states in the order of ranks
         for chunk in _chunks(plan, every, backward):
             begin = states[:, : chunk.alive].copy()  # the next lines overwrite the states
             begins.append(begin.reshape(-1, hidden))
@@ -103,7 +103,7 @@ def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, nee
 
 
 def _begins(num_states, plan, every, backward, kept):
-    """Return the chunks of a direction, each with the states at which it begins."""
+    """Return the chunks of a direction, each with the states with which it begins."""
     chunks, end, begins = list(_chunks(plan, every, backward)), 0, []
     wanted = num_states * sum(chunk.alive for chunk in chunks)
     if len(kept) != wanted:
@@ -116,7 +116,7 @@ def _begins(num_states, plan, every, backward, kept):
 
 
 def _backward_of_direction(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
-    """Return the gradients of a direction's weights; add its part of `d_x`, and overwrite `d_states`."""
+    """Return the gradients of a direction's weights; add to `d_x`; write gradients of initial states to `d_states`."""
     x, direction, backward = operands
     order, total = plan.sorted_indices, None
     d_now = d_states[:, order]
@@ -138,7 +138,7 @@ def _backward_of_direction(cell, operands, begins, plan, d_y, d_states, d_x, nee
 
 
 def _of_arrays(function, *directions):
-    """Return the Direction whose arrays a function computes from the arrays of others; None stays None."""
+    """Apply a function to the arrays of Directions, and return its results as a Direction; None stays None."""
     return recurrence.Direction._make(
         None if arrays[0] is None else function(*arrays) for arrays in zip(*directions, strict=True)
     )

@@ -1,1 +1,1 @@
-"""Operators over the sequences of a batch: pooling, and the steps of a recurrence written by hand over a plan."""
+"""Operators over the sequences of a batch, and over the steps of a recurrence that is written by hand."""

@@ -1,4 +1,4 @@
-"""Beam search: the best continuations of the hypotheses of each source, and the texts that they have become."""
+"""Beam search: select the best continuations of hypotheses at each step, and read the texts in the end."""
 
 from collections.abc import Sequence
 
@@ -26,22 +26,22 @@ def beam_search(
     level: int = 0,
     is_accumulated: bool = True,
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the best continuations of the hypotheses of each source, as many as a beam has.
+    """Return the `beam_size` best continuations of the hypotheses of each source.
 
-    A hypothesis that has ended continues with `end_id` alone, at its score.  Of a source whose kept hypotheses had all
-    ended before, nothing is left: its search is over.
+    A hypothesis that has ended continues only with `end_id`, and keeps its score.  If all kept hypotheses of a source
+    had ended before, its search is over, and the result has no hypothesis for it.
 
     Parameters
     ----------
     pre_ids : Variable, integers, shape `(hypotheses,)` or `(hypotheses, 1)`
-        The last symbol of each.
+        The last symbol of each hypothesis.
     pre_scores : Variable, shape as `pre_ids`
-        Their scores, logarithms of probabilities.
+        The scores of the hypotheses: logarithms of probabilities.
     ids : Variable, integers, shape `(hypotheses, candidates)`, or None
         The symbols that may follow, as from `topk`; None if a candidate's symbol is its column.
     scores : Variable, shape `(hypotheses, candidates)`, with a LoD
-        Scores of hypotheses continued by each symbol; or, unless `is_accumulated`, the probabilities of symbols.  Its
-        level `level` groups the hypotheses of one source.
+        The score of each hypothesis with each candidate; unless `is_accumulated`, the probability of each candidate.
+        Level `level` of its LoD groups the hypotheses by source.
     beam_size : int
         How many hypotheses to keep per source.
     end_id : int
@@ -50,10 +50,10 @@ def beam_search(
     Returns
     -------
     selected_ids : Variable, int64, shape `(kept,)`
-        With two levels: the previous hypotheses of each source, and the kept continuations of each of these.
+        Its LoD has two levels: the previous hypotheses of each source, and the kept continuations of each hypothesis.
     selected_scores : Variable, shape `(kept,)`, with the same LoD
     parent_idx : Variable, int64, shape `(kept,)`
-        The hypothesis that each one continues.
+        The position of the previous hypothesis that each kept continuation continues.
 
     Raises
     ------
@@ -61,8 +61,8 @@ def beam_search(
 
     Notes
     -----
-    The order is by previous hypothesis, then best first.  Of equal scores, the earlier hypothesis and the earlier
-    candidate win (in Fluid, the later one).  NaN is worse than any number.
+    Results are in the order of previous hypotheses, and best first for each of them.  If scores are equal, the earlier
+    hypothesis and the earlier candidate win (in Fluid, the later candidate).  NaN is worse than any number.
 
     Examples
     --------
@@ -104,10 +104,10 @@ def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: in
 
 
 def _best(total, may_follow, source, beam_size):
-    """Return the places, in the rows of candidates, of the best ones of each source, parent by parent."""
+    """Return the flat positions in `total` of the best candidates of each source, in the order of parents."""
     places = np.flatnonzero(may_follow)
     of_source = source[places // total.shape[1]]
-    order = np.lexsort((-total.ravel()[places], of_source))  # stable: of equal scores, the first
+    order = np.lexsort((-total.ravel()[places], of_source))  # a stable sort: of equal scores, the first wins
     of_source = of_source[order]
     rank = np.arange(len(order)) - np.searchsorted(of_source, of_source)
     best = places[order[rank < beam_size]]
@@ -115,7 +115,7 @@ def _best(total, may_follow, source, beam_size):
 
 
 def _is_over(parents, ends, has_ended, sources):
-    """Return of each that is kept whether its source has nothing but hypotheses that had ended before."""
+    """Return, for each kept continuation, whether all kept hypotheses of its source had ended before."""
     source = np.searchsorted(sources, parents, side="right") - 1
     goes_on = np.bincount(source, weights=~(ends & has_ended[parents]), minlength=len(sources) - 1) > 0
     return ~goes_on[source]
@@ -172,23 +172,23 @@ def beam_search_decode(
     Parameters
     ----------
     ids, scores : lists of Variable
-        The selections of `beam_search`, step by step, with their LoD; the initial hypotheses may come first.
+        The results of `beam_search` at each step, with their LoD; the initial hypotheses may come first.
     beam_size : int
-        At most so many texts per source are returned.
+        The largest number of texts to return per source.
     end_id : int
-        The symbol that ends a text; it is kept once.
+        The symbol that ends a text; each text keeps it once.
 
     Returns
     -------
     sentence_ids : Variable, int64, shape `(symbols,)`
-        With two levels: sources of texts, and texts of symbols.
+        Its LoD has two levels: the texts of each source, and the symbols of each text.
     sentence_scores : Variable, shape `(symbols,)`, with the same LoD
         The score of a text up to each of its symbols.
 
     Raises
     ------
     ShapeError, DTypeError, LoDError
-        No steps; a step that does not continue the one before.
+        If there are no steps, or a step does not continue the step before.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def _decode(*steps, beam_size: int, end_id: int):
 
 
 def _check_steps(ids, scores):
-    """Raise unless each step has a score for each symbol, and continues the rows of the one before."""
+    """Raise unless each step has a score for each symbol, and continues the rows of the step before."""
     rows = None
     for number, (of_step, its_scores) in enumerate(zip(ids, scores, strict=True)):
         what = f"beam_search_decode, step {number}"
@@ -238,14 +238,16 @@ def _check_steps(ids, scores):
 
 
 class _Texts:
-    """Texts from their ends to their beginnings: a source's begin where it was last searched."""
+    """Texts, read from their last symbol to their first.  They end at the last step at which their source is
+    searched.
+    """
 
     def __init__(self):
         self.sources, self.final, self.rows = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
-        self.symbols = []  # of each step: which texts have one there, the step, the symbols and the scores
+        self.symbols = []  # for each step: the texts with a symbol there, the step, the symbols, the scores
 
     def take(self, step, ids, scores, end_id):
-        """Take the symbols of a step; an end that is not a text's last is none."""
+        """Add the symbols of a step; skip an `end_id` that is not the last symbol of its text."""
         symbols, scores, offsets = ids.data.reshape(-1), scores.reshape(-1), ids.structure.absolute()[0]
         waiting = np.setdiff1d(np.flatnonzero(np.diff(offsets)), self.sources)
         begun = [np.arange(offsets[source], offsets[source + 1]) for source in waiting]

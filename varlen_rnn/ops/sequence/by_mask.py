@@ -1,4 +1,4 @@
-"""Sequences parted by a mask, and put together again."""
+"""Split the sequences of a level by a mask, and merge the parts again."""
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequence
 from varlen_rnn.tape.checks import check_tensor
 from varlen_rnn.tape.declare import operator
 
-# Entries: the sequences of a level, or the rows of a tensor without a LoD, which are as sequences of one row each.
+# Entries are the sequences of a level.  In a tensor without a LoD, each row is treated as a sequence of one row.
 
 
 def _parted(x, level):
-    """Return the levels above one, and the LoD of it and those below it."""
+    """Return the levels above `level`, and the LoD that begins with `level`."""
     levels = levels_of(x.structure) or (np.arange(len(x.data) + 1),)
     level %= len(levels)
     return levels[:level], LoD(levels[level:])
@@ -45,7 +45,7 @@ def _check(op, name, x, mask, level):
 
 
 def _order(mask):
-    """Return the entries where a mask is True, and then the others.
+    """Return the positions at which a mask is True, and then the other positions.
 
     Examples
     --------
@@ -56,12 +56,12 @@ def _order(mask):
 
 
 def _before(mask):
-    """Return how many are True before each entry, and before the end."""
+    """Return how many entries are True before each position of a mask, and before its end."""
     return np.concatenate([[0], np.cumsum(mask)])
 
 
 def _split(op, x, mask, level):
-    """Return the LoDs of both parts, the row of `x` that is each of their rows, and how many are of the first."""
+    """Return the LoDs of both parts, the rows of `x` that they take, and how many rows the first part has."""
     above, below = _parted(x, level)
     mask = mask.data.reshape(-1)
     if len(mask) != _entries(below):
@@ -78,21 +78,21 @@ def _split(op, x, mask, level):
 
 @operator(outputs=("out_true", "out_false"), cost=nothing)
 def split_by_mask(x, mask, level: int = 0):
-    """Return the sequences of a level where a mask is True, and those where it is False.
+    """Return the sequences of a level at which a mask is True, and the sequences at which it is False.
 
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows of any data type; without a LoD, rows are taken for sequences.
+        Rows of any data type; without a LoD, each row is a sequence.
     mask : Variable or array of bools, shape `(sequences,)` or `(sequences, 1)`
-        One for each sequence of the level.
+        One bool for each sequence of the level.
     level : int
-        Whose sequences are parted, with all rows below them.
+        The level whose sequences are split, with all their rows.
 
     Returns
     -------
     out_true, out_false : Variables with the levels of `x`
-        Upper levels count the entries of each part.
+        The levels above `level` count the sequences of each part.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def _joined_above(op, first, second, mask):
 
 
 def _joined(op, in_true, in_false, mask, level):
-    """Return the LoD of the result, and which row of both parts, one after the other, is each of its rows."""
+    """Return the LoD of the result, and for each of its rows the position in the concatenated parts."""
     (above, first), (above_second, second) = (_parted(x, level) for x in (in_true, in_false))
     mask = mask.data.reshape(-1)
     for name, part, count in (("True", first, np.count_nonzero(mask)), ("False", second, np.count_nonzero(~mask))):
@@ -160,24 +160,24 @@ def _joined(op, in_true, in_false, mask, level):
 
 @operator(cost=nothing)
 def merge_by_mask(in_true, in_false, mask, level: int = 0):
-    """Merge two parts: take the next sequence of `in_true` where the mask is True, else the next of `in_false`.
+    """Merge two parts: take the next sequence of `in_true` where the mask is True, otherwise of `in_false`.
 
     Parameters
     ----------
     in_true, in_false : Variable or LoDTensor
-        Rows of one data type and element shape, with as many levels.
+        Rows of one data type and element shape, with the same number of levels.
     mask : Variable or array of bools, shape `(sequences,)` or `(sequences, 1)`
     level : int
-        Whose sequences are put together, with all rows below them.
+        The level whose sequences are merged, with all their rows.
 
     Returns
     -------
-    Variable with as many levels; merging the parts of `split_by_mask` restores its input
+    Variable with the same number of levels; merging the parts of `split_by_mask` restores its input
 
     Raises
     ------
     LoDError
-        A part has not as many sequences as the mask says.
+        If a part does not have one sequence for each True, or False, of the mask.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The outputs of all steps as rows in the caller's order."""
+"""Collect the outputs of all steps as rows in the caller's order."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def concat_outputs(steps: Sequence[Rows], sorted_seqs: SortedSeqs | Variable) ->
     Parameters
     ----------
     steps : list of Variables or arrays
-        `sorted_seqs.max_seq_len` of them; step t has shape `(batch_sizes[t], ...)`, longest sequence first.
+        One for each of the `sorted_seqs.max_seq_len` steps; step t has shape `(batch_sizes[t], ...)`, longest sequence
+        first.
     sorted_seqs : SortedSeqs
 
     Returns

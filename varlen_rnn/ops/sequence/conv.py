@@ -23,33 +23,33 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_BLOCK = 2**20  # elements of copied windows, which a cache holds
-_FARTHEST = 2**31  # rows from a row to its window
+_BLOCK = 2**20  # elements of windows to copy at a time, so that they fit a cache
+_FARTHEST = 2**31  # the largest distance of a window from its row, in rows, and the largest filter size
 
 
 def _of_conv(inputs, outputs, filter_size, padding_start):
-    """2 k n per row for a weight of (k, n), and n for its bias."""
+    """2 k n operations per row for a weight of (k, n), plus n for a bias."""
     x, weight, bias, _ = inputs
     return known(x.shape[0]) * (2 * size(weight) + (0 if bias is None else size(bias)))
 
 
 @operator(cost=_of_conv, rows=beside("sequence", 1, 2, 3))
 def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, padding_start: int | None = None):
-    """Return the product of each row's window with a weight: `filter_size` rows of its sequence, one after another.
+    """Return the product of each row's window with a weight; a window is `filter_size` concatenated rows.
 
-    The window of row t begins with row `t + padding_start`.  What of it lies outside of the sequence is zeros, or rows
-    of `padding`: these stand as if the first rows came before each sequence, and the others behind it.
+    The window of row t begins with row `t + padding_start`.  Rows outside of the sequence are zeros, or rows of
+    `padding`: its first `up` rows come before each sequence, the others after it.
 
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, features)`
-        float32 or float64, with at least one level; the last level has the sequences.
+        float32 or float64, with at least one level; the sequences are taken from the last level.
     weight : Variable or array, shape `(filter_size * features, filters)`
         The weights of the window's first row, then of its second row, and so on.
     bias : Variable or array, shape `(filters,)`, optional
     padding : Variable or array, shape `(up + down, features)`, optional
         `up = max(0, -padding_start)` rows before a sequence, and `down = max(0, padding_start + filter_size - 1)`
-        behind it.
+        after it.
     filter_size : int
         Rows of a window, at least 1.
     padding_start : int, optional
@@ -65,7 +65,8 @@ def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, p
     >>> np.asarray(sequence_conv(x, np.array([[1.0], [10.0], [100.0]]))).ravel()
     array([210., 321.,  32.,  50.])
 
-    Source: the operator `sequence_conv` of PaddlePaddle Fluid, which knows one level, and strides of 1 alone, too.
+    Source: the operator `sequence_conv` of PaddlePaddle Fluid, which takes one level and, like this one, only strides
+    of 1.
     """
     weight, bias, padding = (None if given is None else as_operand(given.data) for given in (weight, bias, padding))
     window, offsets = Window.of(filter_size, padding_start), levels_of(x.structure)[-1]
@@ -80,17 +81,17 @@ class Window(NamedTuple):
 
     @classmethod
     def of(cls, filter_size, padding_start):
-        """Return the window that the constants of the operator say."""
+        """Return the window that the constants of the operator describe."""
         return cls(-(filter_size // 2) if padding_start is None else padding_start, filter_size)
 
     @property
     def up(self):
-        """The most rows that a window has before its sequence."""
+        """The largest number of rows of a window before its sequence."""
         return max(0, -self.start)
 
     @property
     def padding_rows(self):
-        """The most rows that windows have before and behind a sequence."""
+        """The largest numbers of rows of windows before and after a sequence, in sum."""
         return self.up + max(0, self.start + self.taps - 1)
 
 
@@ -99,7 +100,7 @@ def _products(x, offsets, window, weight, bias=None, padding=None):
     out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
     if 2 * len(edges) >= len(x):
         edges = np.arange(len(x))
-    else:  # all windows where they are; those that leave their sequence read rows of others, and are replaced
+    else:  # multiply all windows in place; windows that leave their sequence read wrong rows, and are replaced below
         first, end = window.up, min(len(x), len(x) - window.start - window.taps + 1)
         gemm.product(x[first + window.start : end + window.start], weight, out[first:end], bias=bias)
     block = max(1, _BLOCK // len(weight))
@@ -130,7 +131,7 @@ def _copied(x, offsets, window, padding, rows):
 
 
 def _places(offsets, window, rows, taps):
-    """Return the row at some taps of the windows of rows, and the row of padding; each is -1 where it is the other."""
+    """Return the row of `x` at taps of the windows of rows, or -1, and otherwise the row of padding, or -1."""
     sequence = np.searchsorted(offsets, rows, side="right")[:, None] - 1
     begins, ends, at = offsets[sequence], offsets[sequence + 1], rows[:, None] + window.start + taps
     of_padding = np.where(at < begins, at - begins + window.up, np.where(at >= ends, at - ends + window.up, -1))
@@ -152,7 +153,7 @@ def _infer(x, weight, bias, padding, filter_size, padding_start):
 
 
 def _check_window(op, x, weight, filter_size, padding_start):
-    """Return the window, or raise unless a weight is one for it; `x` are the rows that it is over."""
+    """Return the window; raise unless its constants are in range, the weight fits it, and `x` has a LoD."""
     check_lod_level(op, "x", x)
     check_rank(op, "weight", weight, 2)
     if not 1 <= filter_size <= _FARTHEST:
@@ -165,7 +166,7 @@ def _check_window(op, x, weight, filter_size, padding_start):
     return Window.of(filter_size, padding_start)
 
 
-# Gradients.  That of a row is the product of a window of the result's gradient with the weights, in reverse order.
+# Gradients.  The gradient of a row is the product of a window of the result's gradient with the reversed weights.
 
 
 @sequence_conv.grad
@@ -181,7 +182,7 @@ def _grad(inputs, outputs, d_outputs, **constants):
 
 
 def _of_rows(inputs, outputs, filter_size, padding_start):
-    """2 k n per row for a weight of (k, n)."""
+    """2 k n operations per row for a weight of (k, n)."""
     d, weight = inputs
     return 2 * known(d.shape[0]) * size(weight)
 
@@ -209,7 +210,7 @@ def _infer_grad(d, weight, filter_size, padding_start):
 
 
 def _of_weight(inputs, outputs, filter_size, padding_start):
-    """2 k n per row for a weight of (k, n)."""
+    """2 k n operations per row for a weight of (k, n)."""
     return 2 * known(inputs[0].shape[0]) * size(inputs[2])
 
 
@@ -242,7 +243,7 @@ def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
 
 
 def _of_padding(inputs, outputs, filter_size, padding_start):
-    """2 k n per row of padding, with a weight (k, n)."""
+    """2 k n operations per row of padding, for a weight of (k, n)."""
     return 2 * known(inputs[2].shape[0]) * size(inputs[1])
 
 
@@ -251,7 +252,7 @@ def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
     edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
-    sums = np.zeros((count * filter_size, filters), d.dtype)  # of the rows whose tap a row of padding is
+    sums = np.zeros((count * filter_size, filters), d.dtype)  # of the rows that read a row of padding at a tap
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, edges, tap)
         outside = np.flatnonzero(at < 0)

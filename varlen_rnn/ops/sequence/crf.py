@@ -1,4 +1,4 @@
-"""Linear-chain conditional random fields over sequences: the cost of labels, and the most probable ones."""
+"""Linear-chain conditional random fields over sequences: the cost of given labels, and the most probable labels."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _tags(emission, label, name):
-    """Return labels as the kernel takes them, after checking that each is a tag."""
+    """Return labels as flat int64 integers; raise unless there is a tag for each row."""
     labels, tags = label.data.reshape(-1).astype(np.int64), emission.shape[1]
     if len(labels) != len(emission.data):
         raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
@@ -41,7 +41,7 @@ def _costs(emission, label, transition, scales, with_gradient):
 
 
 def _cost(inputs, outputs, **attrs):
-    """4 per row and pair of tags."""
+    """4 operations per row and pair of tags."""
     emission = inputs[0]
     return 4 * max(1, emission.shape[0]) * max(1, emission.shape[1]) ** 2
 
@@ -53,7 +53,7 @@ def linear_chain_crf(emission, label, transition):
     Parameters
     ----------
     emission : Variable, shape `(rows, tags)`
-        Scores, with at least one level; the last level has the sequences.
+        Scores, with at least one level; the sequences are taken from the last level.
     label : integers, shape `(rows,)` or `(rows, 1)`
     transition : Variable, shape `(tags + 2, tags)`
         Row 0: scores of the first tag.  Row 1: scores of the last tag.  Row 2 + i: scores of the tag after tag i.
@@ -114,12 +114,12 @@ def _examples(rng):
 
 @operator(cost=_cost)
 def crf_decoding(emission, transition, label=None):
-    """Return the most probable tag of each row, over all labellings of its sequence; of equal ones, the first.
+    """Return the tag of each row in the most probable labelling of its sequence; of equal tags, the first.
 
     Parameters
     ----------
     emission, transition
-        As of `linear_chain_crf`.
+        As in `linear_chain_crf`.
     label : integers, shape `(rows,)` or `(rows, 1)`, optional
 
     Returns

@@ -1,4 +1,4 @@
-"""What the steps of sequences read as, by connectionist temporal classification: the best path, or the best texts."""
+"""Decoders of connectionist temporal classification (CTC): the best path, or a beam search for the best texts."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _INT64 = np.dtype(np.int64)
-_WIDEST_BEAM = 2**16  # a description of a few bytes cannot ask for more memory
+_WIDEST_BEAM = 2**16  # without a limit, a program of a few bytes could request any amount of memory
 
 
 def _check(op, log_probs, blank):
@@ -31,13 +31,13 @@ def ctc_greedy_decoder(log_probs, blank: int = 0):
     Parameters
     ----------
     log_probs : Variable, shape `(rows, classes)`
-        Scores or probabilities of classes, with at least one level; the last level's sequences.
+        Scores or probabilities of classes, with at least one level; the sequences are taken from the last level.
     blank : int
 
     Returns
     -------
-    Variable of ids, int64, shape `(ids,)`, with the levels above.  A sequence may become empty; in Fluid, where all
-    are, it is -1.
+    Variable of ids, int64, shape `(ids,)`, with as many levels as `log_probs`.  A sequence may become empty; in
+    Fluid, the result is -1 if all are empty.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def ctc_greedy_decoder(log_probs, blank: int = 0):
     begins[1:] = best[1:] != best[:-1]
     begins[offsets[:-1][np.diff(offsets) > 0]] = True
     read = begins & (best != blank)
-    before = np.concatenate([[0], np.cumsum(read)])  # how many are read before each row
+    before = np.concatenate([[0], np.cumsum(read)])  # the number of ids read before each row
     return LoDTensor.wrap(best[read].astype(_INT64), LoD([*above, before[offsets]]))
 
 
@@ -73,25 +73,27 @@ def _examples_of_greedy(rng):
 
 @operator(outputs=("ids", "scores"), cost=per_input_element)
 def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
-    """Return the most probable texts that the steps of each sequence read as, best first.
+    """Return the most probable texts of each sequence, found by a beam search, best first.
 
-    The probability of a text is the sum over its alignments.  Only the best prefixes are kept after each step, so the
-    result is a lower bound.  It is exact if the beam has room for all prefixes.
+    The probability of a text is the sum over its alignments.  Only the best prefixes are kept after each step, so each
+    probability that is returned is a lower bound.  It is exact if the beam has room for all prefixes.
 
     Parameters
     ----------
     log_probs : Variable, shape `(rows, classes)`
-        Logarithms of probabilities, as of `log_softmax`, with at least one level; the last level's sequences.
+        Logarithms of probabilities, as from `log_softmax`, with at least one level; the sequences are taken from the
+        last level.
     beam_size : int
-        How many prefixes of a sequence are kept, at most, and texts returned.
+        The largest number of prefixes to keep, and of texts to return, per sequence.
     blank : int
 
     Returns
     -------
     ids : Variable, int64, shape `(ids,)`
-        With the levels above, then sequences of texts, and texts of ids.
+        Its LoD has the levels above the last, the texts of each sequence, and the ids of each text.
     scores : Variable, shape `(texts,)`
-        With the levels above, and sequences of texts: the logarithm of each one's probability.
+        The logarithm of each text's probability.  Its LoD has the levels above the last, and the texts of each
+        sequence.
 
     Raises
     ------
@@ -124,7 +126,7 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
 
 
 def _read(nodes, at):
-    """Return the labels on the way to each node, one text after another, and where they begin and end."""
+    """Return the labels on the path to each node, one text after another, and the offsets of the texts."""
     ends = np.concatenate([[0], np.cumsum(nodes[at, DEPTH])])
     ids, place = np.empty(ends[-1], np.int64), ends[1:] - 1
     while len(at):

@@ -12,18 +12,18 @@ from varlen_rnn.tape.variable import apply
 
 @operator(rows="sequence")
 def sequence_cumsum(x, reverse: bool = False):
-    """Return the sum of each row and those before it in its sequence, element by element.
+    """Return the sum of each row and all earlier rows of its sequence, element by element.
 
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, ...)`
-        float32 or float64, with at least one level; the last level has the sequences.
+        float32 or float64, with at least one level; the sequences are taken from the last level.
     reverse : bool
-        Whether it is the sum of each row and those behind it.
+        Whether to sum each row and all later rows of its sequence instead.
 
     Returns
     -------
-    Variable like `x`, with its LoD; long sums do not drift
+    Variable like `x`, with its LoD; rounding errors do not add up in long sums
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Edit distances of sequences of ids from those that they should be."""
+"""Edit distances between sequences of ids and their labels."""
 
 import numpy as np
 
@@ -14,29 +14,29 @@ from varlen_rnn.tape.spec import TensorSpec
 
 @operator(outputs=("distances", "num_sequences"), cost=per_input_element)
 def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[int, ...] | None = None):
-    """Return how many insertions, deletions and changes of ids make each sequence the one that it should be.
+    """Return how many insertions, deletions and changes of ids turn each sequence into its label.
 
     Parameters
     ----------
     input : Variable, integers, shape `(ids,)` or `(ids, 1)`
-        With at least one level; the last level's sequences.
+        With at least one level; the sequences are taken from the last level.
     label : Variable, integers, shape `(labels,)` or `(labels, 1)`
-        What they should be: of as many sequences.
+        The right sequences, as many as in `input`.
     normalized : bool
-        Whether each distance is divided by the labels of its sequence.
+        Whether to divide each distance by the number of labels of its sequence.
     ignored_tokens : tuple of int, optional
         Ids that count neither in `input` nor in `label`.
 
     Returns
     -------
     distances : Variable, float32, shape `(sequences,)`
-        With the levels above.  They have no gradient.
+        With the levels above the last.  They have no gradient.
     num_sequences : Variable, int64, a single number
 
     Raises
     ------
     DTypeError, ShapeError, LoDError
-        Another number of sequences; `normalized`, and a sequence that has no labels to divide by.
+        If `input` and `label` have different numbers of sequences, or if `normalized` and a sequence has no labels.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Sequences, or rows, once more for each entry of another variable's sequences."""
+"""Repeat sequences, or rows, as often as the sequences of another variable have entries."""
 
 from typing import NamedTuple
 
@@ -28,14 +28,14 @@ def _check_entries(x, y, ref_level):
 
 
 class _Copies(NamedTuple):
-    """Sequences, or rows, that stand as often as another LoD has entries; kept with that one.
+    """How sequences, or rows, are repeated by the sequences of another LoD; cached with this other LoD.
 
     Attributes
     ----------
     lod : LoD of the copies
-    num_rows : int, of the copies
+    num_rows : int, rows of all copies
     offsets : (sequences + 1,) int64, where each sequence, or row, begins
-    times : (sequences,) int64
+    times : (sequences,) int64, how often each is repeated
     """
 
     lod: LoD
@@ -55,7 +55,7 @@ def _copies(x, y, ref_level):
 def _copies_of(lod, offsets):
     times = np.diff(offsets)
     lod_of_copies, _ = take_sequences(lod, np.repeat(np.arange(len(times)), times))
-    # Copied, for of a read-only array Numba would compile the kernels again.
+    # A copy, because Numba would compile the kernels again for a read-only array.
     return _Copies(lod_of_copies, lod_of_copies.num_rows, lod.rows_of_level(0).copy(), times)
 
 
@@ -76,16 +76,16 @@ def _repeated(x, copies, lod):
 
 @operator(cost=nothing)
 def sequence_expand(x, y, ref_level: int = -1):
-    """Return each sequence of `x`, or each row where it has no LoD, as often as the sequence of `y` has entries.
+    """Repeat each sequence of `x`, or each row if it has no LoD, as often as its sequence of `y` has entries.
 
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows of any data type, with as many sequences of level 0, or rows, as the level of `y` has sequences.
+        Rows of any data type, with one sequence of level 0, or one row, for each sequence of `y` at `ref_level`.
     y : Variable or LoDTensor
         Only its LoD is read.
     ref_level : int
-        The level of `y` that counts; -1 is the last.
+        The level of `y` whose sequences are used; -1 is the last.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def _backward(x, y, d_out, ref_level):
 
 
 def _rows_of(op, d_out, count):
-    """Return the rows of a gradient, an operand of kernels, or raise unless there are so many."""
+    """Return the rows of a gradient as an operand of kernels; raise unless there are `count` rows."""
     if not d_out.shape or len(d_out.data) != count:
         raise ShapeError(f"{op}, d_out", expected=f"{count} rows", got=f"shape {d_out.shape}")
     return flat(d_out.data)
@@ -147,7 +147,7 @@ def _examples(rng):
 
 @operator(cost=nothing)
 def sequence_expand_as(x, y):
-    """Return each row of `x` once for each row of the sequence of `y` that it stands for.
+    """Repeat each row i of `x` once for each row of sequence i of `y`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sequences of ids: some of them left out, and windows of them."""
+"""Operators on sequences of ids: remove some ids, or list windows of ids."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 
-_MOST_IDS = 2**20  # of a window: a description of a few bytes cannot ask for more memory
+_MOST_IDS = 2**20  # of a window; without a limit, a program of a few bytes could request any amount of memory
 
 
 def check_ids(op, **descs):
-    """Raise unless all are sequences of integers, one id per row."""
+    """Raise unless all inputs are sequences of integers, one id per row."""
     check_integer(op, **descs)
     for name, desc in descs.items():
         check_lod_level(op, name, desc)
@@ -27,7 +27,7 @@ def _holds(dtype, number):
 
 @operator(cost=nothing)
 def sequence_erase(x, tokens: tuple[int, ...]):
-    """Return the sequences of the last level without the ids that are listed.
+    """Return the sequences of the last level without the ids in `tokens`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def sequence_erase(x, tokens: tuple[int, ...]):
 
     Returns
     -------
-    Variable of the ids that stay, with the levels above; it has no gradient.  A sequence may become empty.
+    Variable of the remaining ids, with as many levels; it has no gradient.  A sequence may become empty.
 
     Examples
     --------
@@ -51,11 +51,11 @@ def sequence_erase(x, tokens: tuple[int, ...]):
 
 
 def erased(x, tokens):
-    """Return the sequences of the last level without the ids that are listed."""
+    """Return the sequences of the last level without the ids in `tokens`."""
     *above, offsets = levels_of(x.structure)
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
     stays = ~np.isin(x.data.reshape(-1), listed)
-    before = np.concatenate([[0], np.cumsum(stays)])  # how many stay before each row
+    before = np.concatenate([[0], np.cumsum(stays)])  # the number of remaining ids before each row
     return LoDTensor.wrap(x.data[stays], LoD([*above, before[offsets]]))
 
 
@@ -80,16 +80,16 @@ def _examples_of_erase(rng):
 
 @operator(cost=nothing)
 def sequence_enumerate(x, win_size: int, pad_value: int = 0):
-    """Return the window that begins at each row: its id and those that follow in the sequence of the last level.
+    """Return the window of ids that begins at each row, and lies within its sequence of the last level.
 
     Parameters
     ----------
     x : Variable or LoDTensor of integers, shape `(rows,)` or `(rows, 1)`
         With at least one level.
     win_size : int
-        The ids of a window, from 1 to 2**20.
+        The number of ids of a window, from 1 to 2**20.
     pad_value : int
-        What stands behind the end of a sequence; one that the data type of `x` holds.
+        The id that fills a window after the end of its sequence; the data type of `x` must hold it.
 
     Returns
     -------
@@ -107,7 +107,9 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     """
     offsets, ids = levels_of(x.structure)[-1], x.data.reshape(-1)
     lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(len(ids))  # rows to the end of the sequence, this one too
+    left = np.repeat(offsets[1:], lengths) - np.arange(
+        len(ids)
+    )  # rows to the end of the sequence, its own row included
     out = np.full((len(ids), win_size), pad_value, x.dtype)
     for step in range(min(win_size, int(lengths.max(initial=0)))):
         inside = np.flatnonzero(left > step)

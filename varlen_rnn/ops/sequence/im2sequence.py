@@ -33,7 +33,7 @@ def _padded(data, padding):
 
 
 def _counts(shape, filter_size, stride, padding):
-    """Return how many windows are below each other, and beside each other."""
+    """Return the number of windows along the height and along the width of an image."""
     around = padding[0] + padding[2], padding[1] + padding[3]
     sizes = zip(shape[2:], around, filter_size, stride, strict=True)
     return tuple(-1 if n == -1 else (n + more - window) // step + 1 for n, more, window, step in sizes)
@@ -63,7 +63,7 @@ def _infer(x, filter_size, stride, padding):
 
 
 def _additions(inputs, outputs, **constants):
-    """1 per element of the windows."""
+    """1 operation per element of the windows."""
     return size(inputs[1])
 
 
@@ -108,7 +108,7 @@ def im2sequence(
     Returns
     -------
     Variable of shape `(images * windows, channels * height * width of a window)`
-        The last of its levels counts the windows of each image; those above are the levels of `x`.
+        Its last level has the windows of each image; the levels above are the levels of `x`.
 
     Examples
     --------
@@ -117,7 +117,8 @@ def im2sequence(
     (array([[0., 1., 3., 4.],
            [1., 2., 4., 5.]]), [[0, 2]])
 
-    Source: the operator `im2sequence` of PaddlePaddle Fluid, without its sizes of images within a batch.
+    Source: the operator `im2sequence` of PaddlePaddle Fluid, without its option for images of different sizes in a
+    batch.
     """
     sizes = {"filter_size": _numbers("filter_size", filter_size, 2), "stride": _numbers("stride", stride, 2)}
     around = _numbers("padding", padding, 2, 4)
@@ -126,7 +127,7 @@ def im2sequence(
 
 
 def _numbers(name: str, given: int | Iterable[int], *counts: int) -> tuple[int, ...]:
-    """Return as many numbers as one of `counts`, or raise: one integer stands for two."""
+    """Return the given integers as a tuple, one integer as two equal ones; raise unless `counts` has their number."""
     what = f"im2sequence, {name}"
     if not hasattr(given, "__iter__"):
         return (check_int(given, what),) * 2

@@ -1,4 +1,4 @@
-"""The states before the first step, in the order of the plan."""
+"""Bring the states before the first step into the order of the plan."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def init_memories(boot: Variable, sorted_seqs: SortedSeqs | Variable) -> Variabl
 @overload
 def init_memories(boot: LoDTensor | np.ndarray, sorted_seqs: SortedSeqs | Variable) -> np.ndarray: ...
 def init_memories(boot: Rows, sorted_seqs: SortedSeqs | Variable) -> Variable | np.ndarray:
-    """Return the boot memories in sorted order: row k belongs to the sequence of rank k.
+    """Return the initial states in the order of the plan: row k belongs to the sequence of rank k.
 
     Parameters
     ----------

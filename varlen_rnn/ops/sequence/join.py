@@ -1,4 +1,4 @@
-"""Sequences one after another along their steps."""
+"""Concatenate the sequences of several inputs along their steps."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def _joined(inputs):
-    """Return the offsets of the result, where the sequences of each input begin in it, and their lengths."""
+    """Return the offsets of the result, the begin of each input's sequences in the result, and their lengths."""
     levels = np.array([levels_of(x.structure)[-1] for x in inputs])  # (inputs, sequences + 1)
     lengths, offsets = levels[:, 1:] - levels[:, :-1], levels.sum(axis=0)
     return offsets, offsets[:-1] + lengths.cumsum(axis=0) - lengths, lengths
@@ -25,7 +25,7 @@ def _joined(inputs):
 
 @operator(name="sequence_concat", cost=nothing, rows="sequence")
 def _join(*x):
-    """Return sequence i of every input, one after another, for each i."""
+    """Concatenate sequence i of all inputs, for each i."""
     first = levels_of(x[0].structure)
     for number, other in enumerate(x[1:], 1):
         levels = levels_of(other.structure)
@@ -74,7 +74,7 @@ def _examples(rng):
 
 @operator(name="sequence_split", outputs=("*out",), cost=nothing)
 def _split(joined, *like):
-    """Return the rows of each input of `sequence_concat` from its result, or from its gradient."""
+    """Split the result of `sequence_concat`, or its gradient, into the rows of each input."""
     offsets, *runs = _joined(like)
     if offsets[-1] != len(joined.data):
         raise ShapeError("sequence_split, joined", expected="the rows of all sequences", got=f"shape {joined.shape}")
@@ -100,12 +100,13 @@ def _examples_split(rng):
 
 
 def sequence_concat(inputs: list) -> Variable:
-    """Return sequence i of every input, one after another along its steps, for each i.
+    """Concatenate sequence i of all inputs along its steps, for each i.
 
     Parameters
     ----------
     inputs : list of Variable or LoDTensor
-        Rows of one data type and element shape, with as many sequences of the last level, and the same levels above.
+        Rows of one data type and element shape, with the same number of sequences of the last level, and equal
+        levels above.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the operators that move rows over a plan share: checks of rows, plans and steps."""
+"""Checks of rows, plans and steps for the operators that move rows by a plan."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _FLOAT16 = np.dtype(np.float16)
 
 
 def flat(data: np.ndarray) -> np.ndarray:
-    """Return rows of one dimension each, an operand of kernels: a view of `data`, where that is one."""
-    if data.ndim == 2 and data.flags.carray:  # as nearly always
+    """Return rows flattened to one dimension each, as an operand of kernels; a view of `data` if possible."""
+    if data.ndim == 2 and data.flags.carray:  # nearly always
         return data
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
 def unflat(rows: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Return rows of one dimension with the element shape of `data`: a view."""
+    """Return a view of flattened rows with the element shape of `data`."""
     return rows if data.ndim == 2 else rows.reshape(len(rows), *data.shape[1:])
 
 
 def check_plan(sorted_seqs: object) -> None:
-    """Raise unless `sorted_seqs` is a plan, or a Variable, which an operator looks at."""
+    """Raise unless `sorted_seqs` is a plan, or a Variable, which the operator will check."""
     if not isinstance(sorted_seqs, Variable):
         check_is_plan(sorted_seqs)
 
@@ -45,7 +45,7 @@ def check_rows(op: str, x: LoDTensor, plan: SortedSeqs) -> None:
 
 
 def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> None:
-    """Raise unless step `t` is one of the plan's, and `rows`, where given, are as many as the sequences then alive."""
+    """Raise unless the plan has a step `t`, and `rows`, if given, has one row per sequence alive at this step."""
     if not 0 <= t < plan.max_seq_len:
         raise OutOfRangeError("t", expected=f"0 <= t < {plan.max_seq_len} steps", got=t)
     if rows is not None and (not rows.shape or len(rows.data) != plan.batch_sizes[t]):
@@ -53,14 +53,14 @@ def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> Non
 
 
 def check_moved(op: str, name: str, desc: TensorSpec) -> None:
-    """Raise unless rows have a data type that the kernels of movement know: Numba has no float16."""
+    """Raise unless rows have a data type that kernels can move; float16 is refused, because Numba has no float16."""
     if desc.kind is not LOD_TENSOR or desc.dtype == _FLOAT16:
         check_tensor(op, name, desc)
         raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:
-    """Return the spec of rows that an operator moves by a plan: without a LoD, and only the plan knows how many."""
+    """Return the spec of rows moved by a plan: without a LoD, and with an unknown number of rows."""
     check_moved(op, "x", x)
     check_kind(op, "sorted_seqs", plan, LOD_RANK_TABLE)
     check_shape(op, "x", x, (-1, *x.shape[1:]))
@@ -68,7 +68,7 @@ def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:
 
 
 def result(variable: Variable, *inputs: object) -> Any:
-    """Return a Variable if one was given, else its value: rows for an ordinary tensor, else a LoDTensor."""
+    """Return the Variable if an input is a Variable; otherwise its value, an array if it has no LoD."""
     if any(isinstance(value, Variable) for value in inputs):
         return variable
     return plain(variable.value)

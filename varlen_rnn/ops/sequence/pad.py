@@ -1,4 +1,4 @@
-"""Into a padded batch and out of it: one row of steps per sequence of the last level, for code that knows no LoD."""
+"""Pad sequences, remove padding, and compute masks, for code that uses padded batches instead of LoDs."""
 
 import math
 
@@ -17,11 +17,11 @@ from varlen_rnn.tape.spec import TensorSpec
 
 MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
 _INT64 = np.dtype(np.int64)
-_MOST_STEPS = 2**24  # a description of a few bytes cannot ask for more memory
+_MOST_STEPS = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
 def _places(lengths, steps):
-    """Return the first place of each sequence: a padded batch has `steps` of them for each, whatever its length."""
+    """Return the first place of each sequence in a padded batch, which has `steps` places for each sequence."""
     return np.arange(len(lengths)) * steps
 
 
@@ -35,32 +35,32 @@ def _check_maxlen(op, maxlen):
         raise OutOfRangeError(f"{op}, maxlen", expected=f"0 to {_MOST_STEPS}, or None for the longest", got=maxlen)
 
 
-# Rows into a padded batch.
+# Move rows into a padded batch.
 
 
 @operator(outputs=("out", "length"), cost=nothing)
 def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
-    """Return the sequences of the last level side by side, padded at their ends, and their lengths.
+    """Return the sequences of the last level as a padded batch, with padding at their ends, and their lengths.
 
     Parameters
     ----------
     x : Variable or LoDTensor
         Rows of any data type with at least one level.
     pad_value : float
-        What stands behind the end of a sequence; one that the data type of `x` holds.
+        The number after the end of a sequence; the data type of `x` must hold it.
     maxlen : int, optional
-        The steps of the padded batch, at least the longest sequence; by default the longest.
+        The number of steps of the padded batch, at least the longest length, which is the default.
 
     Returns
     -------
     out : Variable of shape `(sequences, maxlen, ...)`
-        With more levels, it keeps those above the last, as `sequence_pool` does.
+        It keeps the levels above the last, as in `sequence_pool`.
     length : Variable of shape `(sequences,)`, int64
 
     Raises
     ------
     OutOfRangeError
-        A sequence is longer than `maxlen`.
+        If a sequence is longer than `maxlen`.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     >>> np.asarray(length)
     array([2, 0, 1])
 
-    Source: the operator `sequence_pad` of PaddlePaddle Fluid, which knows one level and fails on a batch without rows.
+    Source: the operator `sequence_pad` of PaddlePaddle Fluid, which takes one level and fails on a batch without rows.
     """
     *above, offsets = levels_of(x.structure)
     lengths = np.diff(offsets)
@@ -83,7 +83,7 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
 
 
 def _steps(op, lengths, maxlen):
-    """Return the steps of a padded batch, or raise where a sequence has more."""
+    """Return the number of steps of a padded batch; raise if a sequence is longer."""
     longest = int(lengths.max(initial=0))
     if maxlen is not None and longest > maxlen:
         raise OutOfRangeError(f"{op}, maxlen", expected=f"at least {longest}, the longest sequence", got=maxlen)
@@ -103,7 +103,7 @@ def _infer_pad(x, pad_value, maxlen):
 
 def holds(dtype, number):
     """Return whether a data type can hold a number; an integer type must hold it exactly."""
-    if number == 0:  # the usual number; asking NumPy takes as long as a small batch
+    if number == 0:  # the usual number; a test by NumPy takes as long as to pad a small batch
         return True
     with np.errstate(all="ignore"):
         held = np.float64(number).astype(dtype)
@@ -127,12 +127,12 @@ def _examples_of_pad(rng):
         yield [rows(rng, 2, lod=lod)], {"pad_value": -1.0, "maxlen": None}
 
 
-# A padded batch into rows.
+# Move a padded batch into rows.
 
 
 @operator(cost=nothing)
 def sequence_unpad(x, length):
-    """Return the rows of a padded batch without its padding, with a last level of these lengths.
+    """Return the rows of a padded batch without its padding, with the given lengths as the last level.
 
     Parameters
     ----------
@@ -143,12 +143,12 @@ def sequence_unpad(x, length):
 
     Returns
     -------
-    Variable of shape `(rows, ...)`; the last of its levels has the lengths, those above are the levels of `x`.
+    Variable of shape `(rows, ...)`; its last level has the lengths, the levels above are the levels of `x`.
 
     Raises
     ------
     OutOfRangeError
-        A length is negative, or more than `steps`.
+        If a length is negative, or more than `steps`.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def sequence_unpad(x, length):
 
 
 def _offsets(op, x, length):
-    """Return the offsets of sequences of these lengths, or raise where one does not fit its row."""
+    """Return the offsets of sequences of the given lengths; raise if a length does not fit `x`."""
     lengths = length.data.astype(_INT64)
     if len(lengths) != len(x.data):
         raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, as x has rows", got=len(lengths))
@@ -205,19 +205,19 @@ def _examples_of_unpad(rng):
     yield [rows(rng, 3), np.array([3, 0, 1, 2, 0, 3])], {}
 
 
-# Where a padded batch has rows.
+# Mark the places of a padded batch that hold rows.
 
 
 @operator(cost=nothing)
 def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
-    """Return 1 for each step before the end of a sequence, and 0 from there on.
+    """Return 1 for each step of a sequence, and 0 for each step after its end.
 
     Parameters
     ----------
     lengths : Variable or array of integers, any shape
         At least 0.
     maxlen : int, optional
-        The steps; by default as many as the longest has.  A sequence may be longer: its mask is all ones.
+        The number of steps, by default the largest length.  The mask of a longer sequence is all ones.
     dtype : {"bool", "int32", "int64", "float32", "float64"}
 
     Returns

@@ -23,7 +23,7 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
-_PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # the row that each element of a maximum comes from
+_PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # for each element of a maximum, the row that has it
 
 
 def _rows(specs, axes, pool_type, pad_value, level):
@@ -37,7 +37,8 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     Parameters
     ----------
     x : Variable or LoDTensor
-        Rows with at least one level.  Integers have sums, which wrap as in NumPy, maxima, first and last rows.
+        Rows with at least one level.  Integers have only "sum", which wraps around as in NumPy, "max", "first" and
+        "last".
     pool_type : {"sum", "mean", "sqrt", "max", "first", "last"}
     pad_value : float
         The result for a sequence without rows.
@@ -75,7 +76,7 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
 
 
 def _pool_integers(rows, offsets, pool_type, out):
-    """Pool sequences of integers: NumPy does, for whose data types no kernel is compiled."""
+    """Pool sequences of integers by NumPy, because kernels are compiled for floats only."""
     begin, end = offsets[:-1], offsets[1:]
     full = begin < end
     out[~full] = 0
@@ -94,7 +95,7 @@ def _offsets(x, level):
 
 
 def _scale(x, pool_type, level):
-    """Return the factor of each sum; kept with the LoD, for the gradient."""
+    """Return the factor of each sequence's sum; it is cached with the LoD, because the gradient needs it again."""
     return remember(x.structure, ("scale", pool_type, x.dtype, level), _scale_of, x, pool_type, level)
 
 
@@ -147,7 +148,7 @@ def _pool_grad(x, index, d_out, pool_type, pad_value, level):
 
 
 def _check_picked(index, d_rows, num_rows):
-    """Raise unless the index is one row of `x`, or -1, for each element; kernels use it unchecked."""
+    """Raise unless the index has a row of `x`, or -1, for each element, because kernels use it unchecked."""
     if index.shape != d_rows.shape or (index.size and not -1 <= index.min() <= index.max() < num_rows):
         expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
         raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
@@ -161,14 +162,14 @@ def _examples(rng):
     yield [rows(rng, 2, 2)], {"pool_type": "sqrt", **last}
     for pool_type in ("sum", "max", "first", "last"):
         yield [rows(rng, 2).like(rng.integers(-9, 9, (6, 2)))], {"pool_type": pool_type, **last}
-    for pool_type, *element in (("sum", 2, 0), ("max", 0)):  # nothing
+    for pool_type, *element in (("sum", 2, 0), ("max", 0)):  # rows without elements
         yield [rows(rng, *element)], {"pool_type": pool_type, **last}
     for pool_type in ("mean", "max", "last"):
         yield [rows(rng, 2, lod=TROUBLES[-1])], {"pool_type": pool_type, "pad_value": 0.5, "level": 0}
 
 
 def sequence_first_step(x: Rows) -> Variable:
-    """Return the first row of each sequence of the last level, zeros of an empty one; as `sequence_pool` does.
+    """Return the first row of each sequence of the last level, or zeros if it is empty; see `sequence_pool`.
 
     Examples
     --------
@@ -179,7 +180,7 @@ def sequence_first_step(x: Rows) -> Variable:
 
 
 def sequence_last_step(x: Rows) -> Variable:
-    """Return the last row of each sequence of the last level, zeros of an empty one; as `sequence_pool` does.
+    """Return the last row of each sequence of the last level, or zeros if it is empty; see `sequence_pool`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The plan of a batch as an operator: in a program, each run makes its own."""
+"""The plan of a batch as an operator, so that each run of a program makes its own plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sort_by_seq_len(x: LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs
 def sort_by_seq_len(x: Variable | LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs | Variable:
     """Return the plan of a batch, longest sequence first; see `varlen_rnn.rows.plan.sort_by_seq_len`.
 
-    Of a variable of a program, it is the plan that a run makes.
+    For a variable of a program, return a variable that is the plan of each run.
 
     Examples
     --------

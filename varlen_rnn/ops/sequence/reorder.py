@@ -1,4 +1,4 @@
-"""Sequences in another order, some of them, and these together again."""
+"""Bring sequences, or rows, into the order of a plan."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def _entries(x):
 
 
 def _take(x, indices):
-    """Return the LoD of some sequences of level 0, or of some rows, and the rows that they are."""
+    """Return the LoD and the rows of some sequences of level 0; without a LoD, `indices` are the rows."""
     return take_sequences(x.structure, indices) if x.num_levels else (NO_LOD, indices)
 
 
@@ -31,14 +31,14 @@ def _check_rows(name, x):
 
 @operator(cost=nothing)
 def reorder_by_rank(x, rank_table):
-    """Return the sequences of level 0 of `x`, or its rows where it has no LoD, in the order of a plan, longest first.
+    """Return the sequences of level 0 of `x`, or its rows if it has no LoD, in the order of a plan, longest first.
 
     Parameters
     ----------
     x : Variable or LoDTensor
         Rows of any data type.
     rank_table : SortedSeqs
-        What `sort_by_seq_len` returns, of as many sequences.
+        A plan, from `sort_by_seq_len`, of as many sequences.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The rows of every sequence from the last to the first."""
+"""Reverse the rows of every sequence."""
 
 from varlen_rnn.kernels.moves import reverse_rows
 from varlen_rnn.ops.cost import nothing
@@ -13,7 +13,7 @@ from varlen_rnn.tape.variable import apply
 
 @operator(cost=nothing, rows="sequence")
 def sequence_reverse(x):
-    """Return the rows of each sequence of the last level in the other order.
+    """Return the rows of each sequence of the last level in reverse order.
 
     Parameters
     ----------

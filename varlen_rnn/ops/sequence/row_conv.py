@@ -15,18 +15,18 @@ from varlen_rnn.tape.declare import operator
 
 
 def _products(inputs, outputs):
-    """2 per element of a window."""
+    """2 operations per element of each window."""
     return 2 * size(inputs[0]) * known(inputs[1].shape[0])
 
 
 @operator(cost=_products, rows=beside("sequence", 1))
 def row_conv(x, weight):
-    """Return `sum of weight[k] x[t + k]` for each row t, element by element, over the rows that its sequence has.
+    """Return, for each row t, the sum over k of `weight[k] * x[t + k]`, as far as its sequence has rows.
 
     Parameters
     ----------
     x : Variable or LoDTensor, shape `(rows, features)`
-        float32 or float64, with at least one level; the last level has the sequences.
+        float32 or float64, with at least one level; the sequences are taken from the last level.
     weight : Variable or array, shape `(future_context_size + 1, features)`
 
     Returns
@@ -66,7 +66,9 @@ def _infer(x, weight):
 @row_conv.backward("x", "weight", cost=_products)
 def _row_conv_grad(x, weight, d_out):
     offsets = levels_of(x.structure)[-1]
-    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))  # rows of the sequence, from each row on
+    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(
+        len(x.data)
+    )  # rows from each row to the end of its sequence
     d_weight = np.empty(weight.shape, weight.dtype)
     for k in range(len(d_weight)):
         at = np.flatnonzero(left > k)

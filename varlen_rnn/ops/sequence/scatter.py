@@ -1,4 +1,4 @@
-"""Add numbers at positions that sequences of ids name: row i of a batch takes the numbers of sequence i."""
+"""Add the updates of sequence i to row i of a batch, at the positions in sequence i of an index."""
 
 import math
 
@@ -17,7 +17,7 @@ from varlen_rnn.tape.spec import sizes_fit
 
 
 def _places(op, x, index, updates):
-    """Return where each update is added, counted through all positions of all rows of `x`."""
+    """Return the flat position in `x`, counted over all rows, at which each update is added."""
     shared_lod(op, index, updates, names=("index", "updates"))
     offsets = levels_of(index.structure)[-1]
     if len(x.data) != len(offsets) - 1:
@@ -30,26 +30,27 @@ def _places(op, x, index, updates):
 
 
 def _by_position(data):
-    """Return rows of positions as one row per position, an operand of kernels."""
+    """Return a batch as one row per position, as an operand of kernels."""
     return as_operand(data).reshape(data.shape[0] * data.shape[1], math.prod(data.shape[2:]))
 
 
 def _added(inputs, outputs):
-    """1 per element of the updates."""
+    """1 operation per element of the updates."""
     return size(inputs[2])
 
 
 @operator(cost=_added)
 def sequence_scatter(x, index, updates):
-    """Return `x` with the updates of each sequence i added at its positions of row i.
+    """Return `x` with the updates of sequence i added to row i, at the positions in sequence i of `index`.
 
     Parameters
     ----------
     x : Variable or array, shape `(sequences, positions, ...)`
     index : Variable or LoDTensor of integers, shape `(rows,)` or `(rows, 1)`
-        With at least one level; the sequences of the last one count.  Where positions repeat, all updates are added.
+        With at least one level; the sequences are taken from the last level.  Positions may repeat: all updates are
+        added.
     updates : Variable or LoDTensor, shape `(rows, ...)`, the data type of `x`
-        With the LoD of `index`, or none.  Of single numbers, it may have the shape `(rows, 1)`.
+        With the LoD of `index`, or without a LoD.  Updates of single numbers may have the shape `(rows, 1)`.
 
     Returns
     -------
@@ -58,7 +59,7 @@ def sequence_scatter(x, index, updates):
     Raises
     ------
     OutOfRangeError
-        A position that `x` has not.
+        If `x` does not have a position.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The rows of one step, which the fused recurrence reads without materialising them."""
+"""Take the rows of one step.  The fused recurrence reads them without materialising them."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from varlen_rnn.tape.spec import TensorSpec
 
 @operator(cost=nothing)
 def single_rows(x):
-    """Return the rows of `x` as sequences of one row each; their LoD does not matter."""
+    """Return the rows of `x` as sequences of one row each; the LoD of `x` is dropped."""
     return LoDTensor.wrap(x.data, _lod(x.data.shape[0]))
 
 
-@functools.lru_cache(maxsize=8)  # the plan stays with the LoD, and steps have few numbers of rows
+@functools.lru_cache(maxsize=8)  # a LoD caches its plan, and the steps of a batch differ little in rows
 def _lod(count):
     return LoD([np.arange(count + 1)])
 

@@ -1,4 +1,4 @@
-"""Some neighbouring rows of every sequence."""
+"""Take a slice of neighbouring rows of every sequence."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from varlen_rnn.tape.spec import spec_of_tensor
 
 
 def _placed(x, offset, length):
-    """Return the row of `x` that each slice begins with, the offsets of the result, and the length of each."""
+    """Return the first row of each slice, the offsets of the result, and the length of each slice."""
     offsets = levels_of(x.structure)[-1]
     count = len(offsets) - 1
     begins, lengths = _numbers("offset", offset, count), _numbers("length", length, count)
@@ -39,7 +39,7 @@ def _numbers(name, given, count):
 
 @operator(cost=nothing)
 def sequence_slice(x, offset, length):
-    """Return rows `offset[i]` to `offset[i] + length[i]` of each sequence i of the last level.
+    """Return the `length[i]` rows of each sequence i of the last level that begin with its row `offset[i]`.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def sequence_slice(x, offset, length):
 
     Returns
     -------
-    Variable, whose last level has these lengths; with more levels, it keeps those above
+    Variable whose last level has the given lengths; the levels above stay
 
     Raises
     ------
     OutOfRangeError
-        Rows that a sequence has not.
+        If a slice has rows outside of its sequence.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Softmax over the rows of each sequence, as the weights of an attention are."""
+"""Softmax over the rows of each sequence, for example as the weights of an attention."""
 
 from varlen_rnn.kernels import softmax
 from varlen_rnn.ops.examples import TROUBLES, rows
@@ -11,10 +11,10 @@ from varlen_rnn.tape.declare import operator
 
 @operator(rows="sequence")
 def sequence_softmax(x):
-    """Return the softmax over the rows of each sequence, of every element on its own: positive, and 1 in sum.
+    """Return the softmax over the rows of each sequence, separately for each element of a row.
 
-    The last level tells the sequences.  The maximum is subtracted, so large numbers are no trouble; an infinite one, or
-    NaN, makes NaN.
+    The sequences are taken from the last level.  The maximum is subtracted first, so large numbers do not overflow.
+    NaN, or an infinite maximum, gives NaN.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The same rows, or numbers, as other sequences."""
+"""Replace or extend the LoD of rows, or give the rows of sequences another width."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def lod_reset(x: Rows, y: Rows | None = None, target_lod: Sequence[int] | None =
     ----------
     x : Variable or LoDTensor
     y : Variable or LoDTensor, optional
-        Rows whose LoD the result takes, or integers: the offsets of one level.
+        Rows whose LoD the result takes, or integers that are the offsets of one level.
     target_lod : tuple of int, optional
         The offsets of one level, if there is no `y`; `Variable.with_lod` takes several levels.
 
     Raises
     ------
     LoDError
-        Offsets that are not of the rows of `x`.
+        If the last offset is not the number of rows of `x`.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def _examples(rng):
 
 @operator(cost=nothing)
 def lod_append(x, level):
-    """Return the rows of `x` as sequences of one more level below its own, whose entries these become.
+    """Return the rows of `x` with one more level of sequences, below the levels of `x`.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def lod_append(x, level):
     Raises
     ------
     LoDError
-        Another number of entries, or offsets that are not of the rows of `x`.
+        If the new level does not have as many entries, or its last offset is not the number of rows of `x`.
 
     Examples
     --------
@@ -160,16 +160,16 @@ def sequence_reshape(x, new_dim: int):
     x : Variable or LoDTensor
         Rows of any data type and element shape, with at least one level.
     new_dim : int
-        The numbers of a row, at least 1.
+        How many numbers a row of the result has, at least 1.
 
     Returns
     -------
-    Variable of shape `(rows, new_dim)`, with the levels above
+    Variable of shape `(rows, new_dim)`, with as many levels as `x`
 
     Raises
     ------
     ShapeError
-        A sequence whose numbers are not a multiple of `new_dim`.
+        If the number of numbers of a sequence is not a multiple of `new_dim`.
 
     Examples
     --------

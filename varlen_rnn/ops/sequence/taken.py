@@ -8,7 +8,7 @@ from varlen_rnn.runtime.device import as_operand, empty
 
 
 def rows_taken(data, index):
-    """Return `data[index]`, rows of any element shape; zeros where the index is -1.
+    """Return `data[index]`, rows of any element shape; an index of -1 gives zeros.
 
     Examples
     --------
@@ -57,9 +57,9 @@ def runs_taken(data, starts, lengths):
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
-    """Return `height` rows: runs of `data` at these places, and a number in all other rows.
+    """Return `height` rows: runs of `data` at the given places, and the number `elsewhere` in all other rows.
 
-    Places ascend.
+    The places must ascend.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from varlen_rnn.tape.checks import check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_MOST_COLUMNS = 2**20  # of a result: a description of a few bytes cannot ask for more memory
+_MOST_COLUMNS = 2**20  # of a result; without a limit, a program of a few bytes could request any amount of memory
 _LARGEST_K = 2**31 - 1
 
 
@@ -24,7 +24,9 @@ def _sizes(op, x, row, col, channel_num):
     for name, sizes in (("col", widths), ("x", numbers)):
         if len(sizes) != len(heights):
             raise LoDError(f"{op}, {name}", expected=f"{len(heights)} sequences, as row", got=len(sizes))
-    wrong = np.flatnonzero(numbers != float(channel_num) * heights * widths)  # floats: no product turns round
+    wrong = np.flatnonzero(
+        numbers != float(channel_num) * heights * widths
+    )  # as floats, because integers might overflow
     if len(wrong):
         i = wrong[0]
         expected = f"{channel_num} x {heights[i]} x {widths[i]} numbers, channels, rows and columns"
@@ -33,15 +35,16 @@ def _sizes(op, x, row, col, channel_num):
 
 
 def _selected(x, heights, widths, topks, channel_num):
-    """Return where the largest numbers of each row of a matrix stand, their offsets, and which ends each sum.
+    """Return the positions of the largest numbers of each matrix row, the offsets of these rows, and the end of each
+    sum.
 
-    The latter has the shape `(rows, channels, topks)`: one of the numbers that were found, -1 where there is none.
+    The ends have the shape `(rows, channels, topks)`: the last position to sum, or -1 if a row has no numbers.
     """
-    columns = np.repeat(widths, channel_num * heights)  # of the rows of all matrices, in the order of x
+    columns = np.repeat(widths, channel_num * heights)  # the columns of each row of all matrices, in the order of x
     limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
     found = np.empty(limits[-1], np.int64)
     largest(as_operand(x.data).reshape(-1), np.append(0, np.cumsum(columns)), limits, found)
-    # The rows of a matrix in each channel: before them stand all channels of earlier sequences, and earlier channels.
+    # Number the matrix rows: all channels of earlier sequences come first, and earlier channels of the same sequence.
     before = np.repeat((channel_num - 1) * (np.cumsum(heights) - heights), heights)
     first = (np.arange(heights.sum()) + before)[:, None]
     matrix_rows = first + np.arange(channel_num) * np.repeat(heights, heights)[:, None]
@@ -58,9 +61,9 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
     x : Variable or LoDTensor, shape `(numbers,)` or `(numbers, 1)`
         float32 or float64.  A sequence of its last level is `channel_num` matrices, one after another, row by row.
     row, col : Variable or LoDTensor
-        Only the last levels of their LoDs are read: of how many rows and columns the matrices of each sequence are.
+        Only the last levels of their LoDs are read: they give the rows and columns of each sequence's matrices.
     topks : tuple of int
-        Each at least 1.  Of fewer columns, the sum of all is divided by k.
+        Each at least 1.  If a row has fewer than k columns, the sum of all is divided by k.
     channel_num : int
         At least 1.
 
@@ -72,7 +75,7 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
     Raises
     ------
     ShapeError
-        A sequence of `x` that has not as many numbers as its matrices.
+        If a sequence of `x` does not have as many numbers as its matrices.
 
     Examples
     --------
@@ -83,7 +86,7 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
     array([[3. , 2.5],
            [5. , 4.5]])
 
-    Source: the operator `sequence_topk_avg_pooling` of PaddlePaddle Fluid, of one level and ascending `topks`.
+    Source: the operator `sequence_topk_avg_pooling` of PaddlePaddle Fluid, for one level and ascending `topks`.
     """
     heights, widths = _sizes("sequence_topk_avg_pooling", x, row, col, channel_num)
     found, limits, ends = _selected(x, heights, widths, topks, channel_num)

@@ -1,4 +1,4 @@
-"""Zeros, one row per sequence: the states before the first step."""
+"""Zeros for each sequence, as states before the first step."""
 
 import math
 
@@ -12,12 +12,12 @@ from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_MOST_STATES = 2**20  # per sequence: a description of a few bytes cannot ask for more memory
+_MOST_STATES = 2**20  # per sequence; without a limit, a program of a few bytes could request any amount of memory
 
 
 @operator(cost=nothing)
 def zeros_of_sequences(x, shape: tuple[int, ...], level: int = -1):
-    """Return zeros of a shape for each sequence of a level of `x`."""
+    """Return zeros of shape `shape` for each sequence of a level of `x`."""
     return LoDTensor.wrap(np.zeros((x.num_elements(level), *shape), x.dtype))
 
 
@@ -34,7 +34,7 @@ def _infer(x, shape, level):
 
 @zeros_of_sequences.grad
 def _grad(inputs, outputs, d_outputs, shape, level):
-    return [None]  # zeros, whatever the rows are
+    return [None]  # the zeros do not depend on the rows
 
 
 @zeros_of_sequences.examples
