@@ -1,5 +1,8 @@
 """Every device that this machine has: the CPU, and a GPU; inside Numba's simulator, the simulator alone."""
 
+import os
+import sys
+
 import numpy as np
 import pytest
 from numba import config, cuda
@@ -9,6 +12,7 @@ from varlen_rnn.runtime import threads
 from varlen_rnn.runtime.device import on_device, to_device
 
 SIMULATOR = bool(config.ENABLE_CUDASIM)
+LAUNCHED = "VARLEN_RNN_TEST_LAUNCHED"  # names the file of the names of CUDA loops that tests launch
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
 
 
@@ -43,8 +47,37 @@ def _names():
     return ["cpu", "cuda"] if cuda.is_available() else ["cpu"]
 
 
+class _Calls:
+    """Names of the loops that the main thread runs: CPU loops, and CUDA loops that it launches in the simulator.
+
+    CUDA loops run in threads of the simulator, so they are not slower for it.
+    """
+
+    def __init__(self):
+        self.cpu, self.cuda = set(), set()
+
+    def __call__(self, frame, event, argument):
+        if event == "call":
+            name = frame.f_code.co_name
+            if name == "launch":
+                self.cuda.add(frame.f_locals["kernel"].py_func.__name__)
+            elif name.endswith("_cpu"):
+                self.cpu.add(name)
+
+
 @pytest.fixture(params=_names())
 def device(request, monkeypatch):
-    if SIMULATOR:  # a thread of a block is a Python thread: small blocks are fast, and make more than one
-        monkeypatch.setattr(varlen_rnn.runtime.device, "THREADS_PER_BLOCK", 8)
-    return Device(request.param)
+    """Return a device; inside the simulator, fail a test whose kernels run on the CPU unnoticed."""
+    if not SIMULATOR:
+        yield Device(request.param)
+        return
+    # A thread of a block is a Python thread: small blocks are fast, and make more than one.
+    monkeypatch.setattr(varlen_rnn.runtime.device, "THREADS_PER_BLOCK", 8)
+    calls, before = _Calls(), sys.getprofile()
+    sys.setprofile(calls)
+    yield Device(request.param)
+    sys.setprofile(before)
+    if LAUNCHED in os.environ:
+        with open(os.environ[LAUNCHED], "a") as names:
+            names.writelines(f"{name}\n" for name in calls.cuda)
+    assert not calls.cpu, f"this test of CUDA ran CPU loops: {sorted(calls.cpu)}; is the output on the device?"

@@ -49,9 +49,11 @@ def check(device, front, reference, *arguments, exact=True):
     """Assert that `front` leaves in every array what `reference` does: in its inputs, what they held."""
     expected = [wide(argument) for argument in arguments]
     reference(*expected)
-    # Indices stay on the host, as callers pass them.
+    # Indices stay on the host, as callers pass them; the last argument is the output.
+    output = arguments[-1]
     moved = [
-        device.put(a) if isinstance(a, np.ndarray) and (a.dtype != np.int64 or a.ndim > 1) else a for a in arguments
+        device.put(a) if isinstance(a, np.ndarray) and (a is output or a.dtype != np.int64 or a.ndim > 1) else a
+        for a in arguments
     ]
     front(*moved)
     for before, after, right in zip(arguments, moved, expected, strict=True):

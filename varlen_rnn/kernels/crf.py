@@ -110,8 +110,8 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
     """Write the gradients of a sequence's emissions and of its transitions, times `scale`.
 
     The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
-    rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables, of
-    a row and of the row behind it, the latter with its emissions added.
+    rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables: of a
+    row, and of the row behind it with its emissions added.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     beta, behind = memory[tags + 2], memory[tags + 3]
