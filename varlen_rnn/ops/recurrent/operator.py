@@ -176,8 +176,9 @@ def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, 
         raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
     check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
-        if number != 1 and not (desc is None and (number == 0 or number >= 2 + len(kept))):
-            check_like("recurrent_grad", f"rest[{number}]", desc, like)
+        if desc == like or (desc is None and (number == 0 or number >= 2 + len(kept))):
+            continue
+        check_like("recurrent_grad", f"rest[{number}]", desc, like)
     return [forward[0], *like_states_and_weights(find_cell(cell), forward, outputs[:at])]
 
 
@@ -223,8 +224,7 @@ def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None
     shape = x.shape[0], len(directions) * layer.outputs
     d_y = np.zeros(shape, x.dtype) if d_y is None else as_operand(d_y.data)
     slots = [tensor.data for tensor in kept]
-    names = [f"d_{state}_n" for state in cell.states]
-    d_last = full_states("recurrent_grad", layer, plan, names, d_last)
+    d_last = full_states("recurrent_grad", "d_{}_n", cell, layer, plan, d_last)
     wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
     if every is None:
         _check_kept(x, kept, kept_numbers(cell, layer))
