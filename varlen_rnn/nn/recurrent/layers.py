@@ -201,7 +201,7 @@ class Recurrent(Module):
         return self.present_weights(suffix)
 
     def present_weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights as they are, whatever becomes of them in training."""
+        """Return the weights as they are now, before weight dropout."""
         return [getattr(self, name) for name in self._named[suffix]]
 
     @property
@@ -210,7 +210,7 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        if not self.cell.rows:  # masks are those of a batch
+        if not self.cell.rows:  # masks belong to a batch
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
     def prepare(self) -> Prepared:
@@ -236,7 +236,7 @@ class Recurrent(Module):
         return Stream(self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
-        """Return what becomes of the columns of all directions, side by side."""
+        """Merge the columns of all directions, given side by side."""
         if self.merge == "concat" or self.num_directions == 1:
             return y
         sides = y.reshape(-1, 2, y.shape[1] // 2)
@@ -258,8 +258,8 @@ class Recurrent(Module):
         Returns
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
-            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` makes one of them.
-        last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
+            `hidden_size` columns, or `proj_size`, for each direction; `merge` may join the directions.
+        last : Variable, or a tuple of them, shaped as the initial states; an empty sequence has its initial states
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
@@ -276,10 +276,10 @@ class Recurrent(Module):
 
         Returns
         -------
-        y : Variable, as that of a call
+        y : Variable, as in a call
         others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
-            The states of the cell but the first, which is `y`, of the last layer; `merge` holds for them too.
-        last : as those of a call
+            The states of the last layer's cell after the first, which is `y`; `merge` applies to them, too.
+        last : as in a call
 
         Examples
         --------
@@ -305,7 +305,7 @@ class Recurrent(Module):
         all_states: bool = False,
         rows: Mapping[str, Rows] | None = None,
     ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
-        """Return the outputs, the last states, and with `all_states` those of every row of the last layer."""
+        """Return outputs, last states and, with `all_states`, the states of the last layer at every row."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
@@ -332,7 +332,7 @@ class Recurrent(Module):
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
 
     def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
-        """Return the inputs of rows, in the order of the cell; none of a cell whose masks the layer draws."""
+        """Return the row inputs in the order of the cell, or none if the layer draws the cell's masks."""
         what = f"{type(self).__name__}, rows"
         drawn = self._masks()
         if rows is None and (drawn or not self.cell.rows):
@@ -401,7 +401,7 @@ def _probability(p: Any, name: str) -> float:
     return float(p)
 
 
-# The defaults of options, without those of cells.
+# The defaults of options, except options of cells.
 _DEFAULTS = {p.name: p.default for p in inspect.signature(Recurrent.__init__).parameters.values()}
 _DEFAULTS |= {"zoneout": 0.0, "recurrent_dropout": 0.0, "weight_dropout": 0.0}
 
@@ -435,7 +435,7 @@ class _OfFamily(Recurrent):
         return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
 
     def extra_repr(self) -> str:
-        """Return what `Recurrent` says, and the probabilities that are not 0."""
+        """Return the text of `Recurrent`, and the probabilities that are not 0."""
         text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
         text += f", zoneout={zoneout}" if any(self.zoneout) else ""
         text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
@@ -443,7 +443,7 @@ class _OfFamily(Recurrent):
 
 
 class LSTM(_OfFamily):
-    """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
+    """Long short-term memory over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
 
     Parameters
     ----------
@@ -452,17 +452,17 @@ class LSTM(_OfFamily):
     coupled : bool
         Whether the forget gate is 1 - i, without weights of its own.
     forget_gate : bool
-        Whether there is one; without, the cell forgets nothing.
+        Whether there is a forget gate; without it, the cell forgets nothing.
     cell_clip, proj_clip : float, optional
-        The largest absolute value of the cell, and of an output that is projected.
+        The largest absolute value of the cell, and of a projected output.
     clip : float, optional
-        That of what goes into the activations of gates and candidate, as in onnxruntime.
+        The largest absolute value of the arguments of gates' and candidate's activations, as in onnxruntime.
     activations : tuple of three
-        Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
-        "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
+        For the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh",
+        "sigmoid", "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
         "softsign", "softplus" and "silu".
     zoneout : float, or one for h and one for c
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        Probability that a unit keeps its state in training; otherwise states are the expectation (Krueger et al.,
         2017).
     recurrent_dropout : float
         Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
@@ -511,25 +511,25 @@ class LSTM(_OfFamily):
             *,
             rows: Mapping[str, Rows] | None = None,
         ) -> tuple[Variable, tuple[Variable, Variable]]:
-            """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
+            """Return `y, (h_n, c_n)`; shapes are as in `Recurrent.forward`."""
 
 
 class GRU(_OfFamily):
-    """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
+    """Gated recurrent units over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
 
     Parameters
     ----------
     reset_after : bool
-        Whether the reset gate multiplies the product, as in PyTorch; else what the product reads, a second product per
-        step.
+        Whether the reset gate multiplies the product, as in PyTorch.  If not, it multiplies the product's operand,
+        which takes a second product per step.
     origin_mode : bool
-        Whether the update gate weighs the output before, as in PyTorch; else the candidate.
+        Whether the update gate weighs the previous output, as in PyTorch, or the candidate.
     clip : float, optional
-        The largest absolute value of what goes into activations.
+        The largest absolute value of the arguments of activations.
     activations : tuple of two
-        Of the gates and the candidate, as those of `LSTM`.
+        For the gates and the candidate, as in `LSTM`.
     zoneout, recurrent_dropout, weight_dropout : float
-        Probabilities in training, as those of `LSTM`.
+        Probabilities in training, as in `LSTM`.
 
     Examples
     --------
@@ -560,21 +560,22 @@ class GRU(_OfFamily):
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
         return super().forward(x, h_0, rows=rows)
 
 
 class RNN(_OfFamily):
-    """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
+    """Elman's recurrent network over rows; its parameters are the parameters of `Recurrent`, and options of its
+    equations.
 
     Parameters
     ----------
     nonlinearity : activation
-        "tanh", "relu", or any other, as those of `LSTM`.
+        "tanh", "relu", or any other, as in `LSTM`.
     clip : float, optional
-        The largest absolute value of what goes into it.
+        The largest absolute value of its argument.
     zoneout, recurrent_dropout, weight_dropout : float
-        Probabilities in training, as those of `LSTM`.
+        Probabilities in training, as in `LSTM`.
 
     Examples
     --------
@@ -607,5 +608,5 @@ class RNN(_OfFamily):
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
         return super().forward(x, h_0, rows=rows)
