@@ -373,7 +373,7 @@ class Recurrent(Module):
         if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
             axes = self.num_layers * self.num_directions, num_sequences
-            self._form.check_states(type(self).__name__, states, axes)
+            self._form.check_states(type(self).__name__, states, axes, first_known=True)
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""

@@ -86,7 +86,7 @@ class Form(NamedTuple):
             expected = f"(batch, {features}) or ({features},)" if self.is_step else f"(rows, {features})"
             self._refuse(f"{where}, {self.rows}", x, expected, None if self.is_step else _ROWS)
 
-    def check_states(self, where, states, axes):
+    def check_states(self, where, states, axes, first_known=False):
         """Raise unless initial states, None for zeros, fit.
 
         Parameters
@@ -96,13 +96,14 @@ class Form(NamedTuple):
         states : iterable
         axes : tuple of int
             The axes of a state before its units, layers times directions first; -1 fits any size.
+        first_known : bool
+            Whether the size of the first axis must be known: several layers take a part each, and would leave a rest.
         """
         for (name, units), state in zip(self.states, states, strict=True):
             if state is None:
                 continue
             wanted, shape = (*axes, units), state.shape
-            # Of an unknown number of layers and directions, each layer would take some, and nobody all.
-            fits = sizes_fit(shape, wanted) and (self.is_step or shape[0] == axes[0])
+            fits = sizes_fit(shape, wanted) and (not first_known or shape[0] == axes[0])
             if not fits or state.dtype != self.dtype:
                 sizes = ", ".join("any" if size == -1 else str(size) for size in wanted)
                 self._refuse(f"{where}, {name}", state, f"({sizes})", None if self.is_step else _STATES)
