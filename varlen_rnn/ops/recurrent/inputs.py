@@ -15,7 +15,7 @@ from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_TENSOR
-from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.spec import Symbol, sizes_fit
 
 _ROWS = (
     "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
@@ -110,7 +110,10 @@ class Form(NamedTuple):
 
     def _refuse(self, where, given, expected, hint):
         error, hint = (ShapeError, hint) if given.dtype == self.dtype else (DTypeError, _MIXED)
-        raise error(where, expected=f"{expected} {self.dtype}", got=f"{tuple(given.shape)} {given.dtype}", hint=hint)
+        value, got = getattr(given, "value", None), f"{tuple(given.shape)} {given.dtype}"
+        if isinstance(value, Symbol):
+            got += f", the variable {value.name!r} of a program"
+        raise error(where, expected=f"{expected} {self.dtype}", got=got, hint=hint)
 
 
 @functools.lru_cache(maxsize=256)
