@@ -234,8 +234,8 @@ def test_a_step_of_unknown_width_is_fused_when_a_program_runs(cell):
     initial = states_of(cell, lengths, dtype)
     layer = vr.nn.DynamicRNN(lambda *given: cell(w, *given))
     with vr.program_guard() as program:
-        x = vr.data("x", [-1, -1], "float64", lod_level=1)
-        states = [vr.data(f"h{number}", [-1, -1], "float64") for number in range(len(initial))]
+        x = vr.feed_data("x", [-1, -1], "float64", lod_level=1)
+        states = [vr.feed_data(f"h{number}", [-1, -1], "float64") for number in range(len(initial))]
         y, *last = layer(x, states)
         ((y * y).sum() + sum((state * 2.0).sum() for state in last)).backward()
         leaves = {id(given): own for given, own in program.recorder._stand_ins.values()}
@@ -254,7 +254,7 @@ def test_a_step_of_unknown_width_is_fused_when_a_program_runs(cell):
 def test_a_program_runs_steps_of_several_widths():
     """A weight may be fed, too: what does not fit it is an error of the operator, as in eager mode."""
     with vr.program_guard() as program:
-        x, w = vr.data("x", [-1, -1], "float64", lod_level=1), vr.data("w", [-1, -1], "float64")
+        x, w = vr.feed_data("x", [-1, -1], "float64", lod_level=1), vr.data("w", [-1, -1], "float64")
         y, _ = vr.nn.DynamicRNN(lambda x_t, h: (F.tanh(x_t @ w) + h * 0.5,) * 2)(x, [(HIDDEN,)])
     rng = np.random.default_rng(0)
     for features in (2, 5, 2):

@@ -125,7 +125,7 @@ def test_constants():
         (lambda x: x + rows("y", 5), r"add: expected shapes that broadcast, got .*; x is 'x', y is 'y'"),
         (lambda x: x + rows("y", 3, dtype="float64"), "add, y: expected float32, as x, got float64.*y is 'y'"),
         (lambda x: x.sum(axis=2), r"reduce, axis: .* x is 'x'"),
-        (lambda x: vr.nn.LSTM(4, 5)(x), r"recurrent, x: expected shape \(-1, 4\), got shape \(-1, 3\).* x is 'x'"),
+        (lambda x: vr.nn.LSTM(4, 5)(x), r"LSTM, x: expected \(rows, 4\) float32, got \(-1, 3\) .*variable 'x'"),
         (lambda x: vr.sequence_pool(rows("y", level=0), "sum"), "sequence_pool, x: expected at least one level"),
         (lambda x: vr.nn.Embedding(3, 2)(x), "embedding, ids: expected integers, got float32.* ids is 'x'"),
         (lambda x: x[:, np.array([0, 1])], "getitem"),

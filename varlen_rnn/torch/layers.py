@@ -133,7 +133,7 @@ class _Unpadded(_Base):
         units = (self.proj_size or self.hidden_size, self.hidden_size)[: self._num_states]
         form = Form(weight.dtype, self.input_size, tuple(zip(("h_0", "c_0"), units, strict=False)), rows="input")
         form.check_rows(name, batch.rows)
-        given = form.each(self._name("hx"), tuple(states) or None)
+        given = form.each(name, "hx", tuple(states) or None)
         for (state_name, _), state in zip(form.states, states, strict=False):  # no states are zeros
             if not isinstance(state, Tensor) or state.device != weight.device:
                 device = weight.device.type

@@ -42,18 +42,20 @@ class _Step(Module):
 
     def _next(self, x: Rows, hx: Any) -> tuple[Variable, ...]:
         """Return the states after a step, for a batch or a single row like `x`, with the LoD of `x`."""
-        name = type(self).__name__
-        x, given = required(x, f"{name}, x"), [as_variable(state) for state in self._form.each(f"{name}, hx", hx)]
-        batch = x.shape[:-1]
+        name, initial = type(self).__name__, [None] * len(self._cell.states)
+        x = required(x, f"{name}, x")
         self._form.check_rows(name, x)
-        self._form.check_states(name, given, batch)
-        initial = [None if state is None else state.reshape(1, -1, self.hidden_size) for state in given]
+        batch = x.shape[:-1]
+        if hx is not None:
+            given = [as_variable(state) for state in self._form.each(name, "hx", hx)]
+            self._form.check_states(name, given, batch)
+            initial = [None if state is None else state.reshape(1, -1, self.hidden_size) for state in given]
         rows = single_rows(x.reshape(-1, self.input_size) if x.ndim == 1 else x)
         weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
         attrs = {"cell": self._cell.name, "keep": grad_enabled(), "reverse": (0,), "all_states": False}
         _, *outputs = apply("recurrent", rows, *initial, *weights, **attrs)
         shape = (*([-1] if batch else []), self.hidden_size)
-        last = [state.reshape(shape) for state in outputs[: len(given)]]
+        last = [state.reshape(shape) for state in outputs[: len(initial)]]
         if describe(x.value).lod_level:
             last = [apply("lod_reset", state, x, target_lod=None) for state in last]
         return tuple(last)

@@ -19,7 +19,7 @@ from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.nn.recurrent.options import Activation, GRUOptions, LSTMOptions, Merge, RNNOptions, Way, with_options
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
-from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
+from varlen_rnn.ops.recurrent.inputs import form_of, weight_shapes
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
@@ -157,9 +157,7 @@ class Recurrent(Module):
                 for name, shape in shapes.items():
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
-        units = [self.output_size] + [hidden_size] * (len(cell.states) - 1)
-        named = zip(cell.states, units, strict=True)
-        self._form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
+        self._form = form_of(cell, self._dtype, input_size, hidden_size, self.output_size)
         # To put names together at each call takes as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
@@ -298,7 +296,7 @@ class Recurrent(Module):
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
-        return self._form.each(f"{type(self).__name__}, states", states)
+        return self._form.each(type(self).__name__, "states", states)
 
     def _run(
         self,
@@ -320,8 +318,11 @@ class Recurrent(Module):
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
             weights = self._weights(layer, x, given)
-            attrs = {"cell": self.cell.name, "keep": grad_enabled(), "reverse": self._reverse, "all_states": of_all}
-            x, *outputs = apply("recurrent", x, *of_layer, *weights, **attrs, every=None if of_all else self._every)
+            every = None if of_all else self._every
+            x, *outputs = apply(
+                "recurrent", x, *of_layer, *weights, cell=self.cell.name, keep=grad_enabled(), reverse=self._reverse,
+                all_states=of_all, every=every,
+            )  # fmt: skip
             if self.merge != "concat":
                 x = self.merged(x)
             if of_all:
@@ -372,7 +373,7 @@ class Recurrent(Module):
         if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
             axes = self.num_layers * self.num_directions, num_sequences
-            self._form.check_states(type(self).__name__, states, axes)
+            self._form.check_states(type(self).__name__, states, axes, first_known=True)
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""

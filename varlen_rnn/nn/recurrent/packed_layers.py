@@ -62,7 +62,9 @@ class Arrays:
 
     def initial(self, states: Any, count: int, where: str) -> np.ndarray | None:
         """Return initial states as `(layers and directions, states, sequences, hidden)`, or None; or raise."""
-        given = self.form.each(f"{where}, states", states)
+        if states is None:
+            return None
+        given = self.form.each(where, "states", states)
         arrays = [None if state is None else as_rows(state, f"{where}, states") for state in given]
         self.form.check_states(where, arrays, (self.num_rows_of_states, count))
         if all(array is None for array in arrays):

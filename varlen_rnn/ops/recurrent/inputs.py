@@ -15,7 +15,7 @@ from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_TENSOR
-from varlen_rnn.tape.spec import sizes_fit
+from varlen_rnn.tape.spec import Symbol, sizes_fit
 
 _ROWS = (
     "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
@@ -52,8 +52,8 @@ class Form(NamedTuple):
     rows: str = "x"
     is_step: bool = False
 
-    def each(self, where, given):
-        """Return the given values as a tuple with one value per state; each is None if nothing is given.
+    def each(self, where, name, given):
+        """Return the values of the argument `name` as a tuple with one value per state; each is None if none is given.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Form(NamedTuple):
 
         Examples
         --------
-        >>> Form(np.dtype("f4"), 3, (("h_0", 4), ("c_0", 4))).each("LSTM, states", None)
+        >>> Form(np.dtype("f4"), 3, (("h_0", 4), ("c_0", 4))).each("LSTM", "states", None)
         (None, None)
         """
         count = len(self.states)
@@ -71,21 +71,23 @@ class Form(NamedTuple):
         kinds = (tuple, list) if count > 1 else tuple  # a list may hold the numbers of a single state
         several = tuple(given) if isinstance(given, kinds) else (given,)
         if len(several) != count:
-            names = ", ".join(name for name, _ in self.states)
+            names = ", ".join(state for state, _ in self.states)
             got = f"{len(several)} values" if isinstance(given, kinds) else type(given).__name__
-            raise ShapeError(where, expected=f"({names})" if count > 1 else names, got=got)
+            raise ShapeError(f"{where}, {name}", expected=f"({names})" if count > 1 else names, got=got)
         return several
 
     def check_rows(self, where, x):
         """Raise unless rows have the data type and the number of features of this form."""
         shape = x.shape
+        if shape[1:] == (self.features,) and x.dtype == self.dtype:  # as nearly always
+            return
         ranks = (1, 2) if self.is_step else (2,)
         if x.dtype != self.dtype or len(shape) not in ranks or not sizes_fit(shape[-1:], (self.features,)):
             features = "features" if self.features == -1 else self.features
             expected = f"(batch, {features}) or ({features},)" if self.is_step else f"(rows, {features})"
             self._refuse(f"{where}, {self.rows}", x, expected, None if self.is_step else _ROWS)
 
-    def check_states(self, where, states, axes):
+    def check_states(self, where, states, axes, first_known=False):
         """Raise unless the initial states fit; None means zeros and always fits.
 
         Parameters
@@ -95,20 +97,31 @@ class Form(NamedTuple):
         states : iterable
         axes : tuple of int
             The sizes of a state's axes before its units, first layers times directions; -1 fits any size.
+        first_known : bool
+            Whether the first axis must have a known size, because otherwise some of its states might never be read.
         """
         for (name, units), state in zip(self.states, states, strict=True):
             if state is None:
                 continue
-            wanted, shape = (*axes, units), tuple(state.shape)
-            fits = state.dtype == self.dtype and sizes_fit(shape, wanted)
-            # The first axis must have a known size, because otherwise some of its states might never be read.
-            if not fits or not (self.is_step or shape[0] == axes[0]):
+            wanted, shape = (*axes, units), state.shape
+            fits = sizes_fit(shape, wanted) and (not first_known or shape[0] == axes[0])
+            if not fits or state.dtype != self.dtype:
                 sizes = ", ".join("any" if size == -1 else str(size) for size in wanted)
                 self._refuse(f"{where}, {name}", state, f"({sizes})", None if self.is_step else _STATES)
 
     def _refuse(self, where, given, expected, hint):
         error, hint = (ShapeError, hint) if given.dtype == self.dtype else (DTypeError, _MIXED)
-        raise error(where, expected=f"{expected} {self.dtype}", got=f"{tuple(given.shape)} {given.dtype}", hint=hint)
+        value, got = getattr(given, "value", None), f"{tuple(given.shape)} {given.dtype}"
+        if isinstance(value, Symbol):
+            got += f", the variable {value.name!r} of a program"
+        raise error(where, expected=f"{expected} {self.dtype}", got=got, hint=hint)
+
+
+@functools.lru_cache(maxsize=256)
+def form_of(cell, dtype, features, hidden, outputs):
+    """Return the Form of a layer; `outputs` are its hidden units, unless they are projected."""
+    states = tuple((f"{state}_0", hidden if number else outputs) for number, state in enumerate(cell.states))
+    return Form(dtype, features, states)
 
 
 @functools.lru_cache(maxsize=256)  # called at every application of a layer
@@ -236,25 +249,24 @@ def ways_of(reverse, directions):
 
 def check_layer(cell, layer):
     """Raise unless all inputs of a layer have the right shapes, data types and levels."""
-    x, names = layer.x, [f"{name}_0" for name in cell.states]
+    x, weight_ih, features = layer.x, layer.directions[0]["weight_ih"], -1
     check_float("recurrent", x=x)
-    form = Form(x.dtype, -1, tuple((name, layer.units(number)) for number, name in enumerate(names)))
+    if cell.x_gates and weight_ih is not None:
+        check_rank("recurrent", "weight_ih", weight_ih, 2)
+        features = weight_ih.shape[1]
+    form = form_of(cell, x.dtype, features, layer.hidden, layer.outputs)
     form.check_rows("recurrent", x)
     check_lod_level("recurrent", "x", x)
     if layer.projects:
         _check_projection(cell, layer)
+    features = features if cell.x_gates else x.shape[1]
+    shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
     for weights in layer.directions:
-        features = x.shape[1]
-        if cell.x_gates and weights["weight_ih"] is not None:
-            check_rank("recurrent", "weight_ih", weights["weight_ih"], 2)
-            features = weights["weight_ih"].shape[1]
-            form._replace(features=features).check_rows("recurrent", x)
-        shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
         for name, shape in shapes.items():
             _check_weight(x, name, weights[name], shape)
         for name in cell.rows:
             _check_rows(x, name, weights[name], layer.hidden)
-    for name, state in zip(names, layer.states, strict=True):
+    for (name, _), state in zip(form.states, layer.states, strict=True):
         if state is not None:
             check_tensor("recurrent", name, state)
     form.check_states("recurrent", layer.states, (len(layer.directions), -1))
@@ -295,8 +307,7 @@ def operands_of(cell, layer, plan):
     weights = [_direction(cell, layer, of_direction) for of_direction in layer.directions]
     if all(state is None for state in layer.states):
         return as_operand(layer.x.data), weights, None
-    names = [f"{state}_0" for state in cell.states]
-    return as_operand(layer.x.data), weights, full_states("recurrent", layer, plan, names, layer.states)
+    return as_operand(layer.x.data), weights, full_states("recurrent", "{}_0", cell, layer, plan, layer.states)
 
 
 def _direction(cell, layer, weights):
@@ -324,13 +335,16 @@ def flat(directions):
     return arrays
 
 
-def full_states(op, layer, plan, names, given):
-    """Return states, or their gradients, as one array with `hidden` units per state, zeros for a missing state."""
+def full_states(op, name, cell, layer, plan, given):
+    """Return states, or their gradients, as one array with `hidden` units per state, zeros for a missing state.
+
+    Errors call a state by its name in the format `name`, such as "d_{}_n".
+    """
     full = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
-    for number, (name, state) in enumerate(zip(names, given, strict=True)):
+    for number, state in enumerate(given):
         if state is not None:
             part = full[number, ..., : layer.units(number)]
-            check_shape(op, name, state, part.shape, "one row for each sequence")
+            check_shape(op, name.format(cell.states[number]), state, part.shape, "one row for each sequence")
             part[...] = state.data
     return full
 

@@ -1,7 +1,6 @@
 """The recurrent layer as one operator.  It returns outputs, last states, the plan, and columns for the gradient."""
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
@@ -101,22 +100,6 @@ def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
     return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
-def _forward(*inputs, cell, keep, reverse=None, all_states=False, every=None):
-    cell = find_cell(cell)
-    layer = layer_of(cell, inputs)
-    x, plan = layer.x, plan_of_rows(layer.x.structure)
-    operands, weights, initial = operands_of(cell, layer, plan)
-    ways = ways_of(reverse, len(layer.directions))
-    if keep and every is not None:
-        y, last, kept = recompute.forward(cell, operands, weights, initial, plan, every, ways)
-    else:
-        y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
-    outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
-    if all_states:
-        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
-    return outputs
-
-
 def _other_states(cell, hidden, kept):
     """Return all states except the first at every row, `(rows, directions * hidden)` each, from the saved columns."""
     firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
@@ -183,12 +166,13 @@ def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, 
         raise ShapeError("recurrent_grad", expected=f"{len(expected)} inputs after the layer's", got=len(given))
     check_kind("recurrent_grad", "sorted_seqs", given[1], LOD_RANK_TABLE)
     for number, (desc, like) in enumerate(zip(given, expected, strict=True)):
-        if number != 1 and not (desc is None and (number == 0 or number >= 2 + len(kept))):
-            check_like("recurrent_grad", f"rest[{number}]", desc, like)
-    return [forward[0], *like_states_and_weights(find_cell(cell), forward, outputs[:at])]
+        if desc == like or (desc is None and (number == 0 or number >= 2 + len(kept))):
+            continue
+        check_like("recurrent_grad", f"rest[{number}]", desc, like)
+    return [forward[0], *_like_states_and_weights(find_cell(cell), forward, outputs[:at])]
 
 
-def like_states_and_weights(cell, inputs, outputs):
+def _like_states_and_weights(cell, inputs, outputs):
     """Return the specs of the gradients of states and weights.  A missing input counts as if it were given."""
     layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
@@ -218,39 +202,7 @@ def _check_kept(x, kept, columns):
             raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 
 
-def _forward_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None):
-    cell = find_cell(cell)
-    layer = layer_of(cell, inputs[:num_forward])
-    x, directions, num_states = layer.x, layer.directions, len(cell.states)
-    y, plan, *rest = inputs[num_forward:]
-    kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
-    d_others, d_last = d_others[:-num_states], d_others[-num_states:]
-    _check_plan(x, plan)
-    operands, weights, initial = operands_of(cell, layer, plan)
-    shape = x.shape[0], len(directions) * layer.outputs
-    d_y = np.zeros(shape, x.dtype) if d_y is None else as_operand(d_y.data)
-    slots = [tensor.data for tensor in kept]
-    names = [f"d_{state}_n" for state in cell.states]
-    d_last = full_states("recurrent_grad", layer, plan, names, d_last)
-    wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
-    if every is None:
-        _check_kept(x, kept, kept_numbers(cell, layer))
-        d_x, d_weights, d_initial = recurrence.backward(
-            cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last,
-            d_others=_d_others(layer, d_others), **wanted,
-        )  # fmt: skip
-    else:
-        d_x, d_weights, d_initial = recompute.backward(
-            cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
-        )
-    d_x = x.like(d_x) if need_x else x
-    # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.
-    groups = d_weights if need_weights else weights
-    d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
-    return with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
-
-
-def with_lods(cell, layer, d_inputs):
+def _with_lods(cell, layer, d_inputs):
     """Give the gradients of row inputs the LoD of these inputs, and return all gradients."""
     own = len(layer.directions[0])
     for way, weights in enumerate(layer.directions):
@@ -273,17 +225,16 @@ def _d_others(layer, given):
     return d_others
 
 
-def _overwritten(num_inputs, cell, **attrs):
+def _overwritten(num_inputs, cell, num_forward, all_states=False, every=None, **constants):
     """Return the positions of the inputs that the gradient overwrites: the saved columns of each direction."""
-    if attrs.get("every") is not None:
+    if every is not None:
         return ()
-    first, num_states = attrs["num_forward"] + 2, len(find_cell(cell).states)
-    num_gradients = 2 * num_states if attrs.get("all_states") else 1 + num_states
-    return tuple(range(first, num_inputs - num_gradients))
+    num_states = len(find_cell(cell).states)
+    return tuple(range(num_forward + 2, num_inputs - (2 * num_states if all_states else 1 + num_states)))
 
 
 @functools.lru_cache
-def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False, every=None):
+def _places(num_inputs, num_outputs, cell, keep, all_states=False, **constants):
     """Return the names of inputs, and of outputs: y, other states, the last states, the plan, the kept columns."""
     cell = find_cell(cell)
     inputs, ends = names_of_inputs(cell, num_inputs)
@@ -292,62 +243,41 @@ def _places(num_inputs, num_outputs, cell, keep, reverse=None, all_states=False,
     return inputs, ("y", *others, *(f"{state}_n" for state in cell.states), "sorted_seqs", *kept)
 
 
-def _places_grad(
-    num_inputs, num_outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None
-):
-    inputs, outputs = _places(num_forward, 0, cell, True, reverse, all_states, every)
+def _places_grad(num_inputs, num_outputs, cell, num_forward, all_states=False, **constants):
+    inputs, outputs = _places(num_forward, 0, cell, True, all_states)
     at = outputs.index("sorted_seqs")
     given = [*inputs, outputs[0], *outputs[at:], *(f"d_{name}" for name in outputs[:at])]
     return given, [f"d_{name}" for name in inputs]
 
 
-class _Sizes(NamedTuple):
-    """The sizes of a layer: rows, features of a row, hidden units, units of an output, directions; 1 if unknown."""
+def _work(inputs, cell):
+    """Return the operations of products with inputs, the operations of products in the steps, and the bytes saved.
 
-    rows: int
-    features: int
-    hidden: int
-    outputs: int
-    directions: int
+    The bytes leave out one column, because the spec of unknown width counts one.
 
-
-def _sizes(inputs, cell):
+    Beyond the first column, since rows are as long as the engine likes.
+    """
     layer = layer_of(cell, inputs)
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
-    return _Sizes(rows, features, hidden, outputs, len(layer.directions)), layer.projects
+    rows *= len(layer.directions)
+    of_step = len(cell.h_gates) * hidden * outputs + layer.projects * outputs * hidden
+    kept = rows * (kept_by(cell, layer.projects) * hidden - 1) * layer.x.dtype.itemsize
+    return 2 * rows * len(cell.x_gates) * hidden * features, 2 * rows * of_step, kept
 
 
-def _kept_bytes(cell, sizes, projects, dtype):
-    """Return the bytes of all saved columns except one, because the spec of unknown width counts one column."""
-    return sizes.directions * sizes.rows * (kept_by(cell, projects) * sizes.hidden - 1) * dtype.itemsize
-
-
-def _flops_of_products(cell, sizes, projects):
-    """Return the operations of the products with inputs, and of the products in the steps, over all rows."""
-    of_x = 2 * sizes.rows * len(cell.x_gates) * sizes.hidden * sizes.features
-    of_step = len(cell.h_gates) * sizes.hidden * sizes.outputs + projects * sizes.outputs * sizes.hidden
-    return sizes.directions * of_x, sizes.directions * 2 * sizes.rows * of_step
-
-
-def cost_of_layer(inputs, outputs, cell, keep, reverse=None, all_states=False, every=None):
+def _cost(inputs, outputs, cell, keep, every=None, **constants):
     """2 gates hidden (input + output) operations, plus 2 hidden output for a projection, per row and direction."""
-    cell = find_cell(cell)
-    sizes, projects = _sizes(inputs, cell)
-    more = _kept_bytes(cell, sizes, projects, inputs[0].dtype) if keep and every is None else 0
-    return Cost(sum(_flops_of_products(cell, sizes, projects)), more)
+    of_x, of_step, kept = _work(inputs, find_cell(cell))
+    return Cost(of_x + of_step, kept if keep and every is None else 0)
 
 
-def cost_of_gradient(
-    inputs, outputs, cell, num_forward, need_x, need_weights, reverse=None, all_states=False, every=None
-):
+def _cost_of_gradient(inputs, outputs, cell, num_forward, need_x, need_weights, every=None, **constants):
     """Twice the cost of the layer, three times if it recomputes, minus products of gradients that are not needed."""
-    cell = find_cell(cell)
-    sizes, projects = _sizes(inputs[:num_forward], cell)
-    of_x, of_step = _flops_of_products(cell, sizes, projects)
-    flops, times = of_step + (of_x + of_step) * need_weights + of_x * need_x, 1
+    of_x, of_step, kept = _work(inputs[:num_forward], find_cell(cell))
+    flops = of_step + (of_x + of_step) * need_weights + of_x * need_x
     if every is not None:  # the forward pass runs again, and saves its columns this time
-        flops, times = flops + of_x + of_step, 2
-    return Cost(flops, times * _kept_bytes(cell, sizes, projects, inputs[0].dtype))
+        return Cost(flops + of_x + of_step, 2 * kept)
+    return Cost(flops, kept)
 
 
 def _by_sequence(specs, axes, cell, **constants):
@@ -361,7 +291,7 @@ def _by_sequence(specs, axes, cell, **constants):
     outputs=("*y",),
     intermediate=("kept", "kept_reverse"),
     may_miss=("states_and_weights",),
-    cost=cost_of_layer,
+    cost=_cost,
     inference={"keep": False, "every": None},
     places=_places,
     rows=_by_sequence,
@@ -380,8 +310,18 @@ def recurrent(
     With `every`, only the states at every `every`-th step are saved, and the gradient computes the others again; 0
     means the square root of the longest length.
     """
-    constants = {"reverse": reverse, "all_states": all_states, "every": every}
-    return _forward(x, *states_and_weights, cell=cell, keep=keep, **constants)
+    cell, plan = find_cell(cell), plan_of_rows(x.structure)
+    layer = layer_of(cell, (x, *states_and_weights))
+    operands, weights, initial = operands_of(cell, layer, plan)
+    ways = ways_of(reverse, len(layer.directions))
+    if keep and every is not None:
+        y, last, kept = recompute.forward(cell, operands, weights, initial, plan, every, ways)
+    else:
+        y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
+    outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
+    if all_states:
+        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
+    return outputs
 
 
 recurrent.infer(_infer)
@@ -410,7 +350,7 @@ def _examples(rng):
         yield [rows(rng, 3), *states, *map(rng.standard_normal, shapes)], constants
 
 
-@operator(outputs=("*d",), may_miss=("rest",), cost=cost_of_gradient, overwrites=_overwritten, places=_places_grad)
+@operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_gradient, overwrites=_overwritten, places=_places_grad)
 def recurrent_grad(
     x,
     *rest,
@@ -423,8 +363,34 @@ def recurrent_grad(
     every: int | None = None,
 ):
     """Return the gradients of a recurrent layer's inputs; this overwrites the columns that the layer saved."""
-    constants = {"num_forward": num_forward, "need_x": need_x, "need_weights": need_weights, "every": every}
-    return _forward_grad(x, *rest, cell=cell, reverse=reverse, all_states=all_states, **constants)
+    cell, inputs = find_cell(cell), (x, *rest)
+    layer = layer_of(cell, inputs[:num_forward])
+    directions, num_states = layer.directions, len(cell.states)
+    y, plan, *rest = inputs[num_forward:]
+    kept, (d_y, *d_others) = rest[: len(directions)], rest[len(directions) :]
+    d_others, d_last = d_others[:-num_states], d_others[-num_states:]
+    _check_plan(x, plan)
+    operands, weights, initial = operands_of(cell, layer, plan)
+    shape = x.shape[0], len(directions) * layer.outputs
+    d_y = np.zeros(shape, x.dtype) if d_y is None else as_operand(d_y.data)
+    slots = [tensor.data for tensor in kept]
+    d_last = full_states("recurrent_grad", "d_{}_n", cell, layer, plan, d_last)
+    wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
+    if every is None:
+        _check_kept(x, kept, kept_numbers(cell, layer))
+        d_x, d_weights, d_initial = recurrence.backward(
+            cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last,
+            d_others=_d_others(layer, d_others), **wanted,
+        )  # fmt: skip
+    else:
+        d_x, d_weights, d_initial = recompute.backward(
+            cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
+        )
+    d_x = x.like(d_x) if need_x else x
+    # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.
+    groups = d_weights if need_weights else weights
+    d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
+    return _with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
 
 
 recurrent_grad.infer(_infer_grad)
