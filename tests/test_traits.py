@@ -61,7 +61,7 @@ WRONG = {
     ),
     "sequences that know each other": (
         "rows='sequence'", "x.data - x.data.mean(axis=0)", "x", "d_out.data - d_out.data.mean(axis=0)",
-        "rows='sequence', 3 sequences of wrong: expected of sequences",
+        "rows='sequence', along axis 0 of x of wrong: expected for",
     ),
     "nothing that an example tries": (
         "rows='sum'", "x.data * 2", "x", "d_out.data * 2", "'wrong', rows: expected an example that tries it",
@@ -70,7 +70,7 @@ WRONG = {
         "linear=('x',)", "x.data * x.data", "x", "d_out.data * 2 * x.data", r"linear=\('x',\) of wrong",
     ),
     "another number": (
-        "scalar=lambda x: x * 2", "x.data * 3", "x", "d_out.data * 3", r"scalar of \(.*\) of wrong: expected",
+        "scalar=lambda x: x * 2", "x.data * 3", "x", "d_out.data * 3", r"scalar of \[.*\] of wrong: expected",
     ),
     "another function of NumPy": ("ufunc=np.sinh", "x.data * 3", "x", "d_out.data * 3", "ufunc=np.sinh of wrong"),
 }  # fmt: skip

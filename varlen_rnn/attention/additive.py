@@ -1,7 +1,7 @@
 """Additive scores: `weight . tanh(query + key)`, of blocks whose keys are packed, and their gradients.
 
-Compiled on its own and called by address: the loops of dot products know nothing of it.  Loops run over the keys of a
-panel, which are neighbours, so that a score is the sum of its features in their order, whatever stands beside it.
+Compiled on its own and called by address, so the loops of dot products do not contain it.  Inner loops run over the
+neighbouring keys of a panel, so a score sums its features in order and does not depend on its neighbours.
 """
 
 from typing import Any, NamedTuple
@@ -68,9 +68,9 @@ def score(it, scores):
 
 @called_by_address(_arguments_of_gradient)
 def score_grad(it, d_scores, to, row):
-    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory as wide as 3 panels.
+    """Add the gradients of queries, keys and the weight, given the gradients of scores; `row` is 3 panels wide.
 
-    Panels are taken whole: behind the last key, gradients of scores are zeros, and memory has rows for what they add.
+    Panels are processed whole: gradients of scores behind the last key are zeros, and the memory has rows for them.
     """
     vectorise_widely()
     width = width_of(it.panels)

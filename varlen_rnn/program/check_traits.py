@@ -1,4 +1,4 @@
-"""Whether an operator keeps the promises of its traits: its rows are taken, cut and added up, its numbers looked at."""
+"""Checks that an operator keeps the promises of its traits: rows are permuted, cut and added up, numbers compared."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from varlen_rnn.tape.spec import describe
 
 _TOLERANCE = 1e-9  # of sums in another order, and of numbers computed one by one, in float64
 _MOST_NUMBERS = 50
-_MOST_CHOICES = 512  # of which operands have rows, and along which axes
+_MOST_CHOICES = 512  # of the operands that have rows, and of the axes
 
 
 class Application:
@@ -22,109 +22,86 @@ class Application:
     Parameters
     ----------
     op : Op
-    values : list of values, None where one is missing
+    values : list of values
+        None for a missing input.
     attrs : dict
     refuse : callable
-        `refuse(what, expected, got)` raises the error of a broken promise.
+        `refuse(subject, expected, got)` raises the error of a broken promise.
     """
 
     def __init__(self, op, values, attrs, refuse):
         self.op, self.values, self.attrs, self.refuse = op, values, attrs, refuse
-        self.tensors = [value for value in values if isinstance(value, LoDTensor)]
 
     def check(self):
-        """Raise if a trait does not hold; return whether the trait of rows said anything about these values."""
+        """Raise if a trait does not hold; return whether the trait of rows applied to these values."""
         if self.op.linear:
             self._check_linear()
         if self.op.scalar is not None or self.op.ufunc:
             self._check_numbers()
-        if self.op.rows is None or len(self.tensors) < sum(value is not None for value in self.values):
+        if self.op.rows is None or not all(value is None or isinstance(value, LoDTensor) for value in self.values):
             return False
-        return bool(sum(map(self._check_sequences, self._choices_of_sequences()))) or bool(
-            sum(map(self._check_rows, self._choices_of_rows()))
-        )
+        sequences, rows = (_of_last_level, {"sequence"}), (_without_lod, {"each", "sum"})
+        claimed = [self._check_rows(*sequences, *choice) for choice in self._choices_of_sequences()]
+        return any(claimed) or any([self._check_rows(*rows, *choice) for choice in self._choices_of_rows()])
 
     def _run(self, values):
         return run(self.op, values, self.attrs)
 
-    def _taken(self, what, values, take):
-        """Return the outputs for some rows of the values; an error there is a broken promise."""
-        try:
-            return self._run([value if value is None else take(n, value) for n, value in enumerate(values)])
-        except InputError as error:
-            return self.refuse(what, "results of some of the rows", error)
-
     def _choices_of_rows(self):
         """Yield a number of rows, and for each operand the axis that has them, or None."""
-        for count in sorted({size for tensor in self.tensors for size in tensor.shape if size > 1}):
-            axes = [
-                [None, *(axis for axis, size in enumerate(() if value is None else value.shape) if size == count)]
-                for value in self.values
-            ]
-            for choice in itertools.islice(itertools.product(*axes), 1, _MOST_CHOICES):
-                yield count, choice
-
-    def _check_rows(self, given):
-        count, axes = given
-        values = [value if value is None else LoDTensor.wrap(value.data) for value in self.values]
-        trait, outputs = follow(self.op, self.attrs, list(map(_known, values, axes)))
-        if trait not in ("each", "sum"):
-            return False
-        what = f"rows={trait!r}, along {_text(self.op, axes)}"
-        take = lambda rows: lambda n, value: value if axes[n] is None else _along(value, rows, axes[n])
-        whole, order = self._run(values), np.random.default_rng(count).permutation(count)
-        if trait == "sum":
-            parts = [self._taken(what, values, take(rows)) for rows in np.array_split(order, 2)]
-            for total, *some in zip(whole, *parts, strict=True):
-                if not np.allclose(sum(part.data for part in some), total.data, _TOLERANCE, _TOLERANCE):
-                    self.refuse(what, "the sum of the results of two halves of the rows", "another result")
-            return True
-        for rows in (order, order[: (count + 1) // 2], order[:1]):
-            for some, all_rows, known in zip(self._taken(what, values, take(rows)), whole, outputs, strict=True):
-                if not _same_bits(some.data, np.take(all_rows.data, rows, known.axis)):
-                    self.refuse(what, f"of rows {rows.tolist()}, the bits that they have among all rows", "others")
-        return True
+        shapes = [() if value is None else value.shape for value in self.values]
+        for count in sorted({size for shape in shapes for size in shape if size > 1}):
+            axes = [[None, *(axis for axis, size in enumerate(shape) if size == count)] for shape in shapes]
+            yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), 1, _MOST_CHOICES))
 
     def _choices_of_sequences(self):
-        """Yield a number of sequences, and for each operand the axis of its rows, or of an entry for each sequence."""
-        counts = {len(levels_of(tensor.structure)[-1]) - 1 for tensor in self.tensors if tensor.num_levels}
-        if len(counts) == 1:
-            (count,) = counts
-            axes = [_axes_of_states(value, count) for value in self.values]
+        """Yield a number of sequences, and for each operand the axis of its rows, or of an entry per sequence."""
+        levels = [levels_of(value.structure)[-1] for value in self.values if value is not None and value.num_levels]
+        for count in {len(offsets) - 1 for offsets in levels}:
+            axes = [
+                [None] if value is None else [0] if value.num_levels
+                else [None, *(axis for axis, size in enumerate(value.shape) if axis and size == count)]
+                for value in self.values
+            ]  # fmt: skip
             yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), _MOST_CHOICES))
 
-    def _check_sequences(self, given):
-        count, axes = given
-        values = [value if value is None else _of_last_level(value) for value in self.values]
+    def _check_rows(self, prepared, traits, count, axes):
+        """Raise if the trait does not hold for some axes of rows; return whether the operator claims one of these."""
+        values = [value if value is None else prepared(value) for value in self.values]
         trait, outputs = follow(self.op, self.attrs, list(map(_known, values, axes)))
-        if trait != "sequence":
+        if trait not in traits:
             return False
-        what, whole = f"rows='sequence', {count} sequences", self._run(values)
-        order = np.random.default_rng(count).permutation(count)
-        for chosen in (order, order[: (count + 1) // 2]):
-            take = lambda n, value, chosen=chosen: (
-                _sequences(value, chosen) if value.num_levels
-                else value if axes[n] is None else _along(value, chosen, axes[n])
-            )  # fmt: skip
-            for some, all_rows, known in zip(self._taken(what, values, take), whole, outputs, strict=True):
-                if known is None:
-                    continue
-                wanted = _sequences(all_rows, chosen) if known.depth else _along(all_rows, chosen, known.axis)
-                if not _same_bits(some.data, wanted.data) or some.structure != wanted.structure:
-                    self.refuse(what, f"of sequences {chosen.tolist()}, the bits that they have among all", "others")
+        where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
+        subject = f"rows={trait!r}, along {', '.join(where)}"
+        whole, order = self._run(values), np.random.default_rng(count).permutation(count)
+        parts = order, *np.array_split(order, 2)
+        try:
+            found = [self._run([_taken(*pair, chosen) for pair in zip(values, axes, strict=True)]) for chosen in parts]
+        except InputError as error:
+            self.refuse(subject, "results of some of the rows", error)
+        if trait == "sum":
+            for total, first, second in zip(whole, found[1], found[2], strict=True):
+                if not np.allclose(first.data + second.data, total.data, _TOLERANCE, _TOLERANCE):
+                    self.refuse(subject, "the sum of the results of two halves of the rows", "another result")
+            return True
+        for chosen, results in zip(parts, found, strict=True):
+            for known, result, of_all in zip(outputs, results, whole, strict=True):
+                if known is not None and not _is_same(result, _taken(of_all, known.axis, chosen)):
+                    expected = f"for {chosen.tolist()} alone, the bits that they have among all"
+                    self.refuse(subject, expected, "other bits")
         return True
 
     def _check_linear(self):
         places = [n for n, value in enumerate(self.values) if value is not None and self.op.is_linear_in(n)]
         if not all(isinstance(self.values[n], LoDTensor) and self.values[n].dtype.kind == "f" for n in places):
             return
-        rng, first, second, both = np.random.default_rng(0), list(self.values), list(self.values), list(self.values)
+        rng, second, both = np.random.default_rng(0), list(self.values), list(self.values)
         for n in places:
             value = self.values[n]
             second[n] = value.like(rng.standard_normal(value.shape).astype(value.dtype))
             both[n] = value.like(value.data + second[n].data)
-        for of_sum, one, other in zip(*map(self._run, (both, first, second)), strict=True):
-            if not np.allclose(_dense(of_sum), _dense(one) + _dense(other), _TOLERANCE, _TOLERANCE):
+        for of_sum, *parts in zip(*map(self._run, (both, self.values, second)), strict=True):
+            if not np.allclose(_dense(of_sum), sum(map(_dense, parts)), _TOLERANCE, _TOLERANCE):
                 self.refuse(f"linear={self.op.linear}", "the sum of the results of two operands", "another result")
 
     def _check_numbers(self):
@@ -132,14 +109,14 @@ class Application:
         (found, *_) = self._run(self.values)
         for ufunc in self.op.ufunc:
             if not np.array_equal(ufunc(*arrays), found.data, equal_nan=True):
-                self.refuse(f"ufunc=np.{ufunc.__name__}", "what NumPy returns", "other numbers")
+                self.refuse(f"ufunc=np.{ufunc.__name__}", "the numbers of NumPy", "other numbers")
         if self.op.scalar is None or any(array.dtype.kind not in "bf" for array in arrays):
             return
-        operands = [np.broadcast_to(array, found.shape).ravel() for array in arrays]
-        for numbers in zip(found.data.ravel()[:_MOST_NUMBERS].tolist(), *(a.tolist() for a in operands), strict=False):
-            got = self.op.scalar(*numbers[1:], **self.attrs)
-            if not np.isclose(got, numbers[0], _TOLERANCE, _TOLERANCE):
-                self.refuse(f"scalar of {numbers[1:]}", f"{numbers[0]}, as the operator", got)
+        operands = [np.broadcast_to(array, found.shape).ravel().tolist() for array in arrays]
+        for wanted, *numbers in zip(found.data.ravel()[:_MOST_NUMBERS].tolist(), *operands, strict=False):
+            got = self.op.scalar(*numbers, **self.attrs)
+            if not np.isclose(got, wanted, _TOLERANCE, _TOLERANCE):
+                self.refuse(f"scalar of {numbers}", f"{wanted}, as the operator", got)
 
 
 def _known(value, axis):
@@ -148,33 +125,32 @@ def _known(value, axis):
     return with_rows(describe(value), axis, 1 if value.num_levels else 0)
 
 
-def _axes_of_states(value, count):
-    """Return the axes along which a value may have an entry for each sequence; of rows with a LoD, the first."""
-    if value is None or value.num_levels:
-        return [None if value is None else 0]
-    return [None, *(axis for axis, size in enumerate(value.shape) if axis and size == count)]
+def _taken(value, axis, chosen):
+    """Return the entries of an axis, or the sequences, that have some numbers."""
+    if axis is None:
+        return value
+    if not value.num_levels:
+        return LoDTensor.wrap(np.ascontiguousarray(np.take(value.data, chosen, axis)))
+    lod, rows = take_sequences(value.structure, chosen)
+    return LoDTensor.wrap(np.take(value.data, rows, 0), lod)
 
 
-def _text(op, axes):
-    return ", ".join(f"axis {axis} of {op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None)
-
-
-def _dense(value):
-    return value.to_dense() if isinstance(value, SelectedRows) else value.data
-
-
-def _along(value, rows, axis):
-    return LoDTensor.wrap(np.ascontiguousarray(np.take(value.data, rows, axis)))
+def _without_lod(value):
+    return LoDTensor.wrap(value.data)
 
 
 def _of_last_level(value):
     return LoDTensor.wrap(value.data, LoD(levels_of(value.structure)[-1:])) if value.num_levels else value
 
 
-def _sequences(value, chosen):
-    lod, rows = take_sequences(value.structure, chosen)
-    return LoDTensor.wrap(np.take(value.data, rows, 0), lod)
+def _is_same(value, wanted):
+    arrays = value.data, wanted.data
+    return (
+        value.structure == wanted.structure
+        and arrays[0].shape == arrays[1].shape
+        and (np.ascontiguousarray(arrays[0]).tobytes() == arrays[1].tobytes())
+    )
 
 
-def _same_bits(found, wanted):
-    return found.shape == wanted.shape and found.tobytes() == np.ascontiguousarray(wanted).tobytes()
+def _dense(value):
+    return value.to_dense() if isinstance(value, SelectedRows) else value.data

@@ -43,12 +43,17 @@ def cpu_kernel(function):
     batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
-    return use_cache(numba.njit(boundscheck=checked or None, **_OPTIONS)(function), DiskCache)
+    return use_cache(
+        numba.njit(boundscheck=checked or None, **_OPTIONS)(function), functools.partial(DiskCache, linkable=True)
+    )
 
 
 def engine_kernel(function):
-    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
-    return use_cache(numba.njit(**_ENGINE)(function), DiskCache)
+    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given.
+
+    Python calls it, and no compiled code.
+    """
+    return _engine_cached(numba.njit(**_ENGINE)(function))
 
 
 def cpu_inlined(function):
@@ -75,7 +80,7 @@ def address_of(function, arguments):
     -------
     int
     """
-    kernel = use_cache(numba.njit(**_INNER)(function), DiskCache)
+    kernel = _engine_cached(numba.njit(**_INNER)(function))
     kernel.compile(arguments)
     _KEPT.append(kernel)
     return address_of_code(kernel, arguments)
@@ -123,6 +128,10 @@ def called_by_address(arguments_for):
         return call
 
     return declare
+
+
+def _engine_cached(kernel):
+    return use_cache(kernel, functools.partial(DiskCache, linkable=False))
 
 
 def _call_address(context, builder, signature, arguments):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.cells.family import Family
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.recurrent.options import Activation, GRUOptions, LSTMOptions, Merge, RNNOptions, Way, with_options
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
 from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
@@ -21,9 +24,6 @@ from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
-Way: TypeAlias = Literal["forward", "backward", "both"]
-Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
-Merge: TypeAlias = Literal["concat", "sum", "mean"]
 _MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
 _REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
 _ENDS = ("", "_reverse")  # of the names of parameters
@@ -159,7 +159,7 @@ class Recurrent(Module):
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
         units = [self.output_size] + [hidden_size] * (len(cell.states) - 1)
         named = zip(cell.states, units, strict=True)
-        self.form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
+        self._form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
         # To put names together at each call takes as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
@@ -203,7 +203,7 @@ class Recurrent(Module):
         return self.present_weights(suffix)
 
     def present_weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights as they are, whatever becomes of them in training."""
+        """Return the weights as they are now, before weight dropout."""
         return [getattr(self, name) for name in self._named[suffix]]
 
     @property
@@ -212,7 +212,7 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        if not self.cell.rows:  # masks are those of a batch
+        if not self.cell.rows:  # masks belong to a batch
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
     def prepare(self) -> Prepared:
@@ -238,7 +238,7 @@ class Recurrent(Module):
         return Stream(self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
-        """Return what becomes of the columns of all directions, side by side."""
+        """Merge the columns of all directions, given side by side."""
         if self.merge == "concat" or self.num_directions == 1:
             return y
         sides = y.reshape(-1, 2, y.shape[1] // 2)
@@ -260,8 +260,8 @@ class Recurrent(Module):
         Returns
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
-            `hidden_size` columns, or `proj_size`; of each direction, unless `merge` makes one of them.
-        last : Variable, or a tuple of them, shaped as the initial states; of an empty sequence, its initial states
+            `hidden_size` columns, or `proj_size`, for each direction; `merge` may join the directions.
+        last : Variable, or a tuple of them, shaped as the initial states; an empty sequence has its initial states
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
@@ -278,10 +278,10 @@ class Recurrent(Module):
 
         Returns
         -------
-        y : Variable, as that of a call
+        y : Variable, as in a call
         others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
-            The states of the cell but the first, which is `y`, of the last layer; `merge` holds for them too.
-        last : as those of a call
+            The states of the last layer's cell after the first, which is `y`; `merge` applies to them, too.
+        last : as in a call
 
         Examples
         --------
@@ -298,7 +298,7 @@ class Recurrent(Module):
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
-        return self.form.each(f"{type(self).__name__}, states", states)
+        return self._form.each(f"{type(self).__name__}, states", states)
 
     def _run(
         self,
@@ -307,7 +307,7 @@ class Recurrent(Module):
         all_states: bool = False,
         rows: Mapping[str, Rows] | None = None,
     ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
-        """Return the outputs, the last states, and with `all_states` those of every row of the last layer."""
+        """Return outputs, last states and, with `all_states`, the states of the last layer at every row."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
@@ -331,7 +331,7 @@ class Recurrent(Module):
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
 
     def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
-        """Return the inputs of rows, in the order of the cell; none of a cell whose masks the layer draws."""
+        """Return the row inputs in the order of the cell, or none if the layer draws the cell's masks."""
         what = f"{type(self).__name__}, rows"
         drawn = self._masks()
         if rows is None and (drawn or not self.cell.rows):
@@ -368,11 +368,11 @@ class Recurrent(Module):
         if find_cell(self.cell.name) is not self.cell:
             hint = "make the layer again, or give the other cell a name of its own"
             raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
-        self.form.check_rows(type(self).__name__, x)
+        self._form.check_rows(type(self).__name__, x)
         if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
             axes = self.num_layers * self.num_directions, num_sequences
-            self.form.check_states(type(self).__name__, states, axes)
+            self._form.check_states(type(self).__name__, states, axes)
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""
@@ -400,12 +400,27 @@ def _probability(p: Any, name: str) -> float:
     return float(p)
 
 
-class _Regularised(Recurrent):
-    """A layer whose cell may have zoneout, and dropouts of what its recurrent products read and of their weights."""
+# The defaults of options, except options of cells.
+_DEFAULTS = {p.name: p.default for p in inspect.signature(Recurrent.__init__).parameters.values()}
+_DEFAULTS |= {"zoneout": 0.0, "recurrent_dropout": 0.0, "weight_dropout": 0.0}
 
-    def _regularise(self, zoneout: tuple[float, ...], recurrent_dropout: float, weight_dropout: float) -> None:
-        self.zoneout, self.recurrent_dropout = zoneout, recurrent_dropout
-        self.weight_dropout = _probability(weight_dropout, "weight_dropout")
+
+class _OfFamily(Recurrent):
+    """A layer of a family of cells; it may have zoneout, and dropouts of its recurrent products and their weights."""
+
+    _family: Family
+    _options: Any  # a TypedDict
+
+    def __init__(self, options: Mapping[str, Any], *sizes: Any, **of_cell: Any) -> None:
+        if unknown := options.keys() - self._options.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}")
+        rest, states = dict(options), 2 if self._family is lstm_cell else 1
+        self.zoneout = _probabilities(rest.pop("zoneout", 0.0), "zoneout", states)
+        self.recurrent_dropout = _probability(rest.pop("recurrent_dropout", 0.0), "recurrent_dropout")
+        self.weight_dropout = _probability(rest.pop("weight_dropout", 0.0), "weight_dropout")
+        of_cell |= {name: rest.pop(name) for name in self._family.options if name in rest}
+        masks = {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
+        super().__init__(self._family(**of_cell, **masks), *sizes, **rest)
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction, in training with fewer numbers of `weight_hh`."""
@@ -419,15 +434,15 @@ class _Regularised(Recurrent):
         return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
 
     def extra_repr(self) -> str:
-        """Return what `Recurrent` says, and the probabilities that are not 0."""
+        """Return the text of `Recurrent`, and the probabilities that are not 0."""
         text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
         text += f", zoneout={zoneout}" if any(self.zoneout) else ""
         text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
         return text + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
 
 
-class LSTM(_Regularised):
-    """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
+class LSTM(_OfFamily):
+    """Long short-term memory over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
 
     Parameters
     ----------
@@ -436,17 +451,17 @@ class LSTM(_Regularised):
     coupled : bool
         Whether the forget gate is 1 - i, without weights of its own.
     forget_gate : bool
-        Whether there is one; without, the cell forgets nothing.
+        Whether there is a forget gate; without it, the cell forgets nothing.
     cell_clip, proj_clip : float, optional
-        The largest absolute value of the cell, and of an output that is projected.
+        The largest absolute value of the cell, and of a projected output.
     clip : float, optional
-        That of what goes into the activations of gates and candidate, as in onnxruntime.
+        The largest absolute value of the arguments of gates' and candidate's activations, as in onnxruntime.
     activations : tuple of three
-        Of the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh", "sigmoid",
-        "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
+        For the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh",
+        "sigmoid", "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
         "softsign", "softplus" and "silu".
     zoneout : float, or one for h and one for c
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
+        Probability that a unit keeps its state in training; otherwise states are the expectation (Krueger et al.,
         2017).
     recurrent_dropout : float
         Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
@@ -468,6 +483,9 @@ class LSTM(_Regularised):
     Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
     """
 
+    _family, _options = lstm_cell, LSTMOptions
+
+    @with_options(LSTMOptions, lstm_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -477,36 +495,11 @@ class LSTM(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        proj_size: int = 0,
-        recompute: bool | int = False,
-        peepholes: bool = False,
-        coupled: bool = False,
-        forget_gate: bool = True,
-        cell_clip: float | None = None,
-        proj_clip: float | None = None,
-        clip: float | None = None,
-        activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
-        zoneout: float | tuple[float, float] = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[LSTMOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 2)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        cell = lstm_cell(
-            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
-            clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
-        )  # fmt: skip
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
-        )  # fmt: skip
-        if proj_clip is not None and not self.proj_size:
-            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
-        self._regularise(zoned, dropped, weight_dropout)
+        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        if options.get("proj_clip") is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
 
     if TYPE_CHECKING:  # two states
 
@@ -517,32 +510,25 @@ class LSTM(_Regularised):
             *,
             rows: Mapping[str, Rows] | None = None,
         ) -> tuple[Variable, tuple[Variable, Variable]]:
-            """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
+            """Return `y, (h_n, c_n)`; shapes are as in `Recurrent.forward`."""
 
 
-class GRU(_Regularised):
-    """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
+class GRU(_OfFamily):
+    """Gated recurrent units over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
 
     Parameters
     ----------
     reset_after : bool
-        Whether the reset gate multiplies the product, as in PyTorch; else what the product reads, a second product per
-        step.
+        Whether the reset gate multiplies the product, as in PyTorch.  If not, it multiplies the product's operand,
+        which takes a second product per step.
     origin_mode : bool
-        Whether the update gate weighs the output before, as in PyTorch; else the candidate.
+        Whether the update gate weighs the previous output, as in PyTorch, or the candidate.
     clip : float, optional
-        The largest absolute value of what goes into activations.
+        The largest absolute value of the arguments of activations.
     activations : tuple of two
-        Of the gates and the candidate, as those of `LSTM`.
-    zoneout : float
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
-        2017).
-    recurrent_dropout : float
-        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
-        Socher, 2018).
+        For the gates and the candidate, as in `LSTM`.
+    zoneout, recurrent_dropout, weight_dropout : float
+        Probabilities in training, as in `LSTM`.
 
     Examples
     --------
@@ -554,6 +540,9 @@ class GRU(_Regularised):
     Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
     """
 
+    _family, _options = gru_cell, GRUOptions
+
+    @with_options(GRUOptions, gru_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -563,56 +552,29 @@ class GRU(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        recompute: bool | int = False,
-        reset_after: bool = True,
-        origin_mode: bool = True,
-        clip: float | None = None,
-        activations: Sequence[Activation] = ("sigmoid", "tanh"),
-        zoneout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[GRUOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 1)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        cell = gru_cell(
-            reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations,
-            zoneout=any(zoned), recurrent_dropout=dropped > 0,
-        )  # fmt: skip
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
-        )  # fmt: skip
-        self._regularise(zoned, dropped, weight_dropout)
+        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
         return super().forward(x, h_0, rows=rows)
 
 
-class RNN(_Regularised):
-    """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
+class RNN(_OfFamily):
+    """Elman's recurrent network over rows; its parameters are the parameters of `Recurrent`, and options of its
+    equations.
 
     Parameters
     ----------
     nonlinearity : activation
-        "tanh", "relu", or any other, as those of `LSTM`.
+        "tanh", "relu", or any other, as in `LSTM`.
     clip : float, optional
-        The largest absolute value of what goes into it.
-    zoneout : float
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
-        2017).
-    recurrent_dropout : float
-        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
-        Socher, 2018).
+        The largest absolute value of its argument.
+    zoneout, recurrent_dropout, weight_dropout : float
+        Probabilities in training, as in `LSTM`.
 
     Examples
     --------
@@ -624,6 +586,9 @@ class RNN(_Regularised):
     Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
     """
 
+    _family, _options = rnn_cell, RNNOptions
+
+    @with_options(RNNOptions, rnn_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -634,28 +599,13 @@ class RNN(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        recompute: bool | int = False,
-        clip: float | None = None,
-        zoneout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[RNNOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 1)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        options: dict[str, Any] = {"zoneout": any(zoned), "recurrent_dropout": dropped > 0}
-        cell = rnn_cell(activation=nonlinearity, clip=clip, **options)
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout,
-            bidirectional, dtype, direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
-        )  # fmt: skip
-        self._regularise(zoned, dropped, weight_dropout)
+        sizes = input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype
+        super().__init__(options, *sizes, activation=nonlinearity)
 
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes as those of `Recurrent.forward`."""
+        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
         return super().forward(x, h_0, rows=rows)
