@@ -15,9 +15,8 @@ from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.sums import add_block, settled
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import sequences, twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body
@@ -147,8 +146,12 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
 
 
 @body
-def of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
-    """Write the cost of a sequence; where `d_transitions` has sequences, its gradients instead."""
+def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions):
+    """Write the cost of a sequence; where `d_transitions` has sequences, its gradients instead.
+
+    `given` is `(emission, labels, offsets, transition)`.
+    """
+    emission, labels, offsets, transition = given
     begin, end = offsets[i], offsets[i + 1]
     costs[i] = run_forward(emission, labels, begin, end, transition, alpha)
     if d_transitions.shape[0]:
@@ -163,7 +166,8 @@ def crf_cpu(
 ):
     """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
     for i in range(shard, costs.shape[0], num_shards):
-        of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions)
+        given = emission, labels, offsets, transition
+        of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)
 
 
 @cuda_kernel
@@ -171,9 +175,15 @@ def crf_cuda(emission, labels, offsets, transition, alpha, memory, costs, scales
     """Twin of `crf_cpu`; one thread per sequence."""
     i = cuda.grid(1)
     if i < costs.shape[0]:
-        of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions)
+        given = emission, labels, offsets, transition
+        of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)
 
 
+def _work_of_crf(emission, *rest):
+    return 20 * emission.size * emission.shape[1]
+
+
+@twins(crf_cpu, crf_cuda, lambda emission, labels, offsets, *rest: offsets.size - 1, _work_of_crf)
 def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
     """Compute minus the logarithm of the probability of each sequence's labels, or the gradients of these costs.
 
@@ -199,12 +209,6 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
     >>> np.exp(-costs)  # one of four labellings
     array([0.25])
     """
-    arguments = emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
-    if on_device(costs):
-        launch(crf_cuda, costs.size, *(beside(a, costs) for a in arguments))
-    else:
-        shards = count_shards(20 * emission.size * emission.shape[1], max(1, len(costs)))
-        for_each_shard(crf_cpu, *arguments, num_shards=shards)
 
 
 @body
@@ -244,6 +248,7 @@ def viterbi_cuda(emission, offsets, transition, best, back, path):
         label_sequence(emission, offsets[i], offsets[i + 1], transition, best, back, path)
 
 
+@twins(viterbi_cpu, viterbi_cuda, sequences)
 def viterbi(emission, offsets, transition, best, back, path):
     """Compute the most probable tags of every sequence; of equal ones, the first.
 
@@ -264,8 +269,3 @@ def viterbi(emission, offsets, transition, best, back, path):
     >>> viterbi(emission, np.array([0, 2]), np.zeros((4, 2)), np.empty((2, 2)), np.empty((2, 2), np.int64), path); path
     array([1, 0])
     """
-    if on_device(path):
-        offsets = beside(offsets, path)
-        launch(viterbi_cuda, offsets.size, emission, offsets, transition, best, back, path)
-    else:
-        viterbi_cpu(emission, offsets, transition, best, back, path)

@@ -15,9 +15,8 @@ from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.sums import add_block, settled
-from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.kernels.twins import sequences, twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
-from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body
@@ -96,12 +95,16 @@ def fill_skips(targets, first, states, blank, memory, skips):
 
 
 @body
-def run_forward(log_probs, begin, end, targets, first, states, blank, memory, at):
+def run_forward(log_probs, begin, end, target, memory, at):
     """Fill the forward variables of a sequence; return minus the logarithm of the probability of all alignments.
 
     `memory` has a row for each step, two numbers longer than there are states: states that do not exist stand in front.
     A row is relative to the largest number of the row before.
+
+    `target` is `(targets, first, states, blank)`: the labels of all sequences, the position of the sequence's first
+    label, the number of its states, and the blank class.
     """
+    targets, first, states, blank = target
     kind, width = log_probs.dtype.type, states + 2
     nothing, total, lost, base = -kind(np.inf), kind(0), kind(0), kind(0)
     skips = at + (end - begin) * width
@@ -130,7 +133,7 @@ def run_forward(log_probs, begin, end, targets, first, states, blank, memory, at
 
 
 @body
-def run_backward(log_probs, begin, end, targets, first, states, blank, memory, at, scale, d):
+def run_backward(log_probs, begin, end, target, memory, at, scale, d):
     """Subtract from `d` the share of each class at each step, times `scale`.
 
     Behind the forward variables and the skips stand the backward variables of a step, and with the step's own
@@ -139,6 +142,7 @@ def run_backward(log_probs, begin, end, targets, first, states, blank, memory, a
     The shares of a step are divided by their sum, so they add up to 1 at every step.  Backward variables are relative
     to that of the most probable state of the step behind: the variables that count are small numbers.
     """
+    targets, first, states, blank = target
     kind, width = log_probs.dtype.type, states + 2
     nothing, base = -kind(np.inf), kind(0)
     skips = at + (end - begin) * width
@@ -170,24 +174,29 @@ def run_backward(log_probs, begin, end, targets, first, states, blank, memory, a
 
 
 @body
-def of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Write the loss of a sequence; where `d` has rows, its gradient instead, times the sequence's scale."""
+def of_sequence(i, given, scratch, places, losses, scales, d):
+    """Write the loss of a sequence; where `d` has rows, its gradient instead, times the sequence's scale.
+
+    `given` is `(log_probs, offsets, targets, target_offsets, blank)`.
+    """
+    log_probs, offsets, targets, target_offsets, blank = given
     begin, end, first = offsets[i], offsets[i + 1], target_offsets[i]
-    states, at = 2 * (target_offsets[i + 1] - first) + 1, places[i]
-    loss = run_forward(log_probs, begin, end, targets, first, states, blank, scratch, at)
+    target, at = (targets, first, 2 * (target_offsets[i + 1] - first) + 1, blank), places[i]
+    loss = run_forward(log_probs, begin, end, target, scratch, at)
     losses[i] = loss
     for row in range(begin, end if d.shape[0] else begin):
         for j in range(d.shape[1]):
             d[row, j] = 0
     if d.shape[0] and loss != log_probs.dtype.type(np.inf):  # an infinite loss has no alignment, and so no gradient
-        run_backward(log_probs, begin, end, targets, first, states, blank, scratch, at, scales[i], d)
+        run_backward(log_probs, begin, end, target, scratch, at, scales[i], d)
 
 
 @cpu_kernel
 def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
     for i in range(shard, losses.shape[0], num_shards):
-        of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d)
+        given = log_probs, offsets, targets, target_offsets, blank
+        of_sequence(i, given, scratch, places, losses, scales, d)
 
 
 @cuda_kernel
@@ -195,7 +204,8 @@ def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places
     """Twin of `ctc_cpu`; one thread per sequence."""
     i = cuda.grid(1)
     if i < losses.shape[0]:
-        of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d)
+        given = log_probs, offsets, targets, target_offsets, blank
+        of_sequence(i, given, scratch, places, losses, scales, d)
 
 
 def places_of(offsets, target_offsets):
@@ -210,6 +220,11 @@ def places_of(offsets, target_offsets):
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
+def _work(log_probs, offsets, targets, target_offsets, blank, scratch, *rest):
+    return 20 * len(scratch)
+
+
+@twins(ctc_cpu, ctc_cuda, sequences, _work)
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Compute the losses of sequences, and where `d` has rows the gradient of their sum, each times its scale.
 
@@ -236,9 +251,3 @@ def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, los
     >>> np.exp(-losses)  # of "1 1", "blank 1" and "1 blank"
     array([0.75])
     """
-    arguments = log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d
-    if on_device(losses):
-        launch(ctc_cuda, losses.size, *(beside(a, losses) if isinstance(a, np.ndarray) else a for a in arguments))
-    else:
-        shards = count_shards(20 * len(scratch), max(1, len(losses)))
-        for_each_shard(ctc_cpu, *arguments, num_shards=shards)

@@ -5,7 +5,7 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 from numba import cuda
 
-from varlen_rnn.kernels.twins import twins
+from varlen_rnn.kernels.twins import sequences, twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
@@ -54,7 +54,7 @@ def largest_cuda(x, offsets, limits, out):
         take_largest(x, offsets[i], offsets[i + 1], out, limits[i], limits[i + 1])
 
 
-@twins(largest_cpu, largest_cuda, lambda x, offsets, limits, out: offsets.size - 1)
+@twins(largest_cpu, largest_cuda, sequences)
 def largest(x, offsets, limits, out):
     """Compute where the largest numbers of each sequence stand, the largest first, and of equal ones the first.
 

@@ -26,6 +26,11 @@ def elements_of_first(first, *rest):
     return first.size
 
 
+def sequences(x, offsets, *rest):
+    """Return one thread for each sequence, if the offsets of sequences are the second argument."""
+    return offsets.size - 1
+
+
 def columns_of_sequences(x, offsets, *rest):
     """Return one thread for each column of each sequence, if the offsets of sequences are the second argument."""
     return (offsets.size - 1) * rest[-1].shape[1]
