@@ -13,6 +13,7 @@ EDGES = ("feed", "fetch")
 
 
 def _nothing(inputs, outputs, col):
+    """None."""
     return 0
 
 
