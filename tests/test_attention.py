@@ -243,8 +243,28 @@ def test_on_every_device(device, window, dtype, tolerance):
     flat = [device.put(x.reshape(len(x), -1).astype(dtype)) for x in (q, k, v, d_out)]
     limits = [attention.UNLIMITED if limit is None else limit for limit in window]
     constants = *ends, heads, 0.5, *limits
-    out, logsumexp = attention.forward(*flat[:3], *constants)
-    found = out, *attention.backward(*flat[:3], out, logsumexp, flat[3], *constants)
+    out, sums = attention.forward(*flat[:3], *constants)
+    found = out, *attention.backward(*flat[:3], out, sums, flat[3], *constants)
     wanted = attend(q, k, v, *ends, 0.5, *window), *attend_grad(q, k, v, d_out, *ends, 0.5, *window)
     for mine, right in zip(found, wanted, strict=True):
         np.testing.assert_allclose(device.get(mine), right.reshape(len(right), -1), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("additive", [False, True], ids=["dot", "additive"])
+@pytest.mark.parametrize("size", [1e6, 1e7, 1e8, 1e9])
+def test_weights_of_large_scores_sum_to_one(device, size, additive):
+    """With gradients of one, the gradients of values are sums of weights: one per query, in the gradient pass too."""
+    rng, queries, keys = np.random.default_rng(0), 20, 30
+    k = (1 + rng.integers(0, 4, (keys, 3)) * 2.0**-23).astype(np.float32)  # scores that differ by a few roundings
+    q, v = np.ones((queries, 3), np.float32), np.ones((keys, 1), np.float32)
+    weight = np.full(3, size, np.float32) if additive else None
+    q, k, v, d_out = (
+        device.put(x) for x in (q if additive else q * np.float32(size), k, v, np.ones((queries, 1), np.float32))
+    )
+    weight = weight if weight is None else device.put(weight)
+    given = np.array([0, queries]), np.array([0, keys]), 1, 1.0 if additive else 0.3
+    out, sums = attention.forward(q, k, v, *given, weight=weight)
+    d_v = attention.backward(q, k, v, out, sums, d_out, *given, weight=weight)[2]
+    np.testing.assert_allclose(device.get(out), 1, rtol=1e-5)
+    np.testing.assert_allclose(device.get(d_v).sum(dtype=np.float64), queries, rtol=1e-5)

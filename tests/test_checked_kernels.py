@@ -88,7 +88,7 @@ WRONG = {
         indices(0, 3),
         np.zeros((4, 2)),
         X,
-        X[:0],
+        np.zeros((0, 6, 2)),
         *[ONES[:1]] * 2,
         X[:0],
         np.zeros((0, 4, 2)),

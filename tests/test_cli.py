@@ -352,6 +352,7 @@ x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
 nn, optim = vr.nn, vr.optim
 cells = [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"num_layers": 2}), (nn.GRU, {"bias": False})]
 rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam]
+others = [optim.AdamW, optim.RMSprop, optim.Adadelta]
 for dtype in (np.float32, np.float64):
     for (cell, options), rule, pool in zip(cells, rules, ("sum", "max", "first", "sqrt")):
         for sparse in (True, False):
@@ -360,6 +361,14 @@ for dtype in (np.float32, np.float64):
             y, _ = layer(embedding(x))
             nn.functional.cross_entropy(output(vr.sequence_pool(y, pool)), labels).backward()
             rule([*embedding.parameters(), *layer.parameters(), *output.parameters()], lr=0.1).step()
+        layer.prepare()(embedding(x))
+        layer.stream(2)(np.asarray(embedding(x))[:2])
+    heads, field = nn.MultiheadAttention(20, 2, dtype=dtype), nn.LinearChainCRF(20, dtype=dtype)
+    attended = heads(*[embedding(x)] * 3)
+    field(attended, x).sum().backward()
+    field.decode(attended)
+    for rule in others:
+        rule(embedding.parameters(), lr=0.1).step()
     plan = vr.sort_by_seq_len(x)
     vr.concat_outputs([vr.segment_inputs(embedding(x), plan, t) for t in range(2)], plan).sum().backward()
 """

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numba
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from varlen_rnn.runtime import threads
 LENGTHS = [[3, 0, 1, 5], [0, 0], [], [2], [0, 4]]
 by_lengths = pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 TAGS = 3
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 
 
 def case(lengths, dtype=np.float64, tags=TAGS, seed=0):
@@ -39,6 +41,38 @@ def test_is_the_sum_over_all_labellings(lengths, dtype, tolerance):
     assert path.lod() == emission.lod()
     same = vr.crf_decoding(emission, transition, label)
     assert np.asarray(same).tolist() == [int(a == b) for a, b in zip(paths, label, strict=True)]
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("kind", ["any", "of any size", "well known"])
+@pytest.mark.parametrize("rows", [60] if SIMULATOR else [200, 10_000, 100_000])
+def test_float32_keeps_its_digits_over_long_sequences(device, rows, kind):
+    rng = np.random.default_rng(rows)
+    emission = (2 * rng.standard_normal((rows, TAGS)) + (1000 if kind == "of any size" else 0)).astype(np.float32)
+    label, transition = rng.integers(0, TAGS, rows), rng.standard_normal((TAGS + 2, TAGS)).astype(np.float32)
+    emission[range(rows), label] += 8 if kind == "well known" else 0
+    exact = emission.astype(float)  # less than what all have, which changes nothing, and would overflow
+    wanted = oracle.crf_of_many_rows(exact - exact.mean().round(), label, transition.astype(float))
+    shapes = emission.shape, (1, TAGS + 4, TAGS), (1,), (1,), emission.shape, (1, TAGS + 2, TAGS)
+    alpha, memory, cost, scale, d_emission, d_transition = (device.put(np.ones(shape, np.float32)) for shape in shapes)
+    given, ends = (device.put(emission), label, np.array([0, rows]), device.put(transition)), (d_emission, d_transition)
+    crf(*given, alpha, memory, cost, scale, *ends)
+    np.testing.assert_allclose(device.get(cost)[0], wanted[0], rtol=1e-6)
+    for found, right in zip(ends, wanted[1:], strict=True):
+        found = device.get(found).reshape(right.shape)
+        assert np.linalg.norm(found - right) <= 1e-5 * np.linalg.norm(right)
+
+
+def test_long_sequences_of_float32_are_those_of_float64():
+    (emission, label, transition), found = case([100_000, 0, 3], np.float32), []
+    for dtype in (np.float32, np.float64):
+        values = emission.like(emission.data.astype(dtype)), transition.astype(dtype)
+        x, w = (vr.Variable(value, requires_grad=True) for value in values)
+        vr.linear_chain_crf(x, label, w).sum().backward()
+        found.append([np.asarray(x.grad), w.grad])
+    assert found[0][0].dtype == found[0][1].dtype == np.float32
+    for one, two in zip(*found, strict=True):
+        assert np.linalg.norm(one - two) <= 1e-5 * np.linalg.norm(two)
 
 
 def test_large_scores_do_not_overflow():
@@ -115,10 +149,10 @@ def test_on_every_device(device):
     emission, label, transition = case(lengths)
     ends, count, rows = np.array(emission.lod()[0]), len(lengths), np.asarray(emission)
     costs, paths = wanted(emission, label, transition)
-    shapes = rows.shape, rows.shape, (count,), (count,), rows.shape, (count, TAGS + 2, TAGS)
-    alpha, beta, found, scales, d_emission, d_transitions = (device.put(np.ones(shape)) for shape in shapes)
+    shapes = rows.shape, (count, TAGS + 4, TAGS), (count,), (count,), rows.shape, (count, TAGS + 2, TAGS)
+    alpha, memory, found, scales, d_emission, d_transitions = (device.put(np.ones(shape)) for shape in shapes)
     weights = device.put(transition)
-    crf(device.put(rows), label, ends, weights, alpha, beta, found, scales, d_emission, d_transitions)
+    crf(device.put(rows), label, ends, weights, alpha, memory, found, scales, d_emission, d_transitions)
     np.testing.assert_allclose(device.get(found), costs, rtol=1e-12, atol=1e-12)
     for array, gradient in ((rows, device.get(d_emission)), (transition, device.get(d_transitions).sum(axis=0))):
         index, sides = (1, 2), []

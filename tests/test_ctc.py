@@ -1,5 +1,6 @@
 """The loss of connectionist temporal classification: by enumeration, by PyTorch, and its laws."""
 
+import numba
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from varlen_rnn.kernels.ctc import ctc, places_of
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import threads
 
+SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 STEPS, TARGETS = [4, 3, 0, 1, 5, 2], [[1, 2], [1, 1], [], [2], [], [1, 2, 1]]  # the last one is too long
 
 
@@ -35,6 +37,27 @@ def test_is_the_sum_over_all_paths(blank, dtype, tolerance):
     for reduction, right in (("sum", finite.sum()), ("mean", per_label.mean())):
         loss = F.ctc_loss(log_probs, labels, blank=blank, reduction=reduction, zero_infinity=True)
         np.testing.assert_allclose(loss.item(), right, rtol=tolerance)
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("blank", [0, 3])
+@pytest.mark.parametrize(
+    ("steps", "labels"), [(40, 6)] if SIMULATOR else [(200, 0), (200, 60), (10_000, 200), (100_000, 40)]
+)
+def test_float32_keeps_its_digits_over_long_sequences(device, steps, labels, blank):
+    rng = np.random.default_rng(steps)
+    logits = rng.standard_normal((steps, 4))
+    rows = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+    target = (blank + rng.integers(1, 4, labels)) % 4
+    loss, wanted = oracle.ctc_of_many_steps(rows.astype(float), target, blank)
+    ends, of_target = np.array([0, steps]), np.array([0, labels])
+    places = places_of(ends, of_target)
+    losses, scales, d = (device.put(np.ones(shape, np.float32)) for shape in (1, 1, rows.shape))
+    scratch = device.put(np.empty(places[-1], np.float32))
+    ctc(device.put(rows), ends, target, of_target, blank, scratch, places, losses, scales, d)
+    np.testing.assert_allclose(device.get(losses)[0], loss, rtol=1e-6)
+    np.testing.assert_allclose(device.get(d).sum(axis=1, dtype=float), -1, rtol=5e-6)
+    assert np.linalg.norm(device.get(d) - wanted) <= 5e-3 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

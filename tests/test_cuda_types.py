@@ -4,14 +4,30 @@ float32 kernels must not compute in float64 anywhere: one literal without a type
 """
 
 import inspect
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import config, types
 
+from varlen_rnn.attention import cuda as attention
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.kernels import moves, norms, pool, rows, segment, softmax, updates, windows
+from varlen_rnn.kernels import (
+    crf,
+    ctc,
+    edit_distance,
+    largest,
+    moves,
+    norms,
+    pool,
+    prefixes,
+    rows,
+    segment,
+    softmax,
+    updates,
+    windows,
+)
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.recurrence import cuda as recurrence
 
@@ -26,17 +42,34 @@ VECTORS = {"starts", "ids", "sorted_indices", "offsets", "rows", "order", "b_row
 RATES = {"bound", "lr", *(name for update in updates.UPDATES.values() for name in update.constants)} - FLAGS
 STATES = {"initial", "state", "carried", "passed"}
 ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
+MODULES = segment, rows, moves, pool, softmax, windows, norms, updates, gemm, row_sums
+MODULES += crf, ctc, edit_distance, largest, prefixes
+# Arguments of kernels in which names tell less, each by a letter: a number x, or an integer n; arrays of numbers of
+# one axis, two or three, v, m and t; and of integers, i and j.
+LETTERS = {
+    "crf.crf_cuda": "miimmtvvmt",
+    "crf.viterbi_cuda": "mimmji",
+    "ctc.ctc_cuda": "miiinvivvm",
+    "edit_distance.edit_distance_cuda": "iiiiii",
+    "largest.largest_cuda": "viii",
+    "prefixes.search_prefixes_cuda": "minnjjmi",
+    "attention.attend": "mmmiivxmm",
+    "attention.attend_grad_of_queries": "mmmmiivxmmmm",
+    "attention.attend_grad_of_keys": "mmmmiivxmmmm",
+}
 
 
 def kernels():
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": kernel
-        for module in (segment, rows, moves, pool, softmax, windows, norms, updates, gemm, row_sums)
+        for module in MODULES
         for name, kernel in vars(module).items()
         if name.endswith("_cuda")
     }
     for name in (*ALONE, "normalise_grad", "keep_projection_grad"):
         found[name] = getattr(recurrence, name)
+    for name in ("attend", "attend_grad_of_queries", "attend_grad_of_keys"):
+        found[f"attention.{name}"] = getattr(attention, name)
     for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
         for number in range(len(cell.phases)):
             found[f"{cell.name}.{number}.forward_step"] = recurrence.forward_step_of(cell, number)
@@ -77,7 +110,12 @@ def test_compiles_for_sm_90(name, real, monkeypatch):
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
     function = kernels()[name].py_func
     number = types.float32 if real is np.float32 else types.float64
-    arguments = tuple(argument(name, parameter, number) for parameter in inspect.signature(function).parameters)
+    if name in LETTERS:
+        kinds = {"x": number, "n": types.int64, "v": number[::1], "m": number[:, ::1], "t": number[:, :, ::1]}
+        kinds |= {"i": types.int64[::1], "j": types.int64[:, ::1]}
+        arguments = tuple(kinds[letter] for letter in LETTERS[name])
+    else:
+        arguments = tuple(argument(name, parameter, number) for parameter in inspect.signature(function).parameters)
     compiled = compiler.compile_cuda(function, types.void, arguments, cc=(9, 0))
-    if real is np.float32:
-        assert "double" not in compiled.library.get_llvm_str()
+    if real is np.float32:  # constants are converted when the code is made for a GPU
+        assert "double" not in re.sub(r"fptrunc double 0x\w+ to float", "", compiled.library.get_llvm_str())

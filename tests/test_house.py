@@ -16,7 +16,15 @@ PACKAGE = ROOT / "varlen_rnn"
 # A module may import from the floors below its own, and from its own folder.
 _PLAN = (ROOT / "docs" / "architecture.md").read_text().partition("## Floors")[2]
 FLOORS = [line.split() for line in _PLAN.split("```text\n")[1].split("```")[0].splitlines()]
-LLVM_ALLOWED = {"environment.py", "numba_internals.py", "activations.py", "vectors.py", "tile.py", "sync.py"}
+LLVM_ALLOWED = {
+    "environment.py",
+    "level.py",
+    "numba_internals.py",
+    "activations.py",
+    "vectors.py",
+    "tile.py",
+    "sync.py",
+}
 # The modules of Numba that its documentation names for users; all else stands in one file.
 NUMBA_PUBLIC = {"numba", "numba.types", "numba.cuda", "numba.extending", "numba.core.cgutils", "numba.core.errors"}
 NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}

@@ -91,7 +91,8 @@ freed before the step has gone back to the system. *gates, states* is what the g
 gradient needs them.
 """,
     "startup": """Fresh processes; each package's import over those before it, then a first training step of a small
-LSTM, and after it that of a GRU, the *second cell*. *cold* compiles every kernel, *warm* finds them on disk.
+LSTM, and after it that of a GRU, the *second cell*. *cold* compiles every kernel, *warm* finds them on disk,
+*installed* in the installation.
 """,
     "scaling": "",
 }

@@ -1,5 +1,6 @@
 """Start-up: what a fresh process pays for imports and for its first step of training."""
 
+import importlib.util
 import json
 import os
 import statistics
@@ -8,6 +9,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+import llvmlite.binding as llvm
+
 from benchmarks.engines import OURS, installed
 from benchmarks.processes import ROOT
 
@@ -15,7 +18,10 @@ COLUMNS = {"engine": 14, "kernels": 11, "imports": 40, "first step, s": 15, "in 
 
 
 class Point(NamedTuple):
-    """An engine, and what it finds in its cache of kernels: nothing ("cold"), all ("warm"), or it has none ("")."""
+    """An engine, and where it finds kernels: nowhere ("cold"), in its cache ("warm"), or in the installation.
+
+    Other engines have none ("").
+    """
 
     engine: str
     cache: str
@@ -27,16 +33,20 @@ class Point(NamedTuple):
 def points(quick, threads):
     """Return the points; compiling everything takes a quarter of a minute, too long for a quick run."""
     ours = [Point(OURS, "warm")] if quick else [Point(OURS, "cold"), Point(OURS, "warm")]
+    if importlib.util.find_spec("varlen_rnn_kernels") is not None:
+        ours.append(Point(OURS, "installed"))
     return ours + [Point(engine, "") for engine in installed(["torch packed"])]
 
 
 def run(point, patience):
     """Return the line of a point: medians over fresh processes."""
-    if point.cache == "cold":
+    if point.cache in ("cold", "installed"):
+        # For a processor that is named, code is compiled, though the installation may have some.
+        named = {"NUMBA_CPU_NAME": llvm.get_host_cpu_name()} if point.cache == "cold" else {}
         rounds = []
         for _ in range(patience.least):
             with tempfile.TemporaryDirectory() as folder:
-                rounds.append(_first_step(point.engine, {"NUMBA_CACHE_DIR": folder}))
+                rounds.append(_first_step(point.engine, {"NUMBA_CACHE_DIR": folder} | named))
     else:
         _first_step(point.engine, {})  # leaves kernels in the cache, and files in memory
         rounds = [_first_step(point.engine, {}) for _ in range(patience.least)]

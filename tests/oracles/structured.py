@@ -1,4 +1,4 @@
-"""Losses over all alignments, by enumeration; imports nothing of ours."""
+"""Losses over all alignments, by enumeration; of long sequences, row by row in float64; imports nothing of ours."""
 
 import itertools
 
@@ -30,3 +30,46 @@ def crf(emission, label, transition):
     paths = list(itertools.product(range(tags), repeat=steps))
     scores = np.array([score(path) for path in paths])
     return np.logaddexp.reduce(scores) - score(tuple(label)), paths[int(scores.argmax())]
+
+
+def crf_of_many_rows(emission, label, transition):
+    """Return the cost of labels, and its gradients: sums of each row are divided by their own sum."""
+    last, follow, weights = len(emission) - 1, np.exp(transition[2:]), np.exp(emission)
+    forward, backward = np.empty(emission.shape), np.empty(emission.shape)
+    cost = -transition[0, label[0]] - emission[range(last + 1), label].sum() - transition[1, label[-1]]
+    for row in range(last + 1):
+        forward[row] = weights[row] * (forward[row - 1] @ follow if row else np.exp(transition[0]))
+        cost += np.log(forward[row].sum())
+        forward[row] /= forward[row].sum()
+    cost += np.log(forward[-1] @ np.exp(transition[1]))
+    backward[last] = np.exp(transition[1])
+    for row in reversed(range(last)):
+        backward[row] = follow @ (weights[row + 1] * backward[row + 1])
+        backward[row] /= backward[row].sum()
+    d_emission = forward * backward / (forward * backward).sum(axis=1, keepdims=True)
+    d_emission[range(last + 1), label] -= 1
+    pairs = forward[:-1, :, None] * follow * (weights * backward)[1:, None]
+    d_transition = np.concatenate([d_emission[[0, -1]], (pairs / pairs.sum(axis=(1, 2), keepdims=True)).sum(axis=0)])
+    np.add.at(d_transition, (2 + label[:-1], label[1:]), -1)
+    return cost - transition[2 + label[:-1], label[1:]].sum(), d_emission, d_transition
+
+
+def ctc_of_many_steps(log_probs, target, blank):
+    """Return the loss of a target, and its gradient: the share of each class at each step, times -1."""
+    path = np.full(2 * len(target) + 1, blank)
+    path[1::2] = target
+    skips = np.where((path[2:] != blank) & (path[2:] != path[:-2]), 0.0, -np.inf)
+    scores, variables = log_probs[:, path], []
+    for steps, over in ((scores, skips), (scores[::-1, ::-1], skips[::-1])):
+        now = np.full((len(steps), len(path) + 2), -np.inf)
+        now[0, 2:4] = steps[0, :2]
+        for t in range(1, len(steps)):
+            now[t, 2:] = np.logaddexp(now[t - 1, 2:], now[t - 1, 1:-1])
+            now[t, 4:] = np.logaddexp(now[t, 4:], now[t - 1, 2:-2] + over)
+            now[t, 2:] += steps[t]
+        variables.append(now[:, 2:])
+    shares = variables[0] + variables[1][::-1, ::-1] - scores
+    loss = -np.logaddexp.reduce(variables[0][-1, -2:])
+    d = np.zeros(log_probs.shape)
+    np.subtract.at(d, (slice(None), path), np.exp(shares + loss))
+    return loss, d

@@ -1,4 +1,4 @@
-"""Attention over LoD: the rows of a query sequence attend to those of a key sequence, of any lengths.
+"""Attention over LoD: the rows of each query sequence attend to the rows of its key sequence, of any lengths.
 
 Scores exist for a block of rows at a time: memory is in proportion to the rows, and the gradient computes them again.
 

@@ -1,18 +1,17 @@
 """Additive scores: `weight . tanh(query + key)`, of blocks whose keys are packed, and their gradients.
 
-Compiled on its own and called by address: the loops of dot products know nothing of it.  Loops run over the keys of a
-panel, which are neighbours, so that a score is the sum of its features in their order, whatever stands beside it.
+Compiled on its own and called by address, so the loops of dot products do not contain it.  Inner loops run over the
+neighbouring keys of a panel, so a score sums its features in order and does not depend on its neighbours.
 """
 
-import functools
 from typing import Any, NamedTuple
 
-from numba import from_dtype, types
+from numba import types
 
 from varlen_rnn.attention.blocks import KEYS, in_panels
 from varlen_rnn.kernels.activations import tanh
 from varlen_rnn.products.vectors import offset, sum_of, vectorise_widely, width_of
-from varlen_rnn.runtime.jit import address_of, caller
+from varlen_rnn.runtime.jit import called_by_address
 
 
 class Scored(NamedTuple):
@@ -36,7 +35,22 @@ class Gradients(NamedTuple):
     step: int
 
 
-def _score(it, scores):
+def _block(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    return types.NamedTuple((address, number, address, address, number, number, number), Scored)
+
+
+def _arguments(scalar):
+    return _block(scalar), types.CPointer(scalar)
+
+
+def _arguments_of_gradient(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    return _block(scalar), address, types.NamedTuple((address, address, address, number), Gradients), address
+
+
+@called_by_address(_arguments)
+def score(it, scores):
     """Write the scores of a block, rows of queries."""
     vectorise_widely()
     width = width_of(it.panels)
@@ -52,10 +66,11 @@ def _score(it, scores):
                     row[j] += weight * tanh(x + keys[j])
 
 
-def _score_grad(it, d_scores, to, row):
-    """Add the gradients of queries, keys and the weight, from those of scores; `row` is memory as wide as 3 panels.
+@called_by_address(_arguments_of_gradient)
+def score_grad(it, d_scores, to, row):
+    """Add the gradients of queries, keys and the weight, given the gradients of scores; `row` is 3 panels wide.
 
-    Panels are taken whole: behind the last key, gradients of scores are zeros, and memory has rows for what they add.
+    Panels are processed whole: gradients of scores behind the last key are zeros, and the memory has rows for them.
     """
     vectorise_widely()
     width = width_of(it.panels)
@@ -77,32 +92,3 @@ def _score_grad(it, d_scores, to, row):
             for j in range(width):
                 to.d_k[(first + j) * to.step + f] += of_keys[j]
             to.d_weight[f] += sum_of(of_weight, width)
-
-
-def _block(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    return types.NamedTuple((address, number, address, address, number, number, number), Scored)
-
-
-def _arguments(scalar):
-    return _block(scalar), types.CPointer(scalar)
-
-
-def _arguments_of_gradient(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    return _block(scalar), address, types.NamedTuple((address, address, address, number), Gradients), address
-
-
-score, score_grad = caller(_arguments), caller(_arguments_of_gradient)
-
-
-@functools.cache
-def address_of_score(dtype):
-    """Return the address that `score` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_score, _arguments(from_dtype(dtype)))
-
-
-@functools.cache
-def address_of_score_grad(dtype):
-    """Return the address that `score_grad` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_score_grad, _arguments_of_gradient(from_dtype(dtype)))

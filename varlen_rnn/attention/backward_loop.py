@@ -1,7 +1,7 @@
 """Attention on the CPU, backward: scores are computed again, a block of queries and keys at a time.
 
-A head of a sequence is one piece of work: for each block of keys, packed once, all blocks of queries add to its
-gradients, and it adds to theirs.
+A head of a sequence is one work item.  For each block of keys, packed once, all blocks of queries add to the gradients
+of the block, and the block adds to theirs.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from varlen_rnn.attention.blocks import (
     sees_nothing,
     task_of,
 )
-from varlen_rnn.attention.softmax import differentiate
+from varlen_rnn.attention.softmax import Sums, differentiate
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import lanes_of, least, offset, pointer, transpose_block, vectorise_widely
@@ -39,7 +39,7 @@ class Code(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The arrays of a call: as those of `Forward`; `dots` (heads, queries), outputs times their gradients.
+    """The arrays of a call: as in `Forward`, and `dots` (heads, queries), the outputs times their gradients.
 
     `d_weight` has a row for each task.
     """
@@ -48,7 +48,7 @@ class Backward(NamedTuple):
     k: Any
     v: Any
     d_out: Any
-    logsumexp: Any
+    sums: Any
     dots: Any
     d_q: Any
     d_k: Any
@@ -61,7 +61,7 @@ class Backward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """A thread's own: panels of what products read, weights and their gradients, both transposed, and sums.
+    """Memory of one thread: panels of operands, weights and their gradients, both transposed too, and sums.
 
     Additive scores have no product with queries: `packed_queries` is a row of theirs, as wide as some panels.
     """
@@ -179,9 +179,10 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
     else:
         product_of_block(code, count, q, memory.keys, of.depth, block.num_keys, weights, none)
     product_of_block(code, count, d_out, memory.values, of.depth_v, block.num_keys, d_scores, none)
-    at = task.head * it.logsumexp.shape[1] + row
-    sums = pointer(it.logsumexp, at), pointer(it.dots, at)
-    differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums[0], sums[1], it.scale))
+    heads, queries = it.dots.shape[0], it.dots.shape[1]
+    at = task.head * queries + row
+    sums = Sums(pointer(it.sums, at), pointer(it.sums, heads * queries + at), pointer(it.dots, at))
+    differentiate(code.differentiate, (weights.at, d_scores.at, block, window, sums, it.scale))
     _clear(memory.d_q, count * padded, it.scale)
     if code.score:
         to = Gradients(memory.d_q, memory.d_k, d_weight, padded)
@@ -230,7 +231,7 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
     """Run the tasks that a thread takes: write the gradients of queries, keys and values, all of each task's."""
     vectorise_widely()
     code, it = Code(*code), Backward(*it)
-    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    counter, heads = pointer(counters, 0), it.dots.shape[0]
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:

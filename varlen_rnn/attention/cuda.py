@@ -3,7 +3,7 @@
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.kernels.activations import exp, log, tanh
+from varlen_rnn.kernels.activations import exp, tanh
 from varlen_rnn.runtime.device import empty, launch, to_device, to_host
 from varlen_rnn.runtime.jit import body, cuda_kernel
 
@@ -36,9 +36,9 @@ def slope(q, row, k, key, j, weight):
 
 
 @cuda_kernel
-def attend(q, k, v, first_keys, end_keys, weight, scale, out, logsumexp):
-    """Write outputs and the logarithms of sums of weights."""
-    i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
+def attend(q, k, v, first_keys, end_keys, weight, scale, out, sums):
+    """Write outputs, the largest score of each query, and 1 over its sum of weights."""
+    i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
     head, row, number = i // rows, i % rows, q.dtype.type
@@ -59,13 +59,13 @@ def attend(q, k, v, first_keys, end_keys, weight, scale, out, logsumexp):
     part = number(0) if total == number(0) else number(1) / total
     for j in range(first, first + depth_v):
         out[row, j] *= part
-    logsumexp[head, row] = number(np.inf) if total == number(0) else best + log(total)
+    sums[0, head, row], sums[1, head, row] = less, part
 
 
 @cuda_kernel
-def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, logsumexp, dots, d_q, d_weight):
-    """Write the gradients of queries, and each one's part of that of the weight of features."""
-    i, heads, rows = cuda.grid(1), logsumexp.shape[0], logsumexp.shape[1]
+def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, sums, dots, d_q, d_weight):
+    """Write the gradient of each query, and its contribution to the gradient of the feature weights."""
+    i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
     head, row = i // rows, i % rows
@@ -76,7 +76,7 @@ def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, 
     for j in range(d_weight.shape[1]):
         d_weight[row, j] = 0
     for key in range(first_keys[row], end_keys[row]):
-        share = exp(score(q, row, k, key, column, depth, weight, scale) - logsumexp[head, row])
+        share = exp(score(q, row, k, key, column, depth, weight, scale) - sums[0, head, row]) * sums[1, head, row]
         d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
         for j in range(column, column + depth):
             if weight.shape[0] == 0:
@@ -87,9 +87,9 @@ def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, 
 
 
 @cuda_kernel
-def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scale, logsumexp, dots, d_k, d_v):
+def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scale, sums, dots, d_k, d_v):
     """Write the gradients of keys and values."""
-    i, heads, keys = cuda.grid(1), logsumexp.shape[0], k.shape[0]
+    i, heads, keys = cuda.grid(1), sums.shape[1], k.shape[0]
     if i >= heads * keys:
         return
     head, key = i // keys, i % keys
@@ -100,7 +100,7 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
     for j in range(first, first + depth_v):
         d_v[key, j] = 0
     for row in range(first_queries[key], end_queries[key]):
-        share = exp(score(q, row, k, key, column, depth, weight, scale) - logsumexp[head, row])
+        share = exp(score(q, row, k, key, column, depth, weight, scale) - sums[0, head, row]) * sums[1, head, row]
         d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
         for j in range(first, first + depth_v):
             d_v[key, j] += share * d_out[row, j]
@@ -112,7 +112,7 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
 
 
 def _seen(offsets, others, left, right):
-    """Return, for each row, the first of the other rows of its sequence that it sees, and the end of those."""
+    """Return, for each row, the range of rows of the other side that it sees."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]
@@ -121,27 +121,27 @@ def _seen(offsets, others, left, right):
 
 
 def _weight_of(weight, like):
-    """Return the weight of features; that of dot products has none."""
+    """Return the weight of features, which is empty for dot products."""
     return to_device(np.empty(0, like.dtype)) if weight is None else weight
 
 
 def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.forward`."""
-    out, logsumexp = empty((q.shape[0], v.shape[1]), q), empty((heads, q.shape[0]), q)
+    out, sums = empty((q.shape[0], v.shape[1]), q), empty((2, heads, q.shape[0]), q)
     keys, number = _seen(q_offsets, k_offsets, left, right), q.dtype.type(scale)
-    launch(attend, logsumexp.size, q, k, v, *keys, _weight_of(weight, q), number, out, logsumexp)
-    return out, logsumexp
+    launch(attend, heads * q.shape[0], q, k, v, *keys, _weight_of(weight, q), number, out, sums)
+    return out, sums
 
 
-def backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right, weight):
+def backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.backward`."""
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
     of_weight = _weight_of(weight, q)
     d_weight = empty((q.shape[0], of_weight.shape[0]), q)
     dots = (to_host(out) * to_host(d_out)).reshape(len(out), heads, v.shape[1] // heads).sum(axis=2).T
-    given = of_weight, q.dtype.type(scale), logsumexp, to_device(np.ascontiguousarray(dots))
+    given = of_weight, q.dtype.type(scale), sums, to_device(np.ascontiguousarray(dots))
     keys, queries = _seen(q_offsets, k_offsets, left, right), _seen(k_offsets, q_offsets, right, left)
-    launch(attend_grad_of_queries, logsumexp.size, q, k, v, d_out, *keys, *given, d_q, d_weight)
+    launch(attend_grad_of_queries, heads * q.shape[0], q, k, v, d_out, *keys, *given, d_q, d_weight)
     launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
     if weight is None:
         return d_q, d_k, d_v

@@ -1,6 +1,6 @@
-"""Attention on the CPU, forward: for each block of keys, packed once, the blocks of queries of a piece of work.
+"""Attention on the CPU, forward: pack each block of keys once, and run all blocks of queries of a work item over it.
 
-The maximum of a row of scores grows from block to block; what was summed before is scaled to the new one.
+The maximum of a row of scores grows from block to block; earlier sums are scaled to the new maximum.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from varlen_rnn.attention.blocks import (
     task_of,
 )
 from varlen_rnn.attention.softmax import Running, weigh
-from varlen_rnn.kernels.activations import log
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Rows
 from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely
@@ -43,14 +42,14 @@ class Code(NamedTuple):
 class Forward(NamedTuple):
     """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries).
 
-    `weight` is that of the features of additive scores; without entries for dot products.
+    `weight` is the weight of features in additive scores; it is empty for dot products.
     """
 
     q: Any
     k: Any
     v: Any
     out: Any
-    logsumexp: Any
+    sums: Any
     weight: Any
     scale: Any
     left: int
@@ -111,7 +110,7 @@ def _begin(memory, rows, padded, like):
 
 @cpu_inlined
 def _finish(memory, it, task, of, padded):
-    """Write the outputs of a task, 0 of queries that see no key, and the logarithms of the sums of weights."""
+    """Write the outputs of a task, 0 for a query that sees no key, the largest scores, and 1 over sums of weights."""
     kind = type(it.scale)
     for r in range(task.end - task.first):
         row, total = task.first + r, memory.totals[r]
@@ -119,8 +118,9 @@ def _finish(memory, it, task, of, padded):
         part = kind(0) if total == kind(0) else kind(1) / total
         for j in range(of.depth_v):
             out[j] = sums[j] * part
-        at = pointer(it.logsumexp, task.head * it.logsumexp.shape[1] + row)
-        at[0] = kind(np.inf) if total == kind(0) else memory.maxima[r] + log(total)
+        heads, queries = it.sums.shape[0] // 2, it.sums.shape[1]
+        at = pointer(it.sums, task.head * queries + row)
+        at[0], at[heads * queries] = kind(0) if total == kind(0) else memory.maxima[r], part
 
 
 @cpu_inlined
@@ -161,7 +161,7 @@ def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
     """Run the tasks that a thread takes: write outputs, and the logarithms of sums of weights, all of each task's."""
     vectorise_widely()
     code, it = Code(*code), Forward(*it)
-    counter, heads = pointer(counters, 0), it.logsumexp.shape[0]
+    counter, heads = pointer(counters, 0), it.sums.shape[0] // 2
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from varlen_rnn.attention import backward_loop, cuda, forward_loop
-from varlen_rnn.attention.additive import address_of_score, address_of_score_grad
+from varlen_rnn.attention.additive import score, score_grad
 from varlen_rnn.attention.blocks import CHUNK
-from varlen_rnn.attention.softmax import address_of_differentiate, address_of_weigh
+from varlen_rnn.attention.softmax import differentiate, weigh
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import panel_width
@@ -45,7 +45,7 @@ def _work(q_offsets, k_offsets, q, v):
 
 
 def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None):
-    """Return the outputs of attention, and what its gradient needs.
+    """Return the outputs of attention, and the numbers that its gradient needs.
 
     Parameters
     ----------
@@ -64,42 +64,44 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     Returns
     -------
     out : (queries, heads * depth of values); 0 of a query that sees no key
-    logsumexp : (heads, queries); of a query that sees no key, infinity
+    sums : (2, heads, queries); the largest score of a query, and 1 over the sum of its weights relative to that, both 0
+        if it sees no key.  One number, their logarithm, would round away the sum if scores are large.
     """
     if on_device(q):
         return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight)
-    out, logsumexp = empty((len(q), v.shape[1]), q), empty((heads, len(q)), q)
+    out, sums = empty((len(q), v.shape[1]), q), empty((2 * heads, len(q)), q)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, CHUNK), (q.shape[1] // heads, v.shape[1] // heads)
     of_weight = _NONE[q.dtype] if weight is None else weight
-    it = q, k, v, out, logsumexp, of_weight, q.dtype.type(scale), left, right
+    it = q, k, v, out, sums, of_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        code = *code_of(q.dtype), address_of_weigh(q.dtype), 0 if weight is None else address_of_score(q.dtype)
+        code = *code_of(q.dtype), weigh.address(q.dtype), 0 if weight is None else score.address(q.dtype)
         _run(forward_loop.forward, forward_loop, code, tasks, depths, _work(q_offsets, k_offsets, q, v), q, it)
-    return out, logsumexp
+    return out, sums.reshape(2, heads, len(q))
 
 
 def backward(
-    q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None
+    q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None
 ):
     """Return the gradients of queries, keys and values, and of the weight of additive scores, if there is one.
 
     Parameters
     ----------
-    out, logsumexp
-        What `forward` returned.
+    out, sums
+        The results of `forward`.
     d_out : as `out`, C-contiguous
     """
     if on_device(q):
-        return cuda.backward(q, k, v, out, logsumexp, d_out, q_offsets, k_offsets, heads, scale, left, right, weight)
+        return cuda.backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left, right, weight)
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
     dots = np.ascontiguousarray((out * d_out).reshape(len(q), heads, v.shape[1] // heads).sum(axis=2).T)
     tasks, depths = _tasks(q_offsets, k_offsets, heads, UNLIMITED), (q.shape[1] // heads, v.shape[1] // heads)
     of_weight = _NONE[q.dtype] if weight is None else weight
     d_weight = np.empty((len(tasks), len(of_weight)), q.dtype)
-    it = q, k, v, d_out, logsumexp, dots, d_q, d_k, d_v, of_weight, d_weight, q.dtype.type(scale), left, right
+    sums = sums.reshape(2 * heads, len(q))
+    it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, of_weight, d_weight, q.dtype.type(scale), left, right
     if len(tasks):
-        scores = (0, 0) if weight is None else (address_of_score(q.dtype), address_of_score_grad(q.dtype))
-        code = *code_of(q.dtype), address_of_differentiate(q.dtype), *scores
+        scores = (0, 0) if weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
+        code = *code_of(q.dtype), differentiate.address(q.dtype), *scores
         _run(backward_loop.backward, backward_loop, code, tasks, depths, 3 * _work(q_offsets, k_offsets, q, v), q, it)
     if weight is None:
         return d_q, d_k, d_v

@@ -1,15 +1,14 @@
 """The softmax of rows of scores, block by block: compiled on its own, so that its loops are vectorised."""
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
+from numba import types
 
 from varlen_rnn.attention.blocks import KEYS, Block, Window, in_panels
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.products.vectors import largest_of, least, offset, sum_of, vectorise_widely
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 class Running(NamedTuple):
@@ -19,6 +18,14 @@ class Running(NamedTuple):
     totals: Any
     sums: Any
     padded: int
+
+
+class Sums(NamedTuple):
+    """For each query: its largest score, 1 over the sum of its weights relative to that, and the product out d_out."""
+
+    maxima: Any
+    parts: Any
+    dots: Any
 
 
 @cpu_inlined
@@ -32,7 +39,7 @@ def seen(window, query, block):
 
 @cpu_inlined
 def scale_and_hide(scores, count, scale, first, end):
-    """Scale the scores of a row, a whole number of panels; those of keys that are not seen become -infinity."""
+    """Scale the scores of a row, a whole number of panels; scores of hidden keys become -infinity."""
     kind = type(scale)
     for j in range(count):
         scores[j] *= scale
@@ -42,8 +49,21 @@ def scale_and_hide(scores, count, scale, first, end):
         scores[j] = -kind(np.inf)
 
 
-def _weigh(scores, block, window, running, scale):
-    """Turn the scores of a block into weights, and scale what earlier blocks gave to the new maxima."""
+def _arguments(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    block, window = types.NamedTuple((number,) * 4, Block), types.NamedTuple((number,) * 2, Window)
+    return address, block, window, types.NamedTuple((address, address, address, number), Running), scalar
+
+
+def _arguments_of_gradient(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    block, window = types.NamedTuple((number,) * 4, Block), types.NamedTuple((number,) * 2, Window)
+    return address, address, block, window, types.NamedTuple((address,) * 3, Sums), scalar
+
+
+@called_by_address(_arguments)
+def weigh(scores, block, window, running, scale):
+    """Turn the scores of a block into weights, and scale the sums of earlier blocks to the new maxima."""
     vectorise_widely()
     kind, count = type(scale), in_panels(scores, block.num_keys)
     for r in range(block.num_queries):
@@ -65,49 +85,21 @@ def _weigh(scores, block, window, running, scale):
         running.maxima[r] = now
 
 
-def _arguments(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    block, window = types.NamedTuple((number,) * 4, Block), types.NamedTuple((number,) * 2, Window)
-    return address, block, window, types.NamedTuple((address, address, address, number), Running), scalar
+@called_by_address(_arguments_of_gradient)
+def differentiate(scores, d_weights, block, window, sums, scale):
+    """Turn the scores of a block into weights, and gradients of weights into gradients of scores.
 
-
-weigh = caller(_arguments)
-
-
-@functools.cache
-def address_of_weigh(dtype):
-    """Return the address that `weigh` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_weigh, _arguments(from_dtype(dtype)))
-
-
-def _differentiate(scores, d_weights, block, window, logsumexp, dots, scale):
-    """Turn the scores of a block into weights, and the gradients of weights into those of scores."""
+    The function of the forward pass scales and hides scores, so that both passes have the same bits: at a score of 1e8,
+    one rounding less would change a weight by a factor of 50.
+    """
     vectorise_widely()
-    kind, count = type(scale), in_panels(scores, block.num_keys)
+    count = in_panels(scores, block.num_keys)
     for r in range(block.num_queries):
         weights, d = offset(scores, r * KEYS), offset(d_weights, r * KEYS)
         first, end = seen(window, block.query + r, block)
-        less, dot = logsumexp[r], dots[r]
+        scale_and_hide(weights, count, scale, first, end)
+        less, part, dot = sums.maxima[r], sums.parts[r], sums.dots[r]
         for j in range(count):
-            weights[j] = exp(weights[j] * scale - less)
-        for j in range(first):
-            weights[j] = kind(0)
-        for j in range(end, count):
-            weights[j] = kind(0)
+            weights[j] = exp(weights[j] - less) * part
         for j in range(count):
             d[j] = weights[j] * (d[j] - dot) * scale
-
-
-def _arguments_of_gradient(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    block, window = types.NamedTuple((number,) * 4, Block), types.NamedTuple((number,) * 2, Window)
-    return address, address, block, window, address, address, scalar
-
-
-differentiate = caller(_arguments_of_gradient)
-
-
-@functools.cache
-def address_of_differentiate(dtype):
-    """Return the address that `differentiate` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_differentiate, _arguments_of_gradient(from_dtype(dtype)))

@@ -1,48 +1,81 @@
-"""`cache show`, `cache warm` and `cache clear`: the compiled kernels on disk."""
+"""`cache show`, `warm`, `clear`, `export` and `import`: the compiled kernels on disk."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from varlen_rnn.cli.report import number
 from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
-from varlen_rnn.runtime.cache import cache_folder, kernel_folders, remove, this_environment
+from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
+from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, runs_here
 
 
 def add_to(commands):
     """Add the command to the parser's."""
-    text = "Show, warm or clear the compiled kernels on disk; alone, it shows them."
-    parser = commands.add_parser("cache", help="show, warm or clear the compiled kernels", description=text)
+    text = "Show, warm, clear or carry the compiled kernels on disk; alone, it shows them."
+    parser = commands.add_parser("cache", help="show, warm, clear or carry the compiled kernels", description=text)
     parser.set_defaults(run=_show)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     actions.add_parser("show", help="where they are, how many, how large, which are stale").set_defaults(run=_show)
     warming = actions.add_parser("warm", help="compile ahead what training and inference use")
     warming.add_argument("--float64", action="store_true", help="those of float64 too")
+    text = "for all processors of a level, in place of this one: kernels to export; `host` is the level of this one"
+    warming.add_argument("--level", choices=["host", *LEVELS], help=text)
     warming.set_defaults(run=_warm)
     clearing = actions.add_parser("clear", help="remove them")
     clearing.add_argument("--stale", action="store_true", help="only those of other sources, versions or machines")
     clearing.set_defaults(run=_clear)
+    for name, run, text in (
+        ("export", _export, "copy those of this version, compiled here or installed, to a folder"),
+        ("import", _import, "take those of a folder that `export` wrote; they are executed: trust who wrote it"),
+    ):
+        action = actions.add_parser(name, help=text, description=text)
+        action.add_argument("folder", metavar="FOLDER", type=Path)
+        action.set_defaults(run=run)
 
 
 def _show(arguments):
-    found = kernel_folders()
+    found, usable = kernel_folders(), usable_bundles()
     print(f"{cache_folder()}: {_count(found)} in {number(len(found), 'environment')}")
     for folder in found:
         kind = "stale" if _is_stale(folder) else "this one"
         print(f"  {kind:8}  {_count([folder])}, used {_ago(folder.last_used)}: {folder.description}")
-    if not any(folder.num_kernels and not _is_stale(folder) for folder in found):
+    for folder in installed_bundles():
+        kind = "installed, used" if folder.path in usable else "installed, of no use here"
+        print(f"{folder.path.parent}: {_count([folder])}, {kind}: {folder.description}")
+    if not usable and not any(folder.num_kernels and not _is_stale(folder) for folder in found):
         print("No kernel for this environment yet: the first step compiles, or `cache warm` now.")
     if any(map(_is_stale, found)):
         print("Stale are those of other sources, versions or machines; `cache clear --stale` removes them.")
 
 
 def _warm(arguments):
+    if arguments.level:
+        _warm_level(HOST_LEVEL if arguments.level == "host" else arguments.level, arguments.float64)
+        return
     began = time.perf_counter()
     warm(["float32", "float64"] if arguments.float64 else ["float32"])
     ours = [folder for folder in kernel_folders() if not _is_stale(folder)]
-    if not any(folder.num_kernels for folder in ours):
+    if not any(folder.num_kernels for folder in ours) and not usable_bundles():
         hint = "NUMBA_CACHE_DIR names another"
         raise InputError(cache_folder(), expected="a folder that can hold kernels", got="none saved", hint=hint)
     print(f"{cache_folder()}: {_count(ours)} for this environment, in {time.perf_counter() - began:.1f} s")
+
+
+def _warm_level(level, float64):
+    """Warm in a process of its own, because the shapes of tiles are chosen when the package is imported."""
+    if level is None:
+        raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
+    variables = {"VARLEN_RNN_LEVEL": level}
+    if runs_here(level):  # elsewhere each kernel is compiled twice: for the level, and to be run here
+        variables |= {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]
+    if subprocess.run(command, env=os.environ | variables, check=False).returncode:
+        raise InputError(f"--level {level}", expected="kernels that compile", got="an error, see above")
 
 
 def _clear(arguments):
@@ -56,8 +89,27 @@ def _clear(arguments):
         raise InputError(stayed[0], expected="a folder that can be removed", got="one that cannot, or is in use")
 
 
+def _export(arguments):
+    _report(arguments.folder, f"exported to {arguments.folder}", export_kernels(arguments.folder))
+
+
+def _import(arguments):
+    _report(arguments.folder, f"imported from {arguments.folder}", import_kernels(arguments.folder))
+
+
+def _report(folder, done, carried):
+    print(f"{number(carried.num_kernels, 'kernel')} {done}")
+    if carried.num_damaged:
+        print(f"{number(carried.num_damaged, 'damaged file')} left out")
+    for description in carried.foreign:
+        print(f"left out, for another version or machine: {description}")
+    if not carried.num_kernels:
+        hint = "`cache warm` compiles them, `cache show` says which there are"
+        raise InputError(folder, expected="kernels of this version", got="none", hint=hint)
+
+
 def _is_stale(folder):
-    return folder.path.name != this_environment().name
+    return folder.path.name not in known_names()
 
 
 def _count(folders):

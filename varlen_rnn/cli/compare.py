@@ -9,7 +9,7 @@ from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import largest_difference, measure, runs_of
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import ALIKE, number, print_rows, print_times, verdict
-from varlen_rnn.cli.warm import LAYERS
+from varlen_rnn.cli.workload import LAYERS
 from varlen_rnn.data.batches import POOL
 from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed

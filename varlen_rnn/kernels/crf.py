@@ -2,7 +2,8 @@
 
 A transition matrix has the scores of beginning with each tag in row 0, of ending with it in row 1, and of tag j after
 tag i in row 2 + i.  The forward variable of a row and tag is the logarithm of the sum over all labellings that end
-there.
+there, the backward variable of the sum over all that follow.  Both are relative to a number that each row chooses, so
+they do not grow with the length of a sequence, and their rounding does not either.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -13,112 +14,167 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, log
+from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.runtime.device import beside, launch, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @body
-def log_sum(emission, row, transition, alpha, before, tag, onward):
-    """Return the logarithm of the sum of e**(score) over the tags beside one; all but `tag` are read from `alpha`.
+def or_zero(score):
+    """Return a score, or 0 if it is minus infinity: other scores are told relative to the result."""
+    kind = type(score)
+    return score if score > -kind(np.inf) else kind(0)
 
-    Onward, they are those before it; otherwise those after it, with their emissions at `row`.
+
+@body
+def log_sum(variables, transition, tag, onward):
+    """Return two numbers whose sum is log(sum of e**score) over the tags beside one: the largest score, and the rest.
+
+    With `onward`, scores are of the tags in the row before; else of the tags in the row behind.
     """
-    tags = emission.shape[1]
-    most = -emission.dtype.type(np.inf)
-    for other in range(tags):
-        score = alpha[before, other]
-        score += transition[2 + other, tag] if onward else transition[2 + tag, other] + emission[row, other]
+    kind = variables.dtype.type
+    most, total = -kind(np.inf), kind(0)
+    for other in range(variables.shape[0]):
+        score = variables[other] + (transition[2 + other, tag] if onward else transition[2 + tag, other])
         most = score if score > most else most
-    total = emission.dtype.type(0)
-    less = most if most > -np.inf else total  # where no tag may stand, as a transition of minus infinity says
-    for other in range(tags):
-        score = alpha[before, other]
-        score += transition[2 + other, tag] if onward else transition[2 + tag, other] + emission[row, other]
-        total += exp(score - less)
-    return less + log(total)
+    most = or_zero(most)  # minus infinity where transitions allow no tag
+    for other in range(variables.shape[0]):
+        score = variables[other] + (transition[2 + other, tag] if onward else transition[2 + tag, other])
+        total += exp(score - most)
+    return most, log(total)
 
 
 @body
 def run_forward(emission, labels, begin, end, transition, alpha):
-    """Fill the forward variables of a sequence; return its cost, log Z - score of its labels, and log Z."""
-    tags, zero = emission.shape[1], emission.dtype.type(0)
-    if begin == end:
-        return zero, zero
-    score = transition[0, labels[begin]] + emission[begin, labels[begin]] + transition[1, labels[end - 1]]
-    for tag in range(tags):
-        alpha[begin, tag] = transition[0, tag] + emission[begin, tag]
-    for row in range(begin + 1, end):
-        for tag in range(tags):
-            alpha[row, tag] = log_sum(emission, row, transition, alpha, row - 1, tag, True) + emission[row, tag]
-        score += transition[2 + labels[row - 1], labels[row]] + emission[row, labels[row]]
-    most = -emission.dtype.type(np.inf)
-    for tag in range(tags):
-        last = alpha[end - 1, tag] + transition[1, tag]
-        most = last if last > most else most
-    total = zero
-    for tag in range(tags):
-        total += exp(alpha[end - 1, tag] + transition[1, tag] - most)
-    log_z = most + log(total)
-    return log_z - score, log_z
+    """Fill the forward variables of a sequence, relative to the largest of their row; return the cost of its labels.
 
-
-@body
-def run_backward(emission, labels, begin, end, transition, alpha, beta, log_z, scale, d_emission, d_transition):
-    """Write the gradient of a sequence's emissions, and add the gradient of the transitions, both times `scale`."""
-    tags, one = emission.shape[1], emission.dtype.type(1)
-    for row in range(end - 1, begin - 1, -1):
+    Scores are relative to the label's score, so the labels' own path scores 0, and the cost is the sum of the largest
+    variables of all rows.  No large number is subtracted from another.
+    """
+    tags, kind = emission.shape[1], emission.dtype.type
+    cost, lost = kind(0), kind(0)
+    for row in range(begin, end):
+        label = labels[row]
+        step, own = transition[0 if row == begin else 2 + labels[row - 1], label], emission[row, label]
+        most = -kind(np.inf)
         for tag in range(tags):
-            if row == end - 1:
-                beta[row, tag] = transition[1, tag]
-            else:
-                beta[row, tag] = log_sum(emission, row + 1, transition, beta, row + 1, tag, False)
-        for tag in range(tags):
-            share = exp(alpha[row, tag] + beta[row, tag] - log_z)
-            d_emission[row, tag] = scale * (share - (one if labels[row] == tag else 0 * one))
             if row == begin:
-                d_transition[0, tag] += d_emission[row, tag]
-            if row == end - 1:
-                d_transition[1, tag] += d_emission[row, tag]
-            for other in range(tags if row < end - 1 else 0):
-                both = alpha[row, tag] + transition[2 + tag, other] + emission[row + 1, other] + beta[row + 1, other]
-                d_transition[2 + tag, other] += scale * exp(both - log_z)
-        if row < end - 1:
-            d_transition[2 + labels[row], labels[row + 1]] -= scale
+                score = transition[0, tag] - or_zero(step)
+            else:
+                largest, rest = log_sum(alpha[row - 1], transition, tag, True)
+                score = (largest - or_zero(step)) + rest
+            score += emission[row, tag] - or_zero(own)
+            alpha[row, tag] = score
+            most = score if score > most else most
+        for tag in range(tags):
+            alpha[row, tag] -= or_zero(most)
+        # Both differences are 0, or infinity where the label is forbidden.
+        cost, lost = add_block(cost, lost, most + ((or_zero(step) - step) + (or_zero(own) - own)))
+    if begin < end:
+        last, total = transition[1, labels[end - 1]], kind(0)
+        most = -kind(np.inf)
+        for tag in range(tags):
+            score = alpha[end - 1, tag] + (transition[1, tag] - or_zero(last))
+            most = score if score > most else most
+        for tag in range(tags):
+            total += exp(alpha[end - 1, tag] + (transition[1, tag] - or_zero(last)) - or_zero(most))
+        cost, lost = add_block(cost, lost, or_zero(most) + log(total) + (or_zero(last) - last))
+    return settled(cost, lost)
 
 
 @body
-def of_sequence(i, emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions):
+def share_row(alpha, beta, shares):
+    """Fill the probabilities of a row's tags; return log(sum of e**(alpha + beta)), by which they are divided."""
+    kind = alpha.dtype.type
+    most, total = -kind(np.inf), kind(0)
+    for tag in range(alpha.shape[0]):
+        score = alpha[tag] + beta[tag]
+        most = score if score > most else most
+    for tag in range(alpha.shape[0]):
+        shares[tag] = exp(alpha[tag] + beta[tag] - most)
+        total += shares[tag]
+    for tag in range(alpha.shape[0]):
+        shares[tag] /= total
+    return most + log(total)
+
+
+@body
+def add_to(sums, lost, row, column, part):
+    """Add a part to one of the sums, and the rounding error of this addition to `lost`."""
+    sums[row, column], lost[row, column] = add_block(sums[row, column], lost[row, column], part)
+
+
+@body
+def run_backward(emission, labels, begin, end, transition, alpha, memory, scale, d_emission, d_transition):
+    """Write the gradients of a sequence's emissions and of its transitions, times `scale`.
+
+    The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
+    rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables, of
+    a row and of the row behind it, the latter with its emissions added.
+    """
+    tags, kind = emission.shape[1], emission.dtype.type
+    beta, behind = memory[tags + 2], memory[tags + 3]
+    for row in range(tags + 2):
+        for tag in range(tags):
+            d_transition[row, tag], memory[row, tag] = kind(0), kind(0)
+    for row in range(end - 1, begin - 1, -1):
+        label = labels[row]
+        for tag in range(tags):
+            if row == end - 1:
+                beta[tag] = transition[1, tag]
+            else:
+                largest, rest = log_sum(behind, transition, tag, False)
+                beta[tag] = largest + rest
+        sum_of_row = share_row(alpha[row], beta, d_emission[row])
+        for tag in range(tags if row < end - 1 else 0):
+            start = alpha[row, tag] - sum_of_row
+            for other in range(tags):
+                share = exp(start + transition[2 + tag, other] + behind[other])
+                add_to(d_transition, memory, 2 + tag, other, scale * share)
+        if row < end - 1:
+            add_to(d_transition, memory, 2 + label, labels[row + 1], -scale)
+        for tag in range(tags):
+            behind[tag] = (beta[tag] - sum_of_row) + (emission[row, tag] - or_zero(emission[row, label]))
+            d_emission[row, tag] = scale * (d_emission[row, tag] - (kind(1) if tag == label else kind(0)))
+            if row == begin:
+                d_transition[0, tag] = d_emission[row, tag]
+            if row == end - 1:
+                d_transition[1, tag] = d_emission[row, tag]
+    for row in range(2, tags + 2):
+        for tag in range(tags):
+            d_transition[row, tag] = settled(d_transition[row, tag], memory[row, tag])
+
+
+@body
+def of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
     """Write the cost of a sequence; where `d_transitions` has sequences, its gradients instead."""
     begin, end = offsets[i], offsets[i + 1]
-    cost, log_z = run_forward(emission, labels, begin, end, transition, alpha)
-    costs[i] = cost
+    costs[i] = run_forward(emission, labels, begin, end, transition, alpha)
     if d_transitions.shape[0]:
-        d_transition = d_transitions[i]
-        for row in range(d_transition.shape[0]):
-            for tag in range(d_transition.shape[1]):
-                d_transition[row, tag] = 0
-        run_backward(emission, labels, begin, end, transition, alpha, beta, log_z, scales[i], d_emission, d_transition)
+        run_backward(
+            emission, labels, begin, end, transition, alpha, memory[i], scales[i], d_emission, d_transitions[i]
+        )
 
 
 @cpu_kernel
 def crf_cpu(
-    shard, num_shards, emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions
+    shard, num_shards, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
 ):
     """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
     for i in range(shard, costs.shape[0], num_shards):
-        of_sequence(i, emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions)
+        of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions)
 
 
 @cuda_kernel
-def crf_cuda(emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions):
+def crf_cuda(emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
     """Twin of `crf_cpu`; one thread per sequence."""
     i = cuda.grid(1)
     if i < costs.shape[0]:
-        of_sequence(i, emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions)
+        of_sequence(i, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions)
 
 
-def crf(emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions):
+def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
     """Compute minus the logarithm of the probability of each sequence's labels, or the gradients of these costs.
 
     No bounds are checked.
@@ -129,21 +185,21 @@ def crf(emission, labels, offsets, transition, alpha, beta, costs, scales, d_emi
     labels : (rows,) int64, tags
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
-    alpha, beta : (rows, tags); written; `beta` has no rows where there are no gradients
+    alpha : (rows, tags); written
+    memory : (sequences, tags + 4, tags), or no sequences where there are no gradients; written
     costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
     d_transitions : (sequences, tags + 2, tags), or no sequences; written
 
     Examples
     --------
-    >>> emission, none = np.zeros((2, 2)), np.empty((0, 2))
-    >>> costs, zeros = np.empty(1), np.zeros((4, 2))
-    >>> ends, labels = np.array([0, 2]), np.array([0, 1])
-    >>> crf(emission, labels, ends, zeros, np.empty((2, 2)), none, costs, costs, none, np.empty((0, 4, 2)))
+    >>> emission, costs, zeros = np.zeros((2, 2)), np.empty(1), np.zeros((4, 2))
+    >>> ends, labels, none = np.array([0, 2]), np.array([0, 1]), np.empty((0, 4, 2))
+    >>> crf(emission, labels, ends, zeros, np.empty((2, 2)), none, costs, costs, emission[:0], none)
     >>> np.exp(-costs)  # one of four labellings
     array([0.25])
     """
-    arguments = emission, labels, offsets, transition, alpha, beta, costs, scales, d_emission, d_transitions
+    arguments = emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
     if on_device(costs):
         launch(crf_cuda, costs.size, *(beside(a, costs) for a in arguments))
     else:

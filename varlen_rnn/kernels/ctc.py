@@ -2,7 +2,8 @@
 
 State s of a target of length L is a blank where s is even, else label s // 2; there are 2 L + 1.  The forward variable
 of a step and state is the logarithm of the probability of all that ends there, the backward variable of all that
-follows.
+follows.  Both are relative to a number that each step chooses, so they do not grow with the number of steps, and their
+rounding does not either.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -13,6 +14,7 @@ import numpy as np
 from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, log
+from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.runtime.device import beside, launch, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
@@ -21,8 +23,8 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 @body
 def log_add(a, b):
     """Return log(e**a + e**b)."""
-    most = a if a > b else b
-    return most if most == -np.inf else most + log(exp(a - most) + exp(b - most))
+    kind, most = type(a), a if a > b else b
+    return most if most == -kind(np.inf) else most + log(exp(a - most) + exp(b - most))
 
 
 @body
@@ -38,12 +40,50 @@ def may_skip(targets, first, state, blank):
 
 
 @body
-def log_add_of_three(a, b, c):
-    """Return log(e**a + e**b + e**c)."""
-    most = a if a > b else b
+def log_add_of_three(a, b, c, more):
+    """Return log(e**a + e**b + e**c) + more.
+
+    Small numbers are added first: then only one addition rounds to the digits of a large result.
+    """
+    kind, most = type(a), a if a > b else b
     most = c if c > most else most
-    less = most if most > -np.inf else type(most)(0)
-    return less + log(exp(a - less) + exp(b - less) + exp(c - less))
+    less = most if most > -kind(np.inf) else kind(0)
+    return less + (log(exp(a - less) + exp(b - less) + exp(c - less)) + more)
+
+
+@body
+def largest_of(x):
+    """Return the largest number of `x`, or 0 if all are minus infinity.
+
+    Four maxima, each of every fourth number, do not wait for each other.
+    """
+    lowest, whole = -x.dtype.type(np.inf), x.shape[0] - x.shape[0] % 4
+    a, b, c, d = lowest, lowest, lowest, lowest
+    for j in range(0, whole, 4):
+        a = x[j] if x[j] > a else a
+        b = x[j + 1] if x[j + 1] > b else b
+        c = x[j + 2] if x[j + 2] > c else c
+        d = x[j + 3] if x[j + 3] > d else d
+    for j in range(whole, x.shape[0]):
+        a = x[j] if x[j] > a else a
+    a, c = b if b > a else a, d if d > c else c
+    a = c if c > a else a
+    return a if a > lowest else x.dtype.type(0)
+
+
+@body
+def sum_of(x):
+    """Return the sum of `x`, from four sums, each of every fourth number, that do not wait for each other."""
+    zero, whole = x.dtype.type(0), x.shape[0] - x.shape[0] % 4
+    a, b, c, d = zero, zero, zero, zero
+    for j in range(0, whole, 4):
+        a += x[j]
+        b += x[j + 1]
+        c += x[j + 2]
+        d += x[j + 3]
+    for j in range(whole, x.shape[0]):
+        a += x[j]
+    return (a + b) + (c + d)
 
 
 @body
@@ -57,57 +97,75 @@ def fill_skips(targets, first, states, blank, memory, skips):
 
 @body
 def run_forward(log_probs, begin, end, targets, first, states, blank, memory, at):
-    """Fill the forward variables of a sequence; return minus the logarithm of all alignments.
+    """Fill the forward variables of a sequence; return minus the logarithm of the probability of all alignments.
 
-    A row of `memory` for each step, two numbers longer than there are states: states that do not exist stand in front.
+    `memory` has a row for each step, two numbers longer than there are states: states that do not exist stand in front.
+    A row is relative to the largest number of the row before.
     """
-    nothing, width = -log_probs.dtype.type(np.inf), states + 2
-    if begin == end:
-        return log_probs.dtype.type(0) if states == 1 else -nothing
+    kind, width = log_probs.dtype.type, states + 2
+    nothing, total, lost, base = -kind(np.inf), kind(0), kind(0), kind(0)
     skips = at + (end - begin) * width
     fill_skips(targets, first, states, blank, memory, skips)
     over = memory[skips : skips + width]
-    for s in range(-2, states):
-        memory[at + 2 + s] = log_probs[begin, label_of(targets, first, s, blank)] if 0 <= s < 2 else nothing
-    for row in range(begin + 1, end):
+    for row in range(begin, end):
         here = at + (row - begin) * width
-        before, now = memory[here - width : here], memory[here : here + width]
+        now = memory[here : here + width]
         now[0], now[1] = nothing, nothing
         for s in range(states):
-            now[s + 2] = log_add_of_three(before[s + 2], before[s + 1], before[s] + over[s])
-        for s in range(states):
-            now[s + 2] += log_probs[row, label_of(targets, first, s, blank)]
-    last = at + (end - begin) * width - 1
-    return -(memory[last] if states == 1 else log_add(memory[last], memory[last - 1]))
+            now[s + 2] = log_probs[row, label_of(targets, first, s, blank)] - base
+        if row == begin:
+            for s in range(2, states):
+                now[s + 2] = nothing
+        else:
+            before = memory[here - width : here]
+            for s in range(states):
+                now[s + 2] = log_add_of_three(before[s + 2], before[s + 1], before[s] + over[s], now[s + 2])
+        base = largest_of(now[2:])
+        total, lost = add_block(total, lost, base)
+    if begin == end:
+        return kind(0) if states == 1 else -nothing
+    last = skips - 1
+    end_of_all = memory[last] if states == 1 else log_add(memory[last], memory[last - 1])
+    return -(settled(total, lost) + (end_of_all - base))
 
 
 @body
-def run_backward(log_probs, begin, end, targets, first, states, blank, memory, at, loss, scale, d):
-    """Subtract from `d` the share of each class at each step, times `scale`; `loss` is the result of `run_forward`.
+def run_backward(log_probs, begin, end, targets, first, states, blank, memory, at, scale, d):
+    """Subtract from `d` the share of each class at each step, times `scale`.
 
     Behind the forward variables and the skips stand the backward variables of a step, and with the step's own
     probabilities, each with states that do not exist behind it, and the shares.
+
+    The shares of a step are divided by their sum, so they add up to 1 at every step.  Backward variables are relative
+    to that of the most probable state of the step behind: the variables that count are small numbers.
     """
-    nothing, width = -log_probs.dtype.type(np.inf), states + 2
+    kind, width = log_probs.dtype.type, states + 2
+    nothing, base = -kind(np.inf), kind(0)
     skips = at + (end - begin) * width
     over, now = memory[skips : skips + width], memory[skips + width : skips + 2 * width]
-    later, shares = memory[skips + 2 * width : skips + 3 * width], memory[skips + 3 * width : skips + 4 * width]
+    later, last = memory[skips + 2 * width : skips + 3 * width], skips + 3 * width
+    shares = memory[last : last + states]
     for s in range(width):
         later[s] = nothing
     for row in range(end - 1, begin - 1, -1):
         if row == end - 1:
             for s in range(states):
-                now[s] = log_probs.dtype.type(0) if s >= states - 2 else nothing
+                now[s] = kind(0) if s >= states - 2 else nothing
         else:
             for s in range(states):
-                now[s] = log_add_of_three(later[s], later[s + 1], later[s + 2] + over[s + 2])
+                now[s] = log_add_of_three(later[s], later[s + 1], later[s + 2] + over[s + 2], -base)
         here = at + (row - begin) * width + 2
         forward = memory[here : here + states]
         for s in range(states):
-            shares[s] = exp(forward[s] + now[s] + loss)
+            shares[s] = forward[s] + now[s]
+        most = largest_of(shares)
+        for s in range(states):
+            shares[s] = exp(shares[s] - most)
+        part = scale / sum_of(shares)
         for s in range(states):
             label = label_of(targets, first, s, blank)
-            d[row, label] -= shares[s] * scale
+            base = now[s] if shares[s] == kind(1) else base
+            d[row, label] -= shares[s] * part
             later[s] = now[s] + log_probs[row, label]
 
 
@@ -121,8 +179,8 @@ def of_sequence(i, log_probs, offsets, targets, target_offsets, blank, scratch, 
     for row in range(begin, end if d.shape[0] else begin):
         for j in range(d.shape[1]):
             d[row, j] = 0
-    if d.shape[0] and loss != np.inf:  # an infinite loss has no alignment, whose gradient could be
-        run_backward(log_probs, begin, end, targets, first, states, blank, scratch, at, loss, scales[i], d)
+    if d.shape[0] and loss != log_probs.dtype.type(np.inf):  # an infinite loss has no alignment, and so no gradient
+        run_backward(log_probs, begin, end, targets, first, states, blank, scratch, at, scales[i], d)
 
 
 @cpu_kernel

@@ -7,6 +7,7 @@ Source: Wagner and Fischer (1974), "The string-to-string correction problem".
 
 from numba import cuda
 
+from varlen_rnn.kernels.activations import minimum
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
@@ -27,7 +28,7 @@ def distance_of(i, ids, offsets, labels, label_offsets, scratch):
         for j in range(length):
             changed = corner if ids[k] == labels[first + j] else corner + 1
             corner = scratch[at + j + 1]
-            scratch[at + j + 1] = min(changed, min(corner, scratch[at + j]) + 1)
+            scratch[at + j + 1] = minimum(changed, minimum(corner, scratch[at + j]) + 1)
     return scratch[at + length]
 
 

@@ -15,6 +15,7 @@ bi-directional recurrent DNNs".
 import numpy as np
 from numba import cuda
 
+from varlen_rnn.kernels.activations import minimum
 from varlen_rnn.kernels.ctc import log_add
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
@@ -101,7 +102,7 @@ def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
                 kept[k, ORIGIN], kept[k, ADDED] = kept[k - 1, ORIGIN], kept[k - 1, ADDED]
                 k -= 1
             chances[k, TOTAL], kept[k, ORIGIN], kept[k, ADDED] = score, origin, label
-            chosen = min(chosen + 1, beam_size)
+            chosen = minimum(chosen + 1, beam_size)
     return chosen
 
 
@@ -122,7 +123,7 @@ def advance(nodes, num_nodes, kept, chances, at, count, chosen):
             child, num_nodes = num_nodes, num_nodes + 1
             make_node(nodes, child, node, label)
         kept[k, NEXT] = child
-        chances[k, BLANK], chances[k, LAST] = -np.inf, chances[k, TOTAL]
+        chances[k, BLANK], chances[k, LAST] = -chances.dtype.type(np.inf), chances[k, TOTAL]
     for k in range(at, at + chosen):
         kept[k, NODE] = kept[k, NEXT]
     return num_nodes
@@ -134,7 +135,7 @@ def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
     at, root = i * beam_size, offsets[i] * beam_size + i
     make_node(nodes, root, -1, -1)
     kept[at, NODE], num_nodes, count = root, root + 1, 1
-    chances[at, BLANK], chances[at, LAST], chances[at, TOTAL] = 0, -np.inf, 0
+    chances[at, BLANK], chances[at, LAST], chances[at, TOTAL] = 0, -chances.dtype.type(np.inf), 0
     for row in range(offsets[i], offsets[i + 1]):
         stay(log_probs, row, blank, nodes, kept, chances, at, count)
         chosen = select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size)

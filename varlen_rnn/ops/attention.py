@@ -31,12 +31,12 @@ def _cost_of_grad(inputs, outputs, **attrs):
     return 5 * _cost(inputs[:3], outputs) // 2
 
 
-@operator(name=_NAME, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost, rows="sequence")
+@operator(name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost, rows="sequence")
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
-    out, logsumexp = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
-    return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(logsumexp)
+    out, sums = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
+    return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(sums)
 
 
 def _operands(query, key, value, op):
@@ -83,7 +83,7 @@ def _infer(query, key, value, scale, left, right):
     if scale is not None and not math.isfinite(scale):
         raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
     heads = query.shape[1] if ranks[0] == 3 else 1
-    of_sums = TensorSpec((heads, query.shape[0]), query.dtype)
+    of_sums = TensorSpec((2, heads, query.shape[0]), query.dtype)
     return TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype, query.lod_level), of_sums
 
 
@@ -94,11 +94,11 @@ def _check_window(op, left, right):
 
 
 @attend.backward("query", "key", "value", cost=_cost_of_grad)
-def _backward(query, key, value, out, logsumexp, d_out, scale, left, right):
+def _backward(query, key, value, out, sums, d_out, scale, left, right):
     q, k, v, offsets = _operands(query, key, value, _NAME)
-    if logsumexp.shape != (_constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_NAME}_grad, logsumexp", expected="the result of the operator", got=logsumexp.shape)
-    given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
+    if sums.shape != (2, _constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
+        raise ShapeError(f"{_NAME}_grad, sums", expected="the result of the operator", got=sums.shape)
+    given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     found = attention.backward(q, k, v, *given, *offsets, *_constants(query, scale, left, right))
     return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
 
@@ -129,15 +129,15 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
 
 
 @operator(
-    name=_ADDITIVE, outputs=("out", "logsumexp"), intermediate=("logsumexp",), cost=_cost_of_additive,
+    name=_ADDITIVE, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_additive,
     rows=beside("sequence", 3),
 )  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
     """Return, for each query, the mean of the values of its sequence's keys, weighed by the softmax of the scores."""
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     left, right = _window(left, right)
-    out, logsumexp = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
-    return LoDTensor.wrap(out, query.structure), LoDTensor.wrap(logsumexp)
+    out, sums = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
+    return LoDTensor.wrap(out, query.structure), LoDTensor.wrap(sums)
 
 
 def _window(left, right):
@@ -157,16 +157,16 @@ def _infer_additive(query, key, value, weight, left, right):
     if 0 in (query.shape[1], value.shape[1]):
         raise ShapeError(_ADDITIVE, expected="at least one feature and one value", got=[query.shape, value.shape])
     _check_window(_ADDITIVE, left, right)
-    of_sums = TensorSpec((1, query.shape[0]), query.dtype)
+    of_sums = TensorSpec((2, 1, query.shape[0]), query.dtype)
     return TensorSpec((query.shape[0], value.shape[1]), query.dtype, query.lod_level), of_sums
 
 
 @attend_additively.backward("query", "key", "value", "weight", cost=_cost_of_additive_grad)
-def _backward_additive(query, key, value, weight, out, logsumexp, d_out, left, right):
+def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
-    if logsumexp.shape != (1, len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_ADDITIVE}_grad, logsumexp", expected="the result of the operator", got=logsumexp.shape)
-    given = flat(out.data), as_operand(logsumexp.data), flat(d_out.data)
+    if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
+        raise ShapeError(f"{_ADDITIVE}_grad, sums", expected="the result of the operator", got=sums.shape)
+    given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     left, right = _window(left, right)
     found = attention.backward(q, k, v, *given, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
     return tuple(x.like(d) for x, d in zip((query, key, value, weight), found, strict=True))

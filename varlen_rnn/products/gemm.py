@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import cuda
 
-from varlen_rnn.products.packing import ALL_ROWS, Blocks, address_of_pack, no_weight, pack, weight_of
+from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
-from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, address_of_multiply, multiply
+from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
     L2_ELEMENTS,
     TILE_ROWS,
@@ -39,7 +39,7 @@ class Code(NamedTuple):
 
 def code_of(dtype):
     """Return the Code for numbers of a data type, compiled at its first use."""
-    return Code(address_of_multiply(dtype), address_of_pack(dtype))
+    return Code(multiply.address(dtype), pack.address(dtype))
 
 
 class Product(NamedTuple):

@@ -3,11 +3,10 @@
 A panel is `width` columns of a weight, (depth + 1, width): the rows of the weight, then the bias, where sums begin.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import from_dtype, types
+from numba import types
 
 from varlen_rnn.products.sync import arrive, take_or_wait
 from varlen_rnn.products.vectors import (
@@ -20,7 +19,7 @@ from varlen_rnn.products.vectors import (
     transpose_block,
     width_of,
 )
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
 ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have kernels compiled again
@@ -137,7 +136,8 @@ def _arguments(scalar):
     return types.UniTuple(weight, 2), types.boolean, blocks
 
 
-def _pack(weights, transposed, blocks):
+@called_by_address(_arguments)
+def pack(weights, transposed, blocks):
     """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
     A block has one panel for each group of rows of a weight that is transposed.  Neighbouring panels hold the same rows
@@ -158,12 +158,3 @@ def _pack(weights, transposed, blocks):
         if blocks.shared:
             arrive(blocks.packed)
         block += 1
-
-
-pack = caller(_arguments)
-
-
-@functools.cache
-def address_of_pack(dtype):
-    """Return the address that `pack` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_pack, _arguments(from_dtype(dtype)))

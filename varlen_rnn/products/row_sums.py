@@ -9,11 +9,10 @@ of groups are added with a correction for the rounding error of each addition, a
 element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, from_dtype, types
+from numba import cuda, types
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
@@ -38,7 +37,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.runtime.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
@@ -126,31 +125,19 @@ def _addition_arguments(scalar):
     return address, address, address, types.intp
 
 
-add_up, _add_up_last = caller(_addition_arguments), caller(_addition_arguments)
-
-
-def _add_up(part, total, lost, count):
+@called_by_address(_addition_arguments)
+def add_up(part, total, lost, count):
     """Add sums to their totals, and the rounding errors of this to the errors so far; set the sums to zero."""
     for j in range(count):
         total[j], lost[j] = add_block(total[j], lost[j], part[j])
         part[j] = 0
 
 
+@called_by_address(_addition_arguments)
 def _add_last(part, total, lost, count):
     """Add the sums of the last group, and the collected rounding errors, to their totals."""
     for j in range(count):
         total[j] += settled(part[j], lost[j])
-
-
-@functools.cache
-def address_of_sum(dtype):
-    """Return the address that `add_up` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_add_up, _addition_arguments(from_dtype(dtype)))
-
-
-@functools.cache
-def _address_of_last_sum(dtype):
-    return address_of(_add_last, _addition_arguments(from_dtype(dtype)))
 
 
 @cpu_inlined
@@ -276,7 +263,7 @@ def _end_group(code, side, cut, block, is_last, first, end):
             for j in range(side.c_columns if block < 2 * _GROUP else 0):  # nothing was lost before
                 lost[j] = 0
             if is_last:
-                _add_up_last(code[1], (part, total, lost, side.c_columns))
+                _add_last(code[1], (part, total, lost, side.c_columns))
             else:
                 add_up(code[0], (part, total, lost, side.c_columns))
 
@@ -408,7 +395,7 @@ def _run(a, one, two, wide, lowest, highest):
     memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
     cut, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
     has_groups = len(wide[0]) > 1
-    code = (address_of_sum(a.dtype), _address_of_last_sum(a.dtype)) if has_groups else (0, 0)
+    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else (0, 0)
     for_each_shard(row_products_cpu, code, cut, a, factors, wide, *memory, num_shards=num_shards)
     return totals[0, :columns]
 

@@ -9,12 +9,11 @@ Each element of C is a sum over blocks of `DEPTH_BLOCK` k, each block one chain 
 whatever the number of rows: a row's result never depends on the rows beside it, to the bit.
 """
 
-import functools
 import itertools
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import from_dtype, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -34,7 +33,7 @@ from varlen_rnn.products.vectors import (
     vector_at,
     width_of,
 )
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
 DEPTH_BLOCK = 512  # terms k in one chain of multiply-adds, since rounding errors grow with its length
@@ -321,7 +320,8 @@ def _arguments(scalar):
     return number, number, a, panels, sums, sums, types.NamedTuple((address, offsets, number), Prefetch)
 
 
-def _multiply(rows, num_panels, a, panels, start, c, prefetch):
+@called_by_address(_arguments)
+def multiply(rows, num_panels, a, panels, start, c, prefetch):
     """Multiply `rows` rows of `a` by `num_panels` panels; a depth of 0 copies the start, and reads no panel.
 
     Tiles of more than `FEW_ROWS` rows prefetch: `depth` quarters of a line from each address of `prefetch`, and the
@@ -349,12 +349,3 @@ def _multiply(rows, num_panels, a, panels, start, c, prefetch):
             )
             next_panel, number, r = offset(next_panel, panels.depth * lanes_of(a.at)), number + 1, r + m
         p += q
-
-
-multiply = caller(_arguments)
-
-
-@functools.cache
-def address_of_multiply(dtype):
-    """Return the address that `multiply` calls, for numbers of a data type; compiled at its first use."""
-    return address_of(_multiply, _arguments(from_dtype(dtype)))

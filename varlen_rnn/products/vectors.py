@@ -11,11 +11,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from varlen_rnn.runtime.cache import FEATURES
 from varlen_rnn.runtime.jit import cpu_inlined
 
-_FEATURES = llvm.get_host_cpu_features()
-WIDE = bool(_FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
-VECTOR_BYTES = 64 if WIDE else 32 if _FEATURES.get("avx") else 16
+WIDE = bool(FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
+VECTOR_BYTES = 64 if WIDE else 32 if FEATURES.get("avx") else 16
 RUN_BYTES = 256  # of neighbours that move at once: whole panels
 L2_ELEMENTS = 2**19  # above this many (2 MiB of float32), packed weights are assumed not to stay in L2
 # Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.

@@ -13,7 +13,7 @@ EDGES = ("feed", "fetch")
 
 
 def _nothing(inputs, outputs, col):
-    """None."""
+    """0."""
     return 0
 
 

@@ -8,11 +8,11 @@ import functools
 import numpy as np
 
 from varlen_rnn.products.gemm import code_of
-from varlen_rnn.products.row_sums import address_of_sum
+from varlen_rnn.products.row_sums import add_up
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
-from varlen_rnn.recurrence.norms import address_of_copy, address_of_norm, address_of_norm_grad
+from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
@@ -35,9 +35,9 @@ def loop_of(cell, dtype, shape, backward=False):
     unit_blocks = -(-shape.hidden // width)
     carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
     may_meet = not shape.projects and not sizes.norms  # there a thread needs all units
-    norm = address_of_norm_grad if backward else address_of_norm
-    more = [address_of_copy(dtype) if sizes.rows else 0, norm(dtype) if sizes.norms else 0]
-    more += [address_of_sum(dtype) if sizes.vectors else 0] * backward
+    norm = normalise_grad if backward else normalise
+    more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
+    more += [add_up.address(dtype) if sizes.vectors else 0] * backward
     return Loop(
         kernel=loops.backward if backward else loops.forward, cell=((*code_of(dtype), *more), tuple(sizes), table),
         memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,

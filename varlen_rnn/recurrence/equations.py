@@ -6,12 +6,12 @@ are one loop over rows and units, and vectorise.
 
 import functools
 
-from numba import from_dtype, types
+from numba import types
 
 from varlen_rnn.products.vectors import RUN_BYTES, panel_width, vectorise_widely
 from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
-from varlen_rnn.runtime.jit import address_of, body, caller
+from varlen_rnn.runtime.jit import body, caller
 
 BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
 MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step
@@ -75,7 +75,7 @@ def forward_equations(cell, number, dtype):
             for j in range(rows * width):
                 run(projected, given, scratch, passed, (), j)
 
-    return address_of(forward_step, _forward_arguments(from_dtype(dtype)))
+    return step_forward.address_of(forward_step, dtype)
 
 
 def _backward_arguments(scalar):
@@ -134,4 +134,4 @@ def backward_equations(cell, number, dtype):
             for j in range(rows * span):
                 run(scratch, (), j)
 
-    return address_of(backward_step, _backward_arguments(from_dtype(dtype)))
+    return step_backward.address_of(backward_step, dtype)

@@ -4,14 +4,13 @@ Each is compiled once per data type, for the loops to call by address: as parts 
 step of every cell wait longer.
 """
 
-import functools
 import math
 
-from numba import from_dtype, types
+from numba import types
 
 from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
 from varlen_rnn.recurrence.phases import PER_EPSILON
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 _lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
 
@@ -21,7 +20,8 @@ def _norm_arguments(scalar):
     return address, types.intp, types.intp, types.boolean, address, address
 
 
-def _normalise(at, step, hidden, keep, kept, scale):
+@called_by_address(_norm_arguments)
+def normalise(at, step, hidden, keep, kept, scale):
     """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep` is given.
 
     Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
@@ -69,7 +69,8 @@ def _grad_arguments(scalar):
     return address, address, types.intp, address
 
 
-def _normalise_grad(d, x, hidden, scale):
+@called_by_address(_grad_arguments)
+def normalise_grad(d, x, hidden, scale):
     """Turn gradients of normalised values into gradients of the values before.
 
     Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
@@ -105,30 +106,9 @@ def _copy_arguments(scalar):
     return address, types.intp, address, types.intp, types.intp, types.intp
 
 
-def _copy_planes(source, source_step, target, target_step, planes, count):
+@called_by_address(_copy_arguments)
+def copy_planes(source, source_step, target, target_step, planes, count):
     """Copy `count` numbers of each of some planes."""
     for k in range(planes):
         for j in range(count):
             target[k * target_step + j] = source[k * source_step + j]
-
-
-copy_planes = caller(_copy_arguments)
-normalise, normalise_grad = caller(_norm_arguments), caller(_grad_arguments)
-
-
-@functools.cache
-def address_of_norm(dtype):
-    """Return the address that `normalise` calls."""
-    return address_of(_normalise, _norm_arguments(from_dtype(dtype)))
-
-
-@functools.cache
-def address_of_norm_grad(dtype):
-    """Return the address that `normalise_grad` calls."""
-    return address_of(_normalise_grad, _grad_arguments(from_dtype(dtype)))
-
-
-@functools.cache
-def address_of_copy(dtype):
-    """Return the address that `copy_planes` calls."""
-    return address_of(_copy_planes, _copy_arguments(from_dtype(dtype)))

@@ -6,10 +6,12 @@ CUDA loops in Numba's simulator.
 
 Compiling must not take long.  Numba copies the code of a function into each function that calls it, and LLVM works on
 every copy, again at each level.  So functions that many kernels call are compiled once and called by address
-(`address_of`, `caller`).  Kernels get the addresses as arguments, because addresses differ from process to process
+(`called_by_address`).  Kernels get the addresses as arguments, because addresses differ from process to process
 while kernels stay in the disk cache.  The parts of a loop (`cpu_inlined`) are inlined into it before anything is
 compiled.
 """
+
+import functools
 
 import numba
 from numba import cuda, types
@@ -41,12 +43,17 @@ def cpu_kernel(function):
     batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
-    return use_cache(numba.njit(boundscheck=checked or None, **_OPTIONS)(function), DiskCache)
+    return use_cache(
+        numba.njit(boundscheck=checked or None, **_OPTIONS)(function), functools.partial(DiskCache, linkable=True)
+    )
 
 
 def engine_kernel(function):
-    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given."""
-    return use_cache(numba.njit(**_ENGINE)(function), DiskCache)
+    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given.
+
+    Python calls it, and no compiled code.
+    """
+    return _engine_cached(numba.njit(**_ENGINE)(function))
 
 
 def cpu_inlined(function):
@@ -73,7 +80,7 @@ def address_of(function, arguments):
     -------
     int
     """
-    kernel = use_cache(numba.njit(**_INNER)(function), DiskCache)
+    kernel = _engine_cached(numba.njit(**_INNER)(function))
     kernel.compile(arguments)
     _KEPT.append(kernel)
     return address_of_code(kernel, arguments)
@@ -89,6 +96,11 @@ def caller(arguments_for):
     ----------
     arguments_for : callable
         `arguments_for(scalar)`: the types of the function's arguments, where its numbers are of the type `scalar`.
+
+    Returns
+    -------
+    intrinsic
+        `call.address_of(function, dtype)` compiles a function for numbers of a data type and returns its address.
     """
 
     @intrinsic
@@ -99,7 +111,27 @@ def caller(arguments_for):
             raise TypingError(f"call by address: expected {wanted}, got {arguments}")
         return types.void(types.intp, arguments), _call_address
 
+    call.address_of = lambda function, dtype: address_of(function, arguments_for(numba.from_dtype(dtype)))
     return call
+
+
+def called_by_address(arguments_for):
+    """Return a decorator that makes `call(address, arguments)`, as `caller` does, of the function that is called.
+
+    `call.address(dtype)` is the function's address for numbers of a data type; it is compiled at the first use.
+    """
+
+    def declare(function):
+        call = caller(arguments_for)
+        call.address = functools.cache(lambda dtype: call.address_of(function, dtype))
+        call.__doc__ = function.__doc__
+        return call
+
+    return declare
+
+
+def _engine_cached(kernel):
+    return use_cache(kernel, functools.partial(DiskCache, linkable=False))
 
 
 def _call_address(context, builder, signature, arguments):

@@ -10,9 +10,9 @@ import pickle
 from collections import Counter
 
 import llvmlite.ir
-from llvmlite.binding import ffi
-from numba import cuda, types
-from numba.core import caching, compiler, compiler_machinery, ir, ir_utils, untyped_passes
+from llvmlite.binding import ffi, parse_assembly
+from numba import config, cuda, types
+from numba.core import caching, codegen, compiler, compiler_machinery, ir, ir_utils, untyped_passes
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
@@ -22,9 +22,10 @@ Cache = caching._Cache  # the interface of a cache for one function
 
 
 def use_cache(kernel, cache_for):
-    """Return a compiled function that loads from and saves into the cache `cache_for(function)`."""
+    """Return a compiled function that loads from and saves into the cache `cache_for(kernel)`."""
     if isinstance(kernel, CPUDispatcher):  # else a plain function, as when NUMBA_DISABLE_JIT=1
-        kernel._cache = cache_for(kernel.py_func)
+        kernel._cache = cache_for(kernel)
+        kernel.compile = kernel._cache.compile_alone(kernel.compile)
     return kernel
 
 
@@ -33,14 +34,60 @@ def can_be_saved(compiled):
     return not (compiled.library.has_dynamic_globals or compiled.lifted)
 
 
-def to_bytes(compiled):
-    """Return a compiled function as bytes, or raise if it cannot be pickled."""
-    return caching.dumps(compiled._reduce())
+def to_bytes(compiled, linkable):
+    """Return a compiled function as bytes, or raise if it cannot be pickled.
+
+    Parameters
+    ----------
+    compiled : CompileResult
+    linkable : bool
+        Whether other compiled code may make it part of itself, for which it keeps its bitcode too.
+    """
+    library, *others = compiled._replace(type_annotation="")._reduce()  # nobody reads the text of loaded code
+    if not linkable:
+        name, kind, (code, _) = library
+        library = name, kind, (code, _symbols_alone(compiled.library))
+    return caching.dumps((library, *others))
 
 
-def from_bytes(payload, target_context):
+def from_bytes(payload, target_context, linkable):
     """Return the compiled function of these bytes."""
-    return compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
+    compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
+    if not linkable:
+        compiled.library._shared_module = None  # linking it is an error, and never links its empty functions
+    return compiled
+
+
+def _symbols_alone(library):
+    """Return bitcode that defines the names of functions, by which a library finds them in its machine code."""
+    module = llvmlite.ir.Module(library.name)
+    for function in library._get_module_for_linking().functions:
+        if not function.is_declaration:
+            kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [])
+            empty = llvmlite.ir.Function(module, kind, function.name)
+            llvmlite.ir.IRBuilder(empty.append_basic_block()).unreachable()
+    return parse_assembly(str(module)).as_bitcode()
+
+
+def compiled_for_level(level, kernel, arguments):
+    """Compile a kernel by a second code generator, for processors that this host need not be; it is never run here."""
+    context = cpu_target.target_context
+    before, context._internal_codegen = context._internal_codegen, _generator_of(level)
+    try:
+        return kernel._compiler._compile_core(arguments, None)
+    finally:
+        context._internal_codegen = before
+
+
+@functools.cache
+def _generator_of(level):
+    """Return a code generator for the processors of a level."""
+    before = config.CPU_NAME, config.CPU_FEATURES
+    config.CPU_NAME, config.CPU_FEATURES = level, ""
+    try:
+        return codegen.JITCPUCodegen(f"numba.exec.{level}")
+    finally:
+        config.CPU_NAME, config.CPU_FEATURES = before
 
 
 def start_runtime(target_context):

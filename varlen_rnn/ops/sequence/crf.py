@@ -29,13 +29,14 @@ def _tags(emission, label, name):
 def _costs(emission, label, transition, scales, with_gradient):
     """Return the costs of sequences, and the gradients of emissions and transitions."""
     data, offsets, count = as_operand(emission.data), levels_of(emission.structure)[-1], emission.num_elements(-1)
-    labels, dtype, none = _tags(emission, label, "linear_chain_crf"), emission.dtype, np.empty((0, data.shape[1]))
+    labels, dtype, tags = _tags(emission, label, "linear_chain_crf"), emission.dtype, data.shape[1]
     alpha, costs = np.empty(data.shape, dtype), np.empty(count, dtype)
-    beta, d_emission = (np.empty(data.shape, dtype) if with_gradient else none.astype(dtype) for _ in range(2))
-    d_transitions = np.empty((count if with_gradient else 0, *transition.shape), dtype)
+    d_emission = np.empty((len(data) if with_gradient else 0, tags), dtype)
+    memory = np.empty((count if with_gradient else 0, tags + 4, tags), dtype)
+    d_transitions = np.empty((len(memory), tags + 2, tags), dtype)
     weights = as_operand(transition.data)
     scales = costs if scales is None else as_operand(scales)
-    crf(data, labels, offsets, weights, alpha, beta, costs, scales, d_emission, d_transitions)
+    crf(data, labels, offsets, weights, alpha, memory, costs, scales, d_emission, d_transitions)
     return costs, d_emission, d_transitions
 
 

@@ -1,20 +1,25 @@
 """The cache that a compiled function gets: one file for a function and signature, in the folder of its environment."""
 
-import contextlib
 import functools
 import hashlib
-import os
-import sys
+import threading
 
 from varlen_rnn.runtime.cache import folders
+from varlen_rnn.runtime.cache.alone import Alone
+from varlen_rnn.runtime.cache.announce import announce_compiling
+from varlen_rnn.runtime.cache.bundles import usable_bundles
 from varlen_rnn.runtime.cache.environment import sources_known, this_environment
 from varlen_rnn.runtime.cache.fingerprint import fingerprint
-from varlen_rnn.runtime.numba_internals import Cache, can_be_saved, from_bytes, start_runtime, to_bytes
-from varlen_rnn.whole_file import write_file
-
-COLD_START = (
-    "varlen_rnn: compiling kernels for this machine, once; about 10 s "
-    "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
+from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
+from varlen_rnn.runtime.cache.level import TARGET
+from varlen_rnn.runtime.numba_internals import (
+    Cache,
+    can_be_saved,
+    compiled_for_level,
+    from_bytes,
+    start_runtime,
+    target,
+    to_bytes,
 )
 
 
@@ -24,11 +29,19 @@ def environment_folder():
 
 
 class DiskCache(Cache):
-    """Numba's interface of a cache, for one function; it never raises, for the cache is a convenience."""
+    """Numba's interface of a cache, for one kernel; it never raises, for the cache is a convenience.
 
-    def __init__(self, function):
-        self._function = function
+    Parameters
+    ----------
+    kernel : Dispatcher
+    linkable : bool
+        Whether other compiled code may make the kernel part of itself.
+    """
+
+    def __init__(self, kernel, linkable):
+        self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
+        self._alone = {}  # by thread: the right to compile, while other processes wait
 
     @property
     def cache_path(self):
@@ -51,13 +64,49 @@ class DiskCache(Cache):
         if not self._enabled:
             return None
         start_runtime(target_context)
-        try:
-            compiled = from_bytes(_read(self._path(signature)), target_context)
-        except Exception:  # not there, or damaged in any way: the kernel is compiled again and the file replaced
-            _announce_cold_start()
+        path = self._path(signature)
+        if _is_for_others():
             return None
-        _mark_used()
-        return compiled
+        compiled = self._found(path, target_context)
+        if compiled is not None:
+            return compiled
+        announce_compiling(environment_folder())
+        thread = threading.get_ident()
+        if thread not in self._alone or not sources_known():  # nothing will be compiled, or saved for others
+            return None
+        self._alone[thread] = Alone(path)
+        return self._load(path, target_context)  # which another process may have saved meanwhile
+
+    def compile_alone(self, compile_one):
+        """Return `compile_one`, which lets other processes compile the kernel when it has ended."""
+
+        @functools.wraps(compile_one)
+        def compile_and_release(signature):
+            thread = threading.get_ident()
+            if thread in self._alone:  # a function that calls itself
+                return compile_one(signature)
+            self._alone[thread] = None
+            try:
+                return compile_one(signature)
+            finally:
+                if (alone := self._alone.pop(thread)) is not None:
+                    alone.release()
+
+        return compile_and_release
+
+    def _found(self, path, target_context):
+        for folder in (path.parent, *usable_bundles()):
+            compiled = self._load(folder / path.name, target_context)
+            if compiled is not None:
+                _mark_used(folder)
+                return compiled
+        return None
+
+    def _load(self, path, target_context):
+        try:
+            return from_bytes(read_kernel(path), target_context, self._linkable)
+        except Exception:  # not there, or damaged in any way: the kernel is compiled again
+            return None
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, if it can be found again."""
@@ -67,9 +116,9 @@ class DiskCache(Cache):
         path = self._path(signature)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            payload = to_bytes(compiled)
-            # What a crash of the system leaves of it is found damaged.
-            write_file(path, _digest(path, payload) + payload, durable=False)
+            if _is_for_others():
+                compiled = compiled_for_level(TARGET, self._kernel, signature)
+            write_kernel(path, to_bytes(compiled, self._linkable))
         except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
             return
         _describe_and_tidy()
@@ -79,38 +128,19 @@ class DiskCache(Cache):
         return environment_folder() / f"{self._function.__name__}-{digest.hexdigest()[:32]}.nbc"
 
 
-def _digest(path, payload):
-    """Return the digest of a kernel and of its place, 32 bytes: machine code with a wrong bit would be run."""
-    digest = hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode())
-    digest.update(payload)
-    return digest.digest()
-
-
-def _read(path):
-    """Return the kernel that was written to a file, or raise: the file is not there, or damaged."""
-    content = memoryview(path.read_bytes())
-    digest, payload = content[:32], content[32:]
-    if digest != _digest(path, payload):
-        raise ValueError(path)
-    return payload
+@functools.cache
+def _is_for_others():
+    """Return whether this process saves code for processors of a level that its own code is not for."""
+    return TARGET is not None and target()[1:] != (TARGET, "")
 
 
 # Each once per process, and cheap: `cache` remembers that it was done.
 
 
 @functools.cache
-def _announce_cold_start():
-    """Say why the first step takes long, on the standard error, when this environment has no kernel yet."""
-    quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
-    if sys.stderr is None or quiet or folders.has_kernels(environment_folder()):
-        return
-    with contextlib.suppress(OSError, ValueError):  # a closed one
-        print(COLD_START, file=sys.stderr, flush=True)
-
-
-@functools.cache
-def _mark_used():
-    folders.mark_used(environment_folder())
+def _mark_used(folder):
+    if folder.parent == folders.cache_folder():  # the others came with an installation
+        folders.mark_used(folder)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numba
 import numpy as np
 from numba import config
 
+from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.numba_internals import target
 
 # All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
@@ -21,8 +23,9 @@ SOURCES = (
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
-# Settings of Numba that change machine code, besides the settings of the host.
-_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+# Settings of Numba that change machine code, besides the settings of the host.  Code that calls Intel's vector library
+# ends a process that does not have it.
+_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 
 # Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
 CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
@@ -65,13 +68,41 @@ def this_environment():
     >>> len(this_environment().name), "Numba" in this_environment().description
     (32, True)
     """
+    if TARGET:
+        return environment_of_level(TARGET)
     triple, processor, features = target()
-    settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    sources = str(_IMPORTED)
     # The tile takes its width from the host's own features, which a user may have hidden from Numba.
     host = llvm.get_host_cpu_features().flatten()
-    parts = (sources, versions, python, triple, processor, features, host, *settings)
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    return Environment(name, f"sources {sources[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}")
+    words = f"sources {str(_IMPORTED)[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}"
+    return _environment((versions, python, triple, processor, features, host), words)
+
+
+@functools.cache
+def environment_of_level(level):
+    """Return the Environment of kernels that were compiled for a level of processors, not for a host.
+
+    Several releases of NumPy and Python share it, because kernels know arrays as Numba passes them, and call functions
+    that are the same in all releases of a minor version of Python.
+    """
+    return _environment(
+        ("level", *_versions_of_bundle(), llvm.get_process_triple(), level), f"{prefix_of_bundle()}{level}"
+    )
+
+
+def prefix_of_bundle():
+    """Return how the descriptions begin of all levels that this process could use on the right host."""
+    return f"sources {str(_IMPORTED)[:8]}, {', '.join(_versions_of_bundle())}{', checked' * CHECKED}, "
+
+
+def _versions_of_bundle():
+    compiler = f"Numba {numba.__version__}", f"LLVM binding {llvmlite.__version__}"
+    python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
+    return *compiler, f"NumPy {np.__version__.split('.')[0]}", f"{python}{getattr(sys, 'abiflags', '')}"
+
+
+def _environment(parts, description):
+    settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
+    name = hashlib.sha256("\0".join((str(_IMPORTED), *parts, *settings)).encode()).hexdigest()[:32]
+    return Environment(name, description)

@@ -20,7 +20,7 @@ KEPT_UNUSED = 30 * 24 * 3600  # seconds after which the folder of another enviro
 MARKER = "environment.txt"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
-_OURS = ("*.nbc", "*.part", MARKER)
+_OURS = ("*.nbc", "*.lock", "*.part", MARKER)
 
 
 class KernelFolder(NamedTuple):
@@ -41,9 +41,9 @@ def cache_folder():
     return Path(base) / "varlen_rnn"
 
 
-def kernel_folders():
-    """Return a KernelFolder for every environment that has one, the last used first."""
-    return sorted(map(_look_into, _folders()), key=lambda folder: -folder.last_used)
+def kernel_folders(place=None):
+    """Return a KernelFolder for each environment in `place`, or in the user's cache; the last used first."""
+    return sorted(map(_look_into, _folders(place)), key=lambda folder: -folder.last_used)
 
 
 def mark_used(folder, description=None):
@@ -77,8 +77,8 @@ def has_kernels(folder):
     return bool(_files(folder, "*.nbc"))
 
 
-def _folders():
-    return [path for path in _files(cache_folder(), "*") if _NAME.fullmatch(path.name) and path.is_dir()]
+def _folders(place=None):
+    return [path for path in _files(place or cache_folder(), "*") if _NAME.fullmatch(path.name) and path.is_dir()]
 
 
 def _files(folder, pattern):

@@ -1,0 +1,66 @@
+"""Kernels compiled while a wheel is built, so that an installation's first training step compiles nothing.
+
+`VARLEN_RNN_KERNELS` says for which processors: `host`, the level of this one (the default); levels, as
+`x86-64-v3,x86-64-v4`; or `none`.  Where anything fails, the wheel has no kernels, and they are compiled at their first
+use.  A wheel that is there for its kernels (`required`, in `kernels_wheel/pyproject.toml`) is not built then.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCES = Path(__file__).parent
+WARM = ["-m", "varlen_rnn", "cache", "warm", "--float64"]
+LONGEST = 1800  # seconds, for a level
+
+
+class KernelHook(BuildHookInterface):
+    """Adds bundles of kernels to a wheel, as the folder `varlen_rnn_kernels`."""
+
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self):
+        """Return what compiling needs: what the package needs, or what `requires` of a build says already."""
+        return [] if self.config.get("required") or not self._levels() else list(self.metadata.core.dependencies)
+
+    def initialize(self, version, build_data):
+        """Compile, in processes of their own, and include what they saved."""
+        levels = self._levels() if version != "editable" else []  # whose sources change
+        self._memory = tempfile.TemporaryDirectory(prefix="varlen_rnn_kernels")
+        found = []
+        for level in levels:
+            try:
+                found += self._compiled(level)
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = getattr(error, "stderr", None) or error
+                if self.config.get("required"):
+                    self._memory.cleanup()
+                    raise RuntimeError(f"no kernels for {level}: {reason}") from error
+                self.app.display_warning(f"no kernels are compiled ahead for {level}: {reason}")
+        for folder in found:
+            build_data["force_include"][str(folder)] = f"varlen_rnn_kernels/{folder.name}"
+        if found:  # for one system, and one minor version of Python
+            build_data["pure_python"], build_data["infer_tag"] = False, True
+
+    def finalize(self, version, build_data, artifact_path):
+        """Remove what was compiled."""
+        self._memory.cleanup()
+
+    def _levels(self):
+        wanted = os.environ.get("VARLEN_RNN_KERNELS") or self.config.get("levels", "host")
+        return [level for level in wanted.split(",") if level != "none"]
+
+    def _compiled(self, level):
+        """Return the folders of the kernels of a level: one."""
+        place = Path(self._memory.name) / level
+        path = os.pathsep.join([str(SOURCES), *filter(None, sys.path)])  # also of an isolated build
+        added = {"NUMBA_CACHE_DIR": str(place), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run(
+            [sys.executable, *WARM, "--level", level],
+            env=os.environ | added, cwd=self._memory.name, capture_output=True, text=True, check=True, timeout=LONGEST,
+        )  # fmt: skip
+        return [folder for folder in (place / "varlen_rnn").iterdir() if folder.is_dir()]

@@ -1,0 +1,200 @@
+"""Kernels that were compiled ahead for a level of processors: found where they lie, not run where they are foreign."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from numba import config
+
+from varlen_rnn.cli import main
+from varlen_rnn.runtime.cache import bundles, carry, level
+from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, runs_here
+
+# One kernel of each kind: of the engine, called by its address, and for others; the digest is of what they compute.
+PROGRAM = """
+import hashlib, os, sys
+import numpy as np
+from varlen_rnn.kernels.pool import pool_sum
+from varlen_rnn.products.row_sums import row_product
+from varlen_rnn.runtime.cache.disk import DiskCache
+save, saved = DiskCache.save_overload, []
+DiskCache.save_overload = lambda self, *args: saved.append(self._function.__name__) or save(self, *args)
+rng = np.random.default_rng(0)
+a, b = rng.standard_normal((40, 7)), rng.standard_normal((40, 9))
+sums = np.zeros((2, 7))
+pool_sum(a, np.array([0, 30, 40]), np.ones(2), sums)
+digest = hashlib.sha256(row_product(a, b).tobytes() + sums.tobytes())
+print(len(saved), digest.hexdigest())
+"""
+
+needs_level = pytest.mark.skipif(HOST_LEVEL is None, reason="no kernels are compiled ahead for this processor")
+
+
+def run(cache, *path, program=PROGRAM, **variables):
+    """Run a program in a process of its own; return how many kernels it compiled, and what follows that."""
+    path = [*map(str, path), os.environ.get("PYTHONPATH", "")]
+    ours = {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(path), "VARLEN_RNN_QUIET": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=os.environ | ours | variables, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    count, *words = done.stdout.split()
+    return int(count), words, done.stderr
+
+
+def variables_of(wanted):
+    return {"VARLEN_RNN_LEVEL": wanted} | (
+        {"NUMBA_CPU_NAME": wanted, "NUMBA_CPU_FEATURES": ""} if runs_here(wanted) else {}
+    )
+
+
+def build(tmp_path_factory, wanted, **variables):
+    """Return a folder of the path in which the program's kernels are installed, and what it computed."""
+    cache = tmp_path_factory.mktemp("cache")
+    count, digest, _ = run(cache, **(variables or variables_of(wanted)))
+    site = tmp_path_factory.mktemp("site")
+    shutil.copytree(cache / "varlen_rnn", site / "varlen_rnn_kernels")
+    assert [folder.name for folder in (site / "varlen_rnn_kernels").iterdir()] == [environment_of_level(wanted).name]
+    return site, count, digest
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    return build(tmp_path_factory, HOST_LEVEL)
+
+
+# Which level.
+
+
+def test_a_host_takes_the_level_that_it_has_all_features_of():
+    v3, v4 = (dict.fromkeys(LEVELS[name], True) for name in ("x86-64-v3", "x86-64-v4"))
+    assert level_of(v3) == "x86-64-v3"
+    assert level_of(v4 | {"avx512vnni": True}) == "x86-64-v4"
+    for name in v3:
+        assert level_of(v3 | {name: False}) is None
+        assert level_of(v4 | {name: False}) is None
+    assert level_of(v3 | {"avx512f": True}) is None  # its tile has the shape of v4, whose features it lacks
+    assert level_of({}) is None
+
+
+def test_the_levels_are_those_of_the_host_only_where_it_has_them(monkeypatch):
+    monkeypatch.setattr(level.llvm, "get_host_cpu_features", lambda: dict.fromkeys(LEVELS["x86-64-v3"], True))
+    assert runs_here("x86-64-v3")
+    assert not runs_here("x86-64-v4")
+
+
+def test_names_of_levels_differ_from_each_other_and_from_the_host():
+    assert len({this_environment().name, *(environment_of_level(name).name for name in LEVELS)}) == 3
+
+
+# Found, and the same.
+
+
+@needs_level
+def test_an_installed_bundle_is_run_in_place_of_compiling(installed, tmp_path):
+    site, count, digest = installed
+    assert count == 3
+    before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
+    assert run(tmp_path, site)[:2] == (0, digest)
+    assert not list(tmp_path.iterdir())
+    assert {path: path.stat().st_mtime_ns for path in site.rglob("*")} == before  # which may be read-only
+    own, same, _ = run(tmp_path)  # code for this host
+    assert (own, same) == (count, digest)
+
+
+@needs_level
+@pytest.mark.parametrize("variables", [{"VARLEN_RNN_CHECK": "1"}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "2"}])
+def test_who_wants_other_code_gets_it(installed, tmp_path, variables):
+    site, count, _ = installed
+    assert run(tmp_path, site, **variables)[0] == count
+
+
+@needs_level
+def test_other_versions_are_reported_and_not_run(installed, tmp_path):
+    site, count, _ = installed
+    other = 'import numba; numba.__version__ = "0.1.2"\n'
+    found, _, said = run(tmp_path, site, program=other + PROGRAM, VARLEN_RNN_QUIET="0")
+    assert found == count
+    first, second = said.splitlines()
+    assert "compiling kernels" in first
+    assert environment_of_level(HOST_LEVEL).description in second
+    assert "Numba 0.1.2" in second
+
+
+# Damaged.
+
+
+@needs_level
+def test_damage_of_any_kind_is_compiled_anew(installed, tmp_path):
+    """Each file in turn has a flipped bit, another one's content, or an end that is missing."""
+    site, count, digest = installed
+    damaged = shutil.copytree(site, tmp_path / "site")
+    paths = sorted(damaged.rglob("*.nbc"))
+    for number, path in enumerate(paths):
+        content = bytearray(path.read_bytes())
+        if number % 3 == 0:
+            content[len(content) * (number + 1) // (len(paths) + 1)] ^= 4
+        elif number % 3 == 1:
+            del content[-1]
+        else:
+            content = paths[number - 1].read_bytes()
+        path.write_bytes(content)
+    assert run(tmp_path / "cache", damaged)[:2] == (count, digest)
+
+
+@needs_level
+def test_what_is_missing_is_compiled_alone(installed, tmp_path):
+    site, _, digest = installed
+    partly = shutil.copytree(site, tmp_path / "site")
+    next(partly.rglob("pool_sum*.nbc")).unlink()
+    assert run(tmp_path / "cache", partly)[:2] == (1, digest)
+
+
+# Levels that the builder lacks.
+
+
+@pytest.mark.skipif(HOST_LEVEL is None, reason="the code is run here")
+def test_a_second_code_generator_makes_the_code_of_a_level(tmp_path_factory, tmp_path):
+    """Built as on a host that lacks the level, then run on this one, which has it."""
+    site, _, digest = build(tmp_path_factory, HOST_LEVEL, VARLEN_RNN_LEVEL=HOST_LEVEL)
+    assert run(tmp_path, site)[:2] == (0, digest)
+
+
+# Carried.
+
+
+@needs_level
+def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch, capsys):
+    """Installed kernels, to the cache of another machine; a damaged file stays behind, and is compiled there."""
+    site, count, digest = installed
+    monkeypatch.setattr(bundles, "installed_places", lambda: [site / bundles.PACKAGE])
+    monkeypatch.setattr(carry, "usable_bundles", bundles.usable_bundles.__wrapped__)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "here"))
+    assert main(["cache", "export", str(tmp_path / "kernels")]) == 0
+    assert capsys.readouterr().out.startswith(f"{count} kernels exported to")
+    (path,) = (tmp_path / "kernels").rglob("pool_sum_cpu-*.nbc")
+    path.write_bytes(path.read_bytes()[:-1])
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "kernels")]) == 0
+    assert f"{count - 1} kernels imported from" in (text := capsys.readouterr().out)
+    assert "1 damaged file left out" in text
+    assert not list((tmp_path / "there").rglob(path.name))
+    assert run(tmp_path / "there")[:2] == (1, digest)
+    assert main(["cache"]) == 0
+    assert "stale" not in capsys.readouterr().out
+
+
+def test_kernels_of_another_version_are_not_imported(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "kernels" / ("0" * 32)
+    folder.mkdir(parents=True)
+    (folder / "environment.txt").write_text("another version")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "there"))
+    assert main(["cache", "import", str(tmp_path / "kernels")]) == 2
+    output = capsys.readouterr()
+    assert "left out, for another version or machine: another version" in output.out
+    assert "expected kernels of this version" in output.err
+    assert not (tmp_path / "there").exists()

@@ -1,0 +1,130 @@
+"""Trainings and inferences on a small batch, which call the kernels of all layers, optimizers and examples."""
+
+import functools
+
+import numpy as np
+
+from varlen_rnn import data, nn, optim
+from varlen_rnn.baselines import Padded
+from varlen_rnn.nn import functional as F
+from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
+from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
+from varlen_rnn.ops.sequence.expand import sequence_expand
+from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.pool import sequence_pool
+from varlen_rnn.ops.sequence.reverse import sequence_reverse
+from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
+from varlen_rnn.ops.sequence.slice import sequence_slice
+from varlen_rnn.ops.sequence.softmax import sequence_softmax
+from varlen_rnn.rows.lod import create_lod_tensor
+from varlen_rnn.rows.plan import sort_by_seq_len
+from varlen_rnn.tape.modes import no_grad
+
+# Units: more than a panel of the register tile has columns, because an array with one panel has a layout of its own.
+_SIZE = 200
+
+LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+_ALL_LAYERS = LAYERS | {"relu rnn": functools.partial(nn.RNN, nonlinearity="relu")}
+_STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+
+
+def works():
+    """Return the parts of the work by name: functions of a data type."""
+    layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
+    return layers | {"optimizers": _optimize, "attention": _attend, "structures": _decode, "sequences": _move}
+
+
+def _batch():
+    """Return ids and labels as users make them: kernels are compiled for the arrays of `data.batches`."""
+    return data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
+
+
+def _embedded(dtype, sparse=True):
+    ids, _ = _batch()
+    return nn.Embedding(4, _SIZE, sparse=sparse, dtype=dtype)(ids)
+
+
+def _run_layer(name, dtype):
+    """Train a layer under every kind of pooling; run it padded, prepared, row by row, in pieces, and step by step."""
+    ids, labels = _batch()
+    embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(2 * _SIZE, 2, dtype=dtype)
+    recurrent = _ALL_LAYERS[name](_SIZE, _SIZE, bidirectional=True, dtype=dtype)
+
+    def logits(run, pool):
+        return output(sequence_pool(run(embedding(ids))[0], pool))
+
+    for pool, run in (("mean", recurrent), ("max", recurrent), ("last", recurrent), ("mean", Padded(recurrent))):
+        F.cross_entropy(logits(run, pool), labels).backward()
+    x = embedding(ids)
+    forward = _ALL_LAYERS[name](_SIZE, _SIZE, dtype=dtype)
+    nn.Stateful(forward)(x, keys=[0, 1, 2])[0].sum().backward()
+    with no_grad():
+        logits(recurrent, "mean")
+        rows = np.asarray(x)
+    recurrent.prepare()(x)
+    forward.prepare()(x)
+    forward.stream(3)(rows[:3])
+    if name in _STEPS:
+        _run_steps(_STEPS[name](_SIZE, _SIZE, dtype=dtype), embedding(ids))
+
+
+def _run_steps(cell, x):
+    """Run one step, and a recurrence around the step."""
+    alone = cell(x.detach()[:3])
+    (alone[0] if isinstance(alone, tuple) else alone).sum().backward()
+    count = 2 if isinstance(alone, tuple) else 1
+
+    def step(row, *states):
+        new = cell(row, states if count > 1 else states[0])
+        return (new[0], *new) if count > 1 else (new, new)
+
+    outputs, *_ = nn.DynamicRNN(step)(x, [np.zeros((3, _SIZE), x.dtype)] * count)
+    outputs.sum().backward()
+
+
+def _optimize(dtype):
+    """Let each rule update a table, whose gradient is sparse, and a matrix."""
+    ids, _ = _batch()
+    rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta]
+    for rule in rules:
+        embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(_SIZE, 2, dtype=dtype)
+        optimizer = rule([*embedding.parameters(), *output.parameters()], lr=1e-3)
+        output(embedding(ids)).sum().backward()
+        optimizer.step()
+
+
+def _attend(dtype):
+    """Attend to neighbours, and from one sequence to another."""
+    x, heads = _embedded(dtype), nn.MultiheadAttention(_SIZE, 4, dtype=dtype)
+    heads(x, x, x, window=(1, 1)).sum().backward()
+    x, additive = _embedded(dtype), nn.AdditiveAttention(_SIZE, _SIZE, _SIZE, dtype=dtype)
+    additive(x, x, x).sum().backward()
+    x = _embedded(dtype)
+    F.scaled_dot_product_attention(x, x, x).sum().backward()
+    nn.LayerNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _decode(dtype):
+    """Score, and find, the best labels of the rows of sequences, transcripts, and texts."""
+    ids, _ = _batch()
+    scores, field = nn.Linear(_SIZE, 4, dtype=dtype), nn.LinearChainCRF(4, dtype=dtype)
+    field(scores(_embedded(dtype)), ids).sum().backward()
+    field.decode(scores(_embedded(dtype)))
+    nn.CTCLoss()(scores(_embedded(dtype)), create_lod_tensor(np.array([1, 2]), [[1, 0, 1]])).sum().backward()
+    start, total = (create_lod_tensor(one, [[1], [1]]) for one in (np.array([1]), np.zeros(1, dtype)))
+    candidates = create_lod_tensor(np.zeros((1, 2), dtype), [[1], [1]])
+    found = beam_search(start, total, np.array([[0, 2]]), candidates, 2, 0)
+    beam_search_decode([start, found[0]], [total, found[1]], 2, 0)
+
+
+def _move(dtype):
+    """Move rows within sequences, and walk through the steps of a recurrence written by hand."""
+    _embedded(dtype, sparse=False).sum().backward()
+    x = _embedded(dtype)
+    plan = sort_by_seq_len(x)
+    steps = [segment_inputs(x, plan, t) for t in range(plan.max_seq_len)]
+    (concat_outputs(steps, plan).sum() + init_memories(x[:3], plan).sum()).backward()
+    sequence_softmax(_embedded(dtype)).sum().backward()
+    sequence_reverse(_embedded(dtype)).sum().backward()
+    sequence_slice(_embedded(dtype), np.array([0, 0, 0]), np.array([1, 0, 1])).sum().backward()
+    sequence_expand(_embedded(dtype)[:3], create_lod_tensor(np.zeros(3, dtype), [[1, 1, 1]])).sum().backward()

@@ -1,0 +1,62 @@
+"""Kernels from machine to machine: copies of whole folders, which are checked before they are taken in."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from varlen_rnn.runtime.cache import folders
+from varlen_rnn.runtime.cache.bundles import usable_bundles
+from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
+from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
+from varlen_rnn.runtime.cache.level import LEVELS
+
+
+class Carried(NamedTuple):
+    """What was copied: kernels, how many were damaged, and the descriptions of folders of no use here."""
+
+    num_kernels: int
+    num_damaged: int
+    foreign: list
+
+
+def known_names():
+    """Return the names of the folders of this version: of this host, and of each level of processors."""
+    return {this_environment().name, *(environment_of_level(level).name for level in LEVELS)}
+
+
+def export_kernels(target):
+    """Copy the kernels of this version, compiled here or installed, to a folder; return a Carried.
+
+    Raises
+    ------
+    OSError
+        A folder that cannot be written.
+    """
+    installed = [folder for path in usable_bundles() for folder in folders.kernel_folders(path.parent)]
+    return _carry([*folders.kernel_folders(), *installed], Path(target))
+
+
+def import_kernels(source):
+    """Copy the kernels that this version can use from a folder to the user's own; return a Carried.
+
+    Raises
+    ------
+    OSError
+        A folder of the user that cannot be written.
+    """
+    return _carry(folders.kernel_folders(Path(source)), folders.cache_folder())
+
+
+def _carry(found, target):
+    known, copied, damaged = known_names(), 0, 0
+    for folder in found:
+        if folder.path.name in known:
+            place = target / folder.path.name
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.mark_used(place, folder.description)
+            for path in sorted(folder.path.glob("*.nbc")):
+                try:
+                    write_kernel(place / path.name, bytes(read_kernel(path)))
+                    copied += 1
+                except ValueError:
+                    damaged += 1
+    return Carried(copied, damaged, [folder.description for folder in found if folder.path.name not in known])
