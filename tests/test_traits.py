@@ -123,13 +123,13 @@ def declare_softplus():
     """Return a user's operator, declared as the page tells."""
 
     @vr.operator(rows="each", scalar=lambda x: vr.cells.log(1.0 + vr.cells.exp(x)), onnx="Softplus")
-    def softplus(x):
+    def own_softplus(x):
         return np.logaddexp(x.data, 0)
 
-    softplus.infer(lambda x: x)
-    softplus.backward("x")(_backward_of_softplus)
-    softplus.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
-    return softplus
+    own_softplus.infer(lambda x: x)
+    own_softplus.backward("x")(_backward_of_softplus)
+    own_softplus.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
+    return own_softplus
 
 
 def _backward_of_softplus(x, d_out):
@@ -140,9 +140,9 @@ def test_an_operator_of_the_users_own_leaves_a_step(monkeypatch):
     softplus, calls = declare_softplus(), Counter()
     vr.check_operator(softplus)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((24, 3)), [[20, 4]])
-    forward = table.OPERATORS["softplus"].forward
+    forward = table.OPERATORS["own_softplus"].forward
     monkeypatch.setattr(
-        table.OPERATORS["softplus"], "forward", lambda *given: calls.update(["softplus"]) or forward(*given)
+        table.OPERATORS["own_softplus"], "forward", lambda *given: calls.update(["softplus"]) or forward(*given)
     )
     y, _ = vr.nn.DynamicRNN(lambda row, h: (softplus(row), h + row))(x, [(3,)])
     assert calls == {"softplus": 1}
@@ -158,7 +158,7 @@ def test_an_operator_of_the_users_own_is_fused(monkeypatch):
         x = vr.Variable(vr.create_lod_tensor(np.linspace(-2, 2, 18).reshape(6, 3), [[4, 2]]), requires_grad=True)
         layer = vr.nn.DynamicRNN(lambda row, h: (softplus(row @ u + h @ u),) * 2)
         if not fused:
-            monkeypatch.setattr(table.OPERATORS["softplus"], "scalar", None)
+            monkeypatch.setattr(table.OPERATORS["own_softplus"], "scalar", None)
             vr.steps.describe._known.steps.clear()
             vr.steps.lower._known.clear()
         y, _ = layer(x, [(3,)])
@@ -195,7 +195,7 @@ def test_an_operator_of_the_users_own_is_a_node_of_onnx_in_both_directions(tmp_p
     vo.export(program, tmp_path / "a.onnx", [out])
     assert "Softplus" in [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
     again = vr.onnx.load(tmp_path / "a.onnx")
-    assert "softplus" in [op.type for op in again.desc.blocks[0].ops]
+    assert "own_softplus" in [op.type for op in again.desc.blocks[0].ops]
     rows = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), [[2, 3]])
     wanted, found = (vr.Executor().run(one, {"x": rows}, ["out"])[0] for one in (program, again))
     np.testing.assert_allclose(found.data, wanted.data, rtol=1e-6)

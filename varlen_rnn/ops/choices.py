@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import ParamSpec, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -14,31 +15,39 @@ from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import broadcast_shape, check_same_dtype, check_tensor, shared_lod
 from varlen_rnn.tape.declare import Operator, Options, operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import Variable, apply, operand
+from varlen_rnn.tape.variable import apply, operand
 
-P = ParamSpec("P")
 _BOOL = np.dtype(np.bool_)
+
+
+def _of_two_in_bools(
+    function: np.ufunc, doc: str, check: Callable, examples: Callable, **options: Unpack[Options]
+) -> Operator:
+    """Declare an operator under the name of a NumPy function; it takes two operands and returns bools."""
+    name = function.__name__
+
+    def forward(x, y):
+        return of_two(name, function(x.data, y.data), x, y)
+
+    def infer(x, y):
+        check(name, x=x, y=y)
+        return TensorSpec(broadcast_shape(name, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
+
+    forward.__name__ = forward.__qualname__ = name
+    forward.__doc__ = f"Return whether {doc}, element by element."
+    options["rows"] = "each"
+    made = operator(**options)(forward)
+    made.infer(infer)
+    made.examples(examples)
+    return made
+
 
 # Comparisons take numbers of one data type, floats or integers.  They pass no gradient.
 
 
-def _comparison(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator that compares two operands and returns bools."""
-    options["rows"] = "each"
-
-    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(**options)(function)
-
-        @made.infer
-        def infer(x, y):
-            check_tensor(made.op.type, "x", x)
-            check_same_dtype(made.op.type, x=x, y=y)
-            return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
-
-        made.examples(_examples_of_comparison)
-        return made
-
-    return declare
+def _check_comparable(op, x, y):
+    check_tensor(op, "x", x)
+    check_same_dtype(op, x=x, y=y)
 
 
 def _examples_of_comparison(rng):
@@ -46,41 +55,15 @@ def _examples_of_comparison(rng):
     yield [rng.integers(0, 3, (4, 1)), rng.integers(0, 3, 4)], {}
 
 
-@_comparison(scalar=np.less, ufunc=np.less, onnx="Less")
-def less(x, y):
-    """Return whether `x < y`, element by element."""
-    return of_two("less", np.less(x.data, y.data), x, y)
-
-
-@_comparison(scalar=np.less_equal, ufunc=np.less_equal, onnx="LessOrEqual")
-def less_equal(x, y):
-    """Return whether `x <= y`, element by element."""
-    return of_two("less_equal", np.less_equal(x.data, y.data), x, y)
-
-
-@_comparison(scalar=np.greater, ufunc=np.greater, onnx="Greater")
-def greater(x, y):
-    """Return whether `x > y`, element by element."""
-    return of_two("greater", np.greater(x.data, y.data), x, y)
-
-
-@_comparison(scalar=np.greater_equal, ufunc=np.greater_equal, onnx="GreaterOrEqual")
-def greater_equal(x, y):
-    """Return whether `x >= y`, element by element."""
-    return of_two("greater_equal", np.greater_equal(x.data, y.data), x, y)
-
-
-@_comparison(onnx="Equal")
-def equal(x, y):
-    """Return whether `x == y`, element by element."""
-    return of_two("equal", np.equal(x.data, y.data), x, y)
-
-
-@_comparison()
-def not_equal(x, y):
-    """Return whether `x != y`, element by element."""
-    return of_two("not_equal", np.not_equal(x.data, y.data), x, y)
-
+_of_numbers = functools.partial(_of_two_in_bools, check=_check_comparable, examples=_examples_of_comparison)
+less = _of_numbers(np.less, "`x < y`", scalar=np.less, ufunc=np.less, onnx="Less")
+less_equal = _of_numbers(np.less_equal, "`x <= y`", scalar=np.less_equal, ufunc=np.less_equal, onnx="LessOrEqual")
+greater = _of_numbers(np.greater, "`x > y`", scalar=np.greater, ufunc=np.greater, onnx="Greater")
+greater_equal = _of_numbers(
+    np.greater_equal, "`x >= y`", scalar=np.greater_equal, ufunc=np.greater_equal, onnx="GreaterOrEqual"
+)
+equal = _of_numbers(np.equal, "`x == y`", onnx="Equal")
+not_equal = _of_numbers(np.not_equal, "`x != y`")
 
 # Operators on bools.
 
@@ -90,6 +73,15 @@ def _check_bool(op, **descs):
         check_tensor(op, name, desc)
         if desc.dtype != _BOOL:
             raise DTypeError(f"{op}, {name}", expected="bools, as comparisons return", got=desc.dtype)
+
+
+def _examples_of_logical(rng):
+    yield [rng.random((3, 2)) < 0.5, rng.random(2) < 0.5], {}
+
+
+_of_bools = functools.partial(_of_two_in_bools, check=_check_bool, examples=_examples_of_logical)
+logical_and = _of_bools(np.logical_and, "both are true", ufunc=(np.logical_and, np.bitwise_and), onnx="And")
+logical_or = _of_bools(np.logical_or, "one is true, or both", ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
 
 
 @operator(rows="each", ufunc=(np.logical_not, np.invert), onnx="Not")
@@ -107,40 +99,6 @@ def _infer_not(x):
 @logical_not.examples
 def _examples_of_not(rng):
     yield [rng.random((3, 2)) < 0.5], {}
-
-
-def _logical(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator on two operands of bools."""
-    options["rows"] = "each"
-
-    def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(**options)(function)
-
-        @made.infer
-        def infer(x, y):
-            _check_bool(made.op.type, x=x, y=y)
-            return TensorSpec(broadcast_shape(made.op.type, x.shape, y.shape), _BOOL, max(x.lod_level, y.lod_level))
-
-        made.examples(_examples_of_logical)
-        return made
-
-    return declare
-
-
-def _examples_of_logical(rng):
-    yield [rng.random((3, 2)) < 0.5, rng.random(2) < 0.5], {}
-
-
-@_logical(ufunc=(np.logical_and, np.bitwise_and), onnx="And")
-def logical_and(x, y):
-    """Return whether both operands are true, element by element."""
-    return of_two("logical_and", np.logical_and(x.data, y.data), x, y)
-
-
-@_logical(ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
-def logical_or(x, y):
-    """Return whether at least one operand is true, element by element."""
-    return of_two("logical_or", np.logical_or(x.data, y.data), x, y)
 
 
 # Operators that choose between the elements of two operands.
