@@ -1,5 +1,6 @@
 """Directions, merges, projections, vectors and all states of layers, against NumPy, differences and PyTorch."""
 
+import inspect
 import itertools
 import re
 
@@ -319,6 +320,33 @@ def test_a_padded_twin_has_the_options():
 )
 def test_options_that_do_not_fit(make, message):
     with pytest.raises(vr.InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_signatures_show_each_option_of_a_cell_with_its_default(kind):
+    parameters = inspect.signature(getattr(vr.nn, kind)).parameters
+    family = getattr(vr.cells, f"{kind.lower()}_cell")
+    for name, default in family.defaults.items():
+        shown = parameters["nonlinearity" if name == "activation" else name]
+        assert shown.default == default
+        assert shown.annotation is not shown.empty
+    for name in ("direction", "merge", "dropout_per", "recompute"):
+        assert parameters[name].default == inspect.signature(vr.nn.Recurrent).parameters[name].default
+    assert "options" not in parameters
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: vr.nn.GRU(3, 4, peepholes=True), r"GRU\(\) got an unexpected keyword argument 'peepholes'"),
+        (lambda: vr.nn.RNN(3, 4, activation="relu"), r"RNN\(\) got an unexpected keyword argument 'activation'"),
+        (lambda: vr.nn.LSTM(3, 4, cell=None), r"LSTM\(\) got an unexpected keyword argument 'cell'"),
+        (lambda: vr.cells.lstm_cell(peephole=True), r"lstm_cell\(\) got an unexpected keyword argument 'peephole'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_named(make, message):
+    with pytest.raises(TypeError, match=message):
         make()
 
 

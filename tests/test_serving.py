@@ -192,7 +192,7 @@ ONE = np.ones((4, 3), np.float32)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda layer: layer.prepare()(ONE), ShapeError, "offsets: expected the states of the sequences of x, got None"),
+        (lambda layer: layer.prepare()(ONE), ShapeError, "offsets: expected the offsets of the sequences of x"),
         (lambda layer: layer.prepare()(ONE, offsets=[0, 3]), ShapeError, "a last one of 4, the rows, got 3"),
         (lambda layer: layer.prepare()(ONE, offsets=[0, 5]), ShapeError, "a last one of 4, the rows, got 5"),
         (lambda layer: layer.prepare()(ONE, offsets=[0, 5, 4]), LoDError, "never fall"),

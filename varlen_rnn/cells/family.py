@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell
+from varlen_rnn.cells.options import Option
 from varlen_rnn.cells.registry import register_family
 from varlen_rnn.errors import ProgramError, shown
 
@@ -22,11 +22,9 @@ class Family:
     ----------
     name : str
         The beginning of the names of its cells.
-    check : function
-        `check(**options)` returns the options in canonical form.  Its defaults are the defaults of the options.
+    options : mapping of str to Option
     equations : function
-        `equations(**options)` returns the equations, a function of scalars.  It does not get `proj_clip`, which goes to
-        `cell`.
+        `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
     named : mapping of str to dict
         Short names in programs for some options; the empty options must have one.
     """
@@ -34,24 +32,35 @@ class Family:
     def __init__(
         self,
         name: str,
-        check: Callable[..., dict[str, Any]],
-        equations: Callable[..., Callable],
+        options: Mapping[str, Option],
+        equations: Callable[[Mapping[str, Any]], Callable],
         named: Mapping[str, dict[str, Any]],
     ) -> None:
-        self.name, self.check, self.equations = name, check, equations
-        self.defaults = {p.name: p.default for p in inspect.signature(check).parameters.values()}
-        self._named = {self._text(check(**options)): own for own, options in named.items()}
+        self.name, self.options, self.equations = name, options, equations
+        self.defaults = {option: of_option.default for option, of_option in options.items()}
+        self._named = {self._text(self.check(given)): own for own, given in named.items()}
         register_family(name, self.of_name)
         self._made: dict[str, Cell] = {}
 
+    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options in canonical form, from those that were given.
+
+        Raises
+        ------
+        TypeError
+            If the family does not have an option of this name.
+        """
+        if unknown := given.keys() - self.options.keys():
+            raise TypeError(f"{self.name}_cell() got an unexpected keyword argument {min(unknown)!r}")
+        return {name: option.check(given.get(name, option.default), name) for name, option in self.options.items()}
+
     def __call__(self, **options: Any) -> Cell:
         """Return the cell with these options."""
-        options = self.check(**options)
+        options = self.check(options)
         name = self._text(options)
         name = self._named.get(name, name)
         if name not in self._made:
-            proj_clip = options.pop("proj_clip", None)
-            self._made[name] = cell(self.equations(**options), name=name, proj_clip=proj_clip)
+            self._made[name] = cell(self.equations(options), name=name, proj_clip=options.get("proj_clip"))
         return self._made[name]
 
     def _text(self, options: dict[str, Any]) -> str:

@@ -19,49 +19,37 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.family import Family
-from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, check_names, clipped, equations_of, zoned
+from varlen_rnn.cells.named_activations import activation
+from varlen_rnn.cells.options import BOUND, MASKS, Option, activations_of, clipped, equations_of, zoned
 from varlen_rnn.errors import check_flag
 from varlen_rnn.kernels.activations import constant
 
-
-def _check(
-    reset_after: bool = True,
-    origin_mode: bool = True,
-    clip: float | None = None,
-    activations: tuple[Any, ...] = ("sigmoid", "tanh"),
-    zoneout: bool = False,
-    recurrent_dropout: bool = False,
-) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return {
-        "reset_after": check_flag(reset_after, "reset_after"),
-        "origin_mode": check_flag(origin_mode, "origin_mode"),
-        "clip": check_bound(clip, "clip"),
-        "activations": check_names(activations, "activations", ("gates", "candidate"), check_activation),
-        "zoneout": check_flag(zoneout, "zoneout"),
-        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
-    }
+_OPTIONS = {
+    "reset_after": Option(True, check_flag),
+    "origin_mode": Option(True, check_flag),
+    "clip": BOUND,
+    "activations": activations_of(gates="sigmoid", candidate="tanh"),
+    **MASKS,
+}
 
 
-def _equations(
-    reset_after: bool, origin_mode: bool, clip: float | None, activations: tuple, zoneout: bool, recurrent_dropout: bool
-) -> Callable:
+def _equations(options: Mapping[str, Any]) -> Callable:
     """Return the equations of a GRU with options."""
-    gate, candidate = map(activation, activations)
-    rows = ["keep_h"] * zoneout + ["mask_h"] * recurrent_dropout
+    clip, zoneout, masked = (options[name] for name in ("clip", "zoneout", "recurrent_dropout"))
+    gate, candidate = map(activation, options["activations"])
+    rows = ["keep_h"] * zoneout + ["mask_h"] * masked
 
     def step(at: Mapping[str, Any]) -> Any:
         r, z, n, h = (at[name] for name in "rznh")
-        seen = constant(at["mask_h"]) * h if recurrent_dropout else h
-        product = lambda gate: gate.of(seen) if recurrent_dropout else gate.h
+        seen = constant(at["mask_h"]) * h if masked else h
+        product = lambda gate: gate.of(seen) if masked else gate.h
         r, z = (gate(clipped(g.x + product(g), clip)) for g in (r, z))
-        n = candidate(clipped(n.x + (r * product(n) if reset_after else n.of(r * seen)), clip))
-        now = n + z * (h - n) if origin_mode else h + z * (n - h)
+        n = candidate(clipped(n.x + (r * product(n) if options["reset_after"] else n.of(r * seen)), clip))
+        now = n + z * (h - n) if options["origin_mode"] else h + z * (n - h)
         return zoned(now, h, at["keep_h"]) if zoneout else now
 
     return equations_of(step, "rzn", "h", (), rows)
 
 
-gru_cell = Family("gru", _check, _equations, {"gru": {}})
+gru_cell = Family("gru", _OPTIONS, _equations, {"gru": {}})
 GRU = gru_cell()

@@ -23,71 +23,48 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from varlen_rnn.cells.family import Family
-from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, check_names, clipped, equations_of, zoned
+from varlen_rnn.cells.named_activations import activation
+from varlen_rnn.cells.options import BOUND, MASKS, Option, activations_of, clipped, equations_of, zoned
 from varlen_rnn.errors import ShapeError, check_flag
 from varlen_rnn.kernels.activations import constant, multiply_add
 
-
-def _check(
-    peepholes: bool = False,
-    coupled: bool = False,
-    forget_gate: bool = True,
-    cell_clip: float | None = None,
-    proj_clip: float | None = None,
-    clip: float | None = None,
-    activations: tuple[Any, ...] = ("sigmoid", "tanh", "tanh"),
-    zoneout: bool = False,
-    recurrent_dropout: bool = False,
-) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    coupled, forget_gate = check_flag(coupled, "coupled"), check_flag(forget_gate, "forget_gate")
-    if coupled and not forget_gate:
-        raise ShapeError("lstm_cell", expected="coupled gates or no forget gate", got="both")
-    return {
-        "peepholes": check_flag(peepholes, "peepholes"),
-        "coupled": coupled,
-        "forget_gate": forget_gate,
-        "cell_clip": check_bound(cell_clip, "cell_clip"),
-        "proj_clip": check_bound(proj_clip, "proj_clip"),
-        "clip": check_bound(clip, "clip"),
-        "activations": check_names(activations, "activations", ("gates", "candidate", "output"), check_activation),
-        "zoneout": check_flag(zoneout, "zoneout"),
-        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
-    }
+_OPTIONS = {
+    "peepholes": Option(False, check_flag),
+    "coupled": Option(False, check_flag),
+    "forget_gate": Option(True, check_flag),
+    "cell_clip": BOUND,
+    "proj_clip": BOUND,
+    "clip": BOUND,
+    "activations": activations_of(gates="sigmoid", candidate="tanh", output="tanh"),
+    **MASKS,
+}
 
 
-def _equations(
-    peepholes: bool,
-    coupled: bool,
-    forget_gate: bool,
-    cell_clip: float | None,
-    clip: float | None,
-    activations: tuple,
-    zoneout: bool,
-    recurrent_dropout: bool,
-) -> Callable:
+def _equations(options: Mapping[str, Any]) -> Callable:
     """Return the equations of an LSTM with options; f is 1 - i if gates are coupled, and 1 without a forget gate."""
-    gate, candidate, output = map(activation, activations)
-    gates = "ifgo" if forget_gate and not coupled else "igo"
+    peepholes, coupled, clip, zoneout = (options[name] for name in ("peepholes", "coupled", "clip", "zoneout"))
+    if coupled and not options["forget_gate"]:
+        raise ShapeError("lstm_cell", expected="coupled gates or no forget gate", got="both")
+    gate, candidate, output = map(activation, options["activations"])
+    gates = "ifgo" if options["forget_gate"] and not coupled else "igo"
     vectors = [f"p_{name}" for name in gates if name != "g"] if peepholes else []
-    rows = ["keep_h", "keep_c"] * zoneout + ["mask_h"] * recurrent_dropout
+    rows = ["keep_h", "keep_c"] * zoneout + ["mask_h"] * options["recurrent_dropout"]
 
     def total(at: Mapping[str, Any], name: str, seen: Any = None) -> Any:
         a = at[name]
-        a = a.x + a.of(constant(at["mask_h"]) * at["h"]) if recurrent_dropout else a
+        a = a.x + a.of(constant(at["mask_h"]) * at["h"]) if "mask_h" in rows else a
         return clipped(a if seen is None or not peepholes else a + at[f"p_{name}"] * seen, clip)
 
     def step(at: Mapping[str, Any]) -> Any:
         c = at["c"]
         i = gate(total(at, "i", c))
         f = gate(total(at, "f", c)) if "f" in gates else 1 - i if coupled else 1
-        now = clipped(multiply_add(i, candidate(total(at, "g")), f * c), cell_clip)
+        now = clipped(multiply_add(i, candidate(total(at, "g")), f * c), options["cell_clip"])
         h = gate(total(at, "o", now)) * output(now)
         return (zoned(h, at["h"], at["keep_h"]), zoned(now, c, at["keep_c"])) if zoneout else (h, now)
 
     return equations_of(step, gates, ["h", "c"] if rows else ["c"], vectors, rows)
 
 
-lstm_cell = Family("lstm", _check, _equations, {"lstm": {}})
+lstm_cell = Family("lstm", _OPTIONS, _equations, {"lstm": {}})
 LSTM = lstm_cell()

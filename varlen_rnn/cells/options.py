@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from varlen_rnn.cells.derivation.trace import Row
-from varlen_rnn.errors import ShapeError, check_list, check_number, shown
+from varlen_rnn.cells.named_activations import check_activation
+from varlen_rnn.errors import ShapeError, check_flag, check_list, check_number, shown
 from varlen_rnn.kernels.activations import clip, constant
+
+
+class Option(NamedTuple):
+    """An option of a family of cells.
+
+    Attributes
+    ----------
+    default : object
+    check : function
+        `check(value, name)` returns the value in canonical form, or raises.
+    """
+
+    default: Any
+    check: Callable[[Any, str], Any]
 
 
 def check_bound(bound: Any, name: str) -> float | None:
@@ -18,12 +33,22 @@ def check_bound(bound: Any, name: str) -> float | None:
     return float(check_number(bound, name, "a positive number", lambda value: value > 0))
 
 
-def check_names(given: Any, name: str, places: tuple[str, ...], check: Callable[[Any, str], Any]) -> tuple[Any, ...]:
-    """Return activations, one for each of the named places, after checking each."""
-    specs = check_list(given, name, f"a tuple of {len(places)}, for {', '.join(places)}")
-    if len(specs) != len(places):
-        raise ShapeError(name, expected=f"{len(places)}, for {', '.join(places)}", got=shown(given))
-    return tuple(check(spec, f"{name}, {place}") for spec, place in zip(specs, places, strict=True))
+def activations_of(**places: Any) -> Option:
+    """Return the option of several activations, from the default for each of the named places."""
+
+    def check(given: Any, name: str) -> tuple[Any, ...]:
+        expected = f"{len(places)}, for {', '.join(places)}"
+        specs = check_list(given, name, f"a tuple of {expected}")
+        if len(specs) != len(places):
+            raise ShapeError(name, expected=expected, got=shown(given))
+        return tuple(check_activation(spec, f"{name}, {place}") for spec, place in zip(specs, places, strict=True))
+
+    return Option(tuple(places.values()), check)
+
+
+BOUND = Option(None, check_bound)
+# Whether the cell reads the masks of a layer with such dropouts.
+MASKS = {"zoneout": Option(False, check_flag), "recurrent_dropout": Option(False, check_flag)}
 
 
 def clipped(x: Any, bound: float | None) -> Any:

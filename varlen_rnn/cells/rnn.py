@@ -12,36 +12,25 @@ from typing import Any
 
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import check_bound, clipped, equations_of, zoned
-from varlen_rnn.errors import check_flag
+from varlen_rnn.cells.options import BOUND, MASKS, Option, clipped, equations_of, zoned
 from varlen_rnn.kernels.activations import constant
 
-
-def _check(
-    activation: Any = "tanh", clip: float | None = None, zoneout: bool = False, recurrent_dropout: bool = False
-) -> dict[str, Any]:
-    """Return the options in canonical form."""
-    return {
-        "activation": check_activation(activation, "activation"),
-        "clip": check_bound(clip, "clip"),
-        "zoneout": check_flag(zoneout, "zoneout"),
-        "recurrent_dropout": check_flag(recurrent_dropout, "recurrent_dropout"),
-    }
+_OPTIONS = {"activation": Option("tanh", check_activation), "clip": BOUND, **MASKS}
 
 
-def _equations(activation: Any, clip: float | None, zoneout: bool, recurrent_dropout: bool) -> Callable:
+def _equations(options: Mapping[str, Any]) -> Callable:
     """Return the equations of a simple recurrent cell with options."""
-    function, rows = _activation(activation), ["keep_h"] * zoneout + ["mask_h"] * recurrent_dropout
+    function, clip, zoneout = activation(options["activation"]), options["clip"], options["zoneout"]
+    rows = ["keep_h"] * zoneout + ["mask_h"] * options["recurrent_dropout"]
 
     def step(at: Mapping[str, Any]) -> Any:
         a, h = at["a"], at.get("h")
-        a = a.x + a.of(constant(at["mask_h"]) * h) if recurrent_dropout else a
+        a = a.x + a.of(constant(at["mask_h"]) * h) if "mask_h" in rows else a
         now = function(clipped(a, clip))
         return zoned(now, h, at["keep_h"]) if zoneout else now
 
     return equations_of(step, "a", "h" if rows else "", (), rows)
 
 
-_activation = activation
-rnn_cell = Family("rnn", _check, _equations, {"rnn_tanh": {}, "rnn_relu": {"activation": "relu"}})
+rnn_cell = Family("rnn", _OPTIONS, _equations, {"rnn_tanh": {}, "rnn_relu": {"activation": "relu"}})
 RNN_TANH, RNN_RELU = rnn_cell(), rnn_cell(activation="relu")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -116,53 +116,45 @@ class Batches(Generic[Batch]):
         return f"Batches: {len(self)} batches of {len(self._stores[0].lengths)} sequences, epoch {self.epoch}"
 
 
+class BatchOptions(TypedDict, total=False):
+    """The options of `batches` that change no type; `batches` documents them."""
+
+    batch_size: int | None
+    max_tokens: int | None
+    shuffle: bool
+    bucket: bool
+    drop_last: bool
+    seed: int
+    epoch: int
+    weights: ArrayLike | None
+
+
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: None = None,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: None = None,
     others: tuple[()] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[LoDTensor]: ...
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: Labels,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: None = None,
     others: tuple[()] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[tuple[LoDTensor, Any]]: ...
 @overload
 def batches(
     sequences: Iterable[Rows],
     labels: Labels | None = None,
     *,
-    batch_size: int | None = None,
-    max_tokens: int | None = None,
-    shuffle: bool = False,
-    bucket: bool = False,
-    drop_last: bool = False,
-    seed: int = 0,
-    epoch: int = 0,
     static: ArrayLike | None = None,
     others: Sequence[Iterable[Rows]] = (),
-    weights: ArrayLike | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Batches[tuple[Any, ...]]: ...
 def batches(
     sequences: Iterable[Rows],

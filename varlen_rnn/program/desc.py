@@ -2,20 +2,45 @@
 
 Messages and fields are as in the design documents "Variable description" and "Selected rows"; operators and blocks are
 as in PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
+
+Each field is declared once, with its label and number in `docs/program.proto`.  `program.format.schema` reads and
+writes JSON by these declarations, and `program.structure` checks the types of values by them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
 from varlen_rnn.tape.kinds import DTYPES, SELECTED_ROWS, TYPES, Type
 from varlen_rnn.tape.spec import TensorSpec
 
+T = TypeVar("T")
 VERSION = 1  # of the description; a reader refuses a newer one
 MOST_DIMS = 64  # of a tensor: NumPy's
+
+
+def required(number: int, *, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that every file has; a `default` is Python's alone."""
+    return dataclasses.field(default=default, metadata={"label": "required", "number": number})
+
+
+def optional(number: int, *, default: Any, kind: str | None = None) -> Any:
+    """Declare a field that a file leaves out if it has the default."""
+    return dataclasses.field(default=default, metadata={"label": "optional", "number": number, "kind": kind})
+
+
+def repeated(number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None) -> Any:
+    """Declare a tuple, which a file leaves out if it is empty."""
+    return dataclasses.field(default=default, metadata={"label": "repeated", "number": number, "kind": kind})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(required, optional, repeated))
+def message(cls: type[T]) -> type[T]:
+    """Make a class whose annotations are fields: frozen, compared by value."""
+    return dataclasses.dataclass(frozen=True, slots=True)(cls)
 
 
 def _freeze(desc: object, *names: str) -> None:
@@ -28,7 +53,7 @@ def _freeze(desc: object, *names: str) -> None:
             object.__setattr__(desc, name, tuple(given))
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class TensorDesc:
     """A data type and sizes; -1 is a size that only the values tell.
 
@@ -38,8 +63,8 @@ class TensorDesc:
     float32 [-1, 640, 480]
     """
 
-    data_type: Type
-    dims: tuple[int, ...] = ()
+    data_type: Type = required(1)
+    dims: tuple[int, ...] = repeated(2, default=(), kind="int64")
 
     def __post_init__(self) -> None:
         _freeze(self, "dims")
@@ -48,18 +73,18 @@ class TensorDesc:
         return f"{DTYPES[self.data_type]} {list(self.dims)}"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class LoDTensorDesc:
     """A tensor, and how many levels of detail its rows have."""
 
-    tensor: TensorDesc
-    lod_level: int = 0
+    tensor: TensorDesc = required(1)
+    lod_level: int = optional(2, default=0)
 
     def __str__(self) -> str:
         return f"{self.tensor}, lod_level {self.lod_level}" if self.lod_level else str(self.tensor)
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class VarType:
     """The kind of a variable, and the description that goes with the kind.
 
@@ -74,10 +99,10 @@ class VarType:
     tensor_array : LoDTensorDesc, of LOD_TENSOR_ARRAY
     """
 
-    type: Type
-    selected_rows: TensorDesc | None = None
-    lod_tensor: LoDTensorDesc | None = None
-    tensor_array: LoDTensorDesc | None = None
+    type: Type = required(1)
+    selected_rows: TensorDesc | None = optional(2, default=None)
+    lod_tensor: LoDTensorDesc | None = optional(3, default=None)
+    tensor_array: LoDTensorDesc | None = optional(4, default=None)
 
     if TYPE_CHECKING:  # the members of `Type`, which are set below
         BOOL = INT16 = INT32 = INT64 = FP16 = FP32 = FP64 = UINT8 = INT8 = Type.BOOL
@@ -94,7 +119,7 @@ for _member in Type:
     setattr(VarType, _member.name, _member)
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class VarDesc:
     """A variable: its name, its type, and whether it outlives a run, as parameters do.
 
@@ -105,9 +130,9 @@ class VarDesc:
     x: LOD_TENSOR float32 [-1, 64], lod_level 1
     """
 
-    name: str
-    type: VarType
-    persistable: bool = False
+    name: str = required(1)
+    type: VarType = required(2)
+    persistable: bool = optional(3, default=False)
 
     def cells(self) -> tuple[str, str, str, str]:
         """Return the cells of a table: the name, the type, the levels of detail, whether it is persistable."""
@@ -120,18 +145,18 @@ class VarDesc:
         return f"{self.name}: {self.type}{', persistable' if self.persistable else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Var:
     """The variables that stand at one place of an operator, `OpDesc.Var`; an empty name is a missing variable."""
 
-    parameter: str
-    arguments: tuple[str, ...]
+    parameter: str = required(1)
+    arguments: tuple[str, ...] = repeated(2)
 
     def __post_init__(self) -> None:
         _freeze(self, "arguments")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Attr:
     """A named constant of an operator: bool, int, float, str, a tuple of ints or strs, or the index of a block.
 
@@ -151,14 +176,14 @@ class Attr:
         return f"{self.name}={'block ' if self.is_block else ''}{self.value!r}"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class OpDesc:
     """An operator: its type, its variables by place, and its constants."""
 
-    type: str
-    inputs: tuple[Var, ...] = ()
-    outputs: tuple[Var, ...] = ()
-    attrs: tuple[Attr, ...] = ()
+    type: str = required(3)
+    inputs: tuple[Var, ...] = repeated(1, default=())
+    outputs: tuple[Var, ...] = repeated(2, default=())
+    attrs: tuple[Attr, ...] = repeated(4, default=())
 
     def __post_init__(self) -> None:
         _freeze(self, "inputs", "outputs", "attrs")
@@ -192,7 +217,7 @@ class OpDesc:
         return names + wrapped(items, "      ", width, f"    = {self.type}(")
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class BlockDesc:
     """Variables and the operators over them, in the order of their run.
 
@@ -206,11 +231,11 @@ class BlockDesc:
         The block that a block of gradients differentiates; otherwise -1.
     """
 
-    idx: int = 0
-    parent_idx: int = -1
-    vars: tuple[VarDesc, ...] = ()
-    ops: tuple[OpDesc, ...] = ()
-    forward_block_idx: int = -1
+    idx: int = required(1, default=0)
+    parent_idx: int = required(2, default=-1)
+    vars: tuple[VarDesc, ...] = repeated(3, default=())
+    ops: tuple[OpDesc, ...] = repeated(4, default=())
+    forward_block_idx: int = optional(5, default=-1)
 
     def __post_init__(self) -> None:
         _freeze(self, "vars", "ops")
@@ -227,12 +252,12 @@ class BlockDesc:
         return "\n".join([head, *(f"  {line}" for line in columns([var.cells() for var in self.vars]) + ops)])
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class ProgramDesc:
     """A whole computation: blocks, of which the first is the outermost."""
 
-    blocks: tuple[BlockDesc, ...] = (BlockDesc(),)
-    version: int = VERSION
+    blocks: tuple[BlockDesc, ...] = repeated(1, default=(BlockDesc(),))
+    version: int = optional(4, default=VERSION, kind="Version")
 
     def __post_init__(self) -> None:
         _freeze(self, "blocks")

@@ -70,14 +70,7 @@ def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str 
     trait = _declared(op, attrs, given)
     depths = {known.depth for known in given if known.axis is not None}
     if trait == "sequence" and depths:
-        depth = max(depths)
-        is_right = depth > 0 and all(_may_have_sequences(known, depth) for known in given)
-        places = op.output_places(len(given), len(found), attrs)
-        outputs = [
-            None if place in op.intermediate else _of_sequences(specs, depth)
-            for specs, place in zip(found, places, strict=True)
-        ]
-        return ("sequence", outputs) if is_right else (None, None)
+        return _follow_sequences(op, attrs, given, found)
     is_open = any(-1 in spec.shape for spec in (known.specs[0] for known in given) if spec is not None)
     outputs: list[Any] = [_of_rows(specs, max(depths, default=0), is_open) for specs in found]
     if None in outputs:
@@ -87,6 +80,14 @@ def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str 
     have_rows = {known.axis is not None for known in outputs}
     is_right = len(depths) == 1 and have_rows == {"each": {True}, "sum": {False}}.get(trait or "")
     return (trait if is_right else None), outputs
+
+
+def _follow_sequences(op, attrs, given, found):
+    depth = max(known.depth for known in given if known.axis is not None)
+    if depth == 0 or not all(_may_have_sequences(known, depth) for known in given):
+        return None, None
+    places = zip(op.output_places(len(given), len(found), attrs), found, strict=True)
+    return "sequence", [None if place in op.intermediate else _of_sequences(specs, depth) for place, specs in places]
 
 
 def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[tuple[TensorSpec, ...]] | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.cells.family import Family
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.recurrent.options import Activation, GRUOptions, LSTMOptions, Merge, RNNOptions, Way, with_options
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
 from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
@@ -21,9 +24,6 @@ from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
-Way: TypeAlias = Literal["forward", "backward", "both"]
-Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
-Merge: TypeAlias = Literal["concat", "sum", "mean"]
 _MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
 _REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
 _ENDS = ("", "_reverse")  # of the names of parameters
@@ -159,7 +159,7 @@ class Recurrent(Module):
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
         units = [self.output_size] + [hidden_size] * (len(cell.states) - 1)
         named = zip(cell.states, units, strict=True)
-        self.form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
+        self._form = Form(self._dtype, input_size, tuple((f"{name}_0", size) for name, size in named))
         # To put names together at each call takes as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
@@ -298,7 +298,7 @@ class Recurrent(Module):
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return an initial value, or None, for each state, as a tuple."""
-        return self.form.each(f"{type(self).__name__}, states", states)
+        return self._form.each(f"{type(self).__name__}, states", states)
 
     def _run(
         self,
@@ -368,11 +368,11 @@ class Recurrent(Module):
         if find_cell(self.cell.name) is not self.cell:
             hint = "make the layer again, or give the other cell a name of its own"
             raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
-        self.form.check_rows(type(self).__name__, x)
+        self._form.check_rows(type(self).__name__, x)
         if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
             axes = self.num_layers * self.num_directions, num_sequences
-            self.form.check_states(type(self).__name__, states, axes)
+            self._form.check_states(type(self).__name__, states, axes)
 
     def extra_repr(self) -> str:
         """Return the cell, where the class does not tell it, and the sizes."""
@@ -400,12 +400,27 @@ def _probability(p: Any, name: str) -> float:
     return float(p)
 
 
-class _Regularised(Recurrent):
-    """A layer whose cell may have zoneout, and dropouts of what its recurrent products read and of their weights."""
+# The defaults of options, without those of cells.
+_DEFAULTS = {p.name: p.default for p in inspect.signature(Recurrent.__init__).parameters.values()}
+_DEFAULTS |= {"zoneout": 0.0, "recurrent_dropout": 0.0, "weight_dropout": 0.0}
 
-    def _regularise(self, zoneout: tuple[float, ...], recurrent_dropout: float, weight_dropout: float) -> None:
-        self.zoneout, self.recurrent_dropout = zoneout, recurrent_dropout
-        self.weight_dropout = _probability(weight_dropout, "weight_dropout")
+
+class _OfFamily(Recurrent):
+    """A layer of a family of cells; it may have zoneout, and dropouts of its recurrent products and their weights."""
+
+    _family: Family
+    _options: Any  # a TypedDict
+
+    def __init__(self, options: Mapping[str, Any], *sizes: Any, **of_cell: Any) -> None:
+        if unknown := options.keys() - self._options.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}")
+        rest, states = dict(options), 2 if self._family is lstm_cell else 1
+        self.zoneout = _probabilities(rest.pop("zoneout", 0.0), "zoneout", states)
+        self.recurrent_dropout = _probability(rest.pop("recurrent_dropout", 0.0), "recurrent_dropout")
+        self.weight_dropout = _probability(rest.pop("weight_dropout", 0.0), "weight_dropout")
+        of_cell |= {name: rest.pop(name) for name in self._family.options if name in rest}
+        masks = {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
+        super().__init__(self._family(**of_cell, **masks), *sizes, **rest)
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction, in training with fewer numbers of `weight_hh`."""
@@ -426,7 +441,7 @@ class _Regularised(Recurrent):
         return text + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
 
 
-class LSTM(_Regularised):
+class LSTM(_OfFamily):
     """Long short-term memory over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -468,6 +483,9 @@ class LSTM(_Regularised):
     Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
     """
 
+    _family, _options = lstm_cell, LSTMOptions
+
+    @with_options(LSTMOptions, lstm_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -477,36 +495,11 @@ class LSTM(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        proj_size: int = 0,
-        recompute: bool | int = False,
-        peepholes: bool = False,
-        coupled: bool = False,
-        forget_gate: bool = True,
-        cell_clip: float | None = None,
-        proj_clip: float | None = None,
-        clip: float | None = None,
-        activations: Sequence[Activation] = ("sigmoid", "tanh", "tanh"),
-        zoneout: float | tuple[float, float] = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[LSTMOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 2)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        cell = lstm_cell(
-            peepholes=peepholes, coupled=coupled, forget_gate=forget_gate, cell_clip=cell_clip, proj_clip=proj_clip,
-            clip=clip, activations=activations, zoneout=any(zoned), recurrent_dropout=dropped > 0,
-        )  # fmt: skip
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, dropout_per=dropout_per, proj_size=proj_size, recompute=recompute,
-        )  # fmt: skip
-        if proj_clip is not None and not self.proj_size:
-            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(proj_clip))
-        self._regularise(zoned, dropped, weight_dropout)
+        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        if options.get("proj_clip") is not None and not self.proj_size:
+            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
 
     if TYPE_CHECKING:  # two states
 
@@ -520,7 +513,7 @@ class LSTM(_Regularised):
             """Return `y, (h_n, c_n)`; shapes as those of `Recurrent.forward`."""
 
 
-class GRU(_Regularised):
+class GRU(_OfFamily):
     """Gated recurrent units over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -534,15 +527,8 @@ class GRU(_Regularised):
         The largest absolute value of what goes into activations.
     activations : tuple of two
         Of the gates and the candidate, as those of `LSTM`.
-    zoneout : float
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
-        2017).
-    recurrent_dropout : float
-        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
-        Socher, 2018).
+    zoneout, recurrent_dropout, weight_dropout : float
+        Probabilities in training, as those of `LSTM`.
 
     Examples
     --------
@@ -554,6 +540,9 @@ class GRU(_Regularised):
     Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
     """
 
+    _family, _options = gru_cell, GRUOptions
+
+    @with_options(GRUOptions, gru_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -563,30 +552,9 @@ class GRU(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        recompute: bool | int = False,
-        reset_after: bool = True,
-        origin_mode: bool = True,
-        clip: float | None = None,
-        activations: Sequence[Activation] = ("sigmoid", "tanh"),
-        zoneout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[GRUOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 1)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        cell = gru_cell(
-            reset_after=reset_after, origin_mode=origin_mode, clip=clip, activations=activations,
-            zoneout=any(zoned), recurrent_dropout=dropped > 0,
-        )  # fmt: skip
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype,
-            direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
-        )  # fmt: skip
-        self._regularise(zoned, dropped, weight_dropout)
+        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
 
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
@@ -595,7 +563,7 @@ class GRU(_Regularised):
         return super().forward(x, h_0, rows=rows)
 
 
-class RNN(_Regularised):
+class RNN(_OfFamily):
     """Elman's recurrent network over rows; the parameters are those of `Recurrent`, and options of its equations.
 
     Parameters
@@ -604,15 +572,8 @@ class RNN(_Regularised):
         "tanh", "relu", or any other, as those of `LSTM`.
     clip : float, optional
         The largest absolute value of what goes into it.
-    zoneout : float
-        Probability that a state stays as it was, unit by unit, in training; the expectation otherwise (Krueger et al.,
-        2017).
-    recurrent_dropout : float
-        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
-        Socher, 2018).
+    zoneout, recurrent_dropout, weight_dropout : float
+        Probabilities in training, as those of `LSTM`.
 
     Examples
     --------
@@ -624,6 +585,9 @@ class RNN(_Regularised):
     Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
     """
 
+    _family, _options = rnn_cell, RNNOptions
+
+    @with_options(RNNOptions, rnn_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -634,25 +598,10 @@ class RNN(_Regularised):
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
-        direction: Way | None = None,
-        merge: Merge = "concat",
-        dropout_per: Per = "row",
-        recompute: bool | int = False,
-        clip: float | None = None,
-        zoneout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
+        **options: Unpack[RNNOptions],
     ) -> None:
-        zoned = _probabilities(zoneout, "zoneout", 1)
-        dropped = _probability(recurrent_dropout, "recurrent_dropout")
-        options: dict[str, Any] = {"zoneout": any(zoned), "recurrent_dropout": dropped > 0}
-        cell = rnn_cell(activation=nonlinearity, clip=clip, **options)
-        super().__init__(
-            cell, input_size, hidden_size, num_layers, bias, dropout,
-            bidirectional, dtype, direction=direction, merge=merge, dropout_per=dropout_per, recompute=recompute,
-        )  # fmt: skip
-        self._regularise(zoned, dropped, weight_dropout)
+        sizes = input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype
+        super().__init__(options, *sizes, activation=nonlinearity)
 
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None

@@ -47,7 +47,7 @@ class Arrays:
     """Rows and states of a layer as arrays: checked, as kernels take them, and as a call of the layer returns them."""
 
     def __init__(self, layer: Any, rows: str = "x") -> None:
-        self.form = layer.form._replace(rows=rows)
+        self.form = layer._form._replace(rows=rows)
         self.dtype, self.hidden_size, self.output_size = layer.dtype, layer.hidden_size, layer.output_size
         self.num_states, self.num_rows_of_states = len(layer.cell.states), layer.num_layers * layer.num_directions
         self._features = (layer.input_size,)

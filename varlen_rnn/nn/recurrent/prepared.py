@@ -69,7 +69,7 @@ class Prepared:
         if lod is not None:
             offsets = lod.levels[-1] if lod.num_levels else None
         if offsets is None:
-            raise ShapeError("prepared, offsets", expected="the states of the sequences of x", got="None")
+            raise ShapeError("prepared, offsets", expected="the offsets of the sequences of x", got="None")
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
             plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for

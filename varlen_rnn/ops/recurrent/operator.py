@@ -205,8 +205,8 @@ def _check_kept(x, kept, columns):
     """Raise unless there are kept columns, which the gradient trusts, for every row."""
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
-            wanted = f"({x.shape[0]}, {columns} or more)"
-            raise ShapeError("recurrent_grad, kept", expected=wanted, got=tensor.shape, hint="pass the saved columns of the layer")
+            wanted, hint = f"({x.shape[0]}, {columns} or more)", "pass the saved columns of the layer"
+            raise ShapeError("recurrent_grad, kept", expected=wanted, got=tensor.shape, hint=hint)
         if not (tensor.data.flags.writeable and tensor.data.flags.c_contiguous):
             raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
 

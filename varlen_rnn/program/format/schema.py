@@ -4,9 +4,11 @@ The reader is strict because a file is untrusted input: anything that is not exa
 `ProgramError` that names the place, such as `blocks[0].ops[3].attrs[1].f`.
 """
 
+import dataclasses
 import json
 import math
 import re
+import typing
 from typing import NamedTuple
 
 from varlen_rnn.errors import ProgramError, shown
@@ -37,58 +39,45 @@ class Field(NamedTuple):
     default: object = None
 
 
-ATTR_TYPES = {"FLOAT": 1, "STRING": 2, "STRINGS": 5, "BOOLEAN": 6, "BLOCK": 8, "LONG": 9, "LONGS": 11}
-ENUMS = {"VarType.Type": {member.name: member.value for member in Type}, "AttrType": ATTR_TYPES}
-MESSAGES = {
+# For each type of a constant: its number, and the field of the value.
+ATTR_TYPES = {
+    "FLOAT": (1, Field("optional", "double", "f", 4)),
+    "STRING": (2, Field("optional", "string", "s", 5)),
+    "STRINGS": (5, Field("repeated", "string", "strings", 8)),
+    "BOOLEAN": (6, Field("optional", "bool", "b", 10)),
+    "BLOCK": (8, Field("optional", "int32", "block_idx", 12)),
+    "LONG": (9, Field("optional", "int64", "l", 13)),
+    "LONGS": (11, Field("repeated", "int64", "longs", 15)),
+}
+ENUMS = {
+    "VarType.Type": {member.name: member.value for member in Type},
+    "AttrType": {name: number for name, (number, _) in ATTR_TYPES.items()},
+}
+_PLAIN: list[type] = [TensorDesc, LoDTensorDesc, VarType, VarDesc, OpDesc, BlockDesc, ProgramDesc]
+CLASSES = {cls.__name__: cls for cls in _PLAIN} | {"OpDesc.Var": Var}
+_SCALARS = {str: "string", bool: "bool", int: "int32"}
+_KINDS = _SCALARS | {Type: "VarType.Type", Attr: "OpDesc.Attr"} | {cls: name for name, cls in CLASSES.items()}
+
+
+def _fields_of_class(cls: type) -> tuple[Field, ...]:
+    """Return the fields of a message in the order of their numbers, from the declarations of its class."""
+    types, found = typing.get_type_hints(cls), []
+    for field in dataclasses.fields(cls):
+        label, number = field.metadata["label"], field.metadata["number"]
+        declared = typing.get_args(types[field.name]) or (types[field.name],)  # of a tuple, or of `X | None`
+        kind = field.metadata.get("kind") or _KINDS[declared[0]]
+        default = field.default if label == "optional" and kind in _SCALARS.values() else None
+        found.append(Field(label, kind, field.name, number, default))
+    return tuple(sorted(found, key=lambda field: field.number))
+
+
+MESSAGES = {name: _fields_of_class(cls) for name, cls in CLASSES.items()} | {
     "Version": (Field("optional", "int64", "version", 1, 0),),
-    "TensorDesc": (Field("required", "VarType.Type", "data_type", 1), Field("repeated", "int64", "dims", 2)),
-    "LoDTensorDesc": (Field("required", "TensorDesc", "tensor", 1), Field("optional", "int32", "lod_level", 2, 0)),
-    "VarType": (
-        Field("required", "VarType.Type", "type", 1),
-        Field("optional", "TensorDesc", "selected_rows", 2),
-        Field("optional", "LoDTensorDesc", "lod_tensor", 3),
-        Field("optional", "LoDTensorDesc", "tensor_array", 4),
-    ),
-    "VarDesc": (
-        Field("required", "string", "name", 1),
-        Field("required", "VarType", "type", 2),
-        Field("optional", "bool", "persistable", 3, False),
-    ),
     "OpDesc.Attr": (
         Field("required", "string", "name", 1),
         Field("required", "AttrType", "type", 2),
-        Field("optional", "double", "f", 4),
-        Field("optional", "string", "s", 5),
-        Field("repeated", "string", "strings", 8),
-        Field("optional", "bool", "b", 10),
-        Field("optional", "int32", "block_idx", 12),
-        Field("optional", "int64", "l", 13),
-        Field("repeated", "int64", "longs", 15),
+        *(field for _, field in ATTR_TYPES.values()),
     ),
-    "OpDesc.Var": (Field("required", "string", "parameter", 1), Field("repeated", "string", "arguments", 2)),
-    "OpDesc": (
-        Field("repeated", "OpDesc.Var", "inputs", 1),
-        Field("repeated", "OpDesc.Var", "outputs", 2),
-        Field("required", "string", "type", 3),
-        Field("repeated", "OpDesc.Attr", "attrs", 4),
-    ),
-    "BlockDesc": (
-        Field("required", "int32", "idx", 1),
-        Field("required", "int32", "parent_idx", 2),
-        Field("repeated", "VarDesc", "vars", 3),
-        Field("repeated", "OpDesc", "ops", 4),
-        Field("optional", "int32", "forward_block_idx", 5, -1),
-    ),
-    "ProgramDesc": (Field("repeated", "BlockDesc", "blocks", 1), Field("optional", "Version", "version", 4)),
-}
-_VALUE_FIELDS = {
-    "FLOAT": "f",
-    "STRING": "s",
-    "STRINGS": "strings",
-    "BOOLEAN": "b",
-    "BLOCK": "block_idx",
-    "LONG": "l",
-    "LONGS": "longs",
 }
 
 
@@ -138,7 +127,7 @@ def _own_fields(message):
 
 def _attr_fields(attr):
     kind = _attr_type(attr)
-    return {"name": attr.name, "type": kind, _VALUE_FIELDS[kind]: attr.value}
+    return {"name": attr.name, "type": kind, ATTR_TYPES[kind][1].name: attr.value}
 
 
 def _attr_type(attr):
@@ -238,7 +227,7 @@ def _message(kind, plain, path):
         expected = f"a field of {kind}: {', '.join(field.name for field in fields)}"
         raise ProgramError(f"{begin}{min(unknown)[:80]!r}", expected=expected)
     values = {field.name: _field(field, plain, begin + field.name) for field in fields}
-    return _MAKE[kind](values, path)
+    return _MAKE[kind](values, path) if kind in _MAKE else CLASSES[kind](**values)
 
 
 def _at(path):
@@ -328,14 +317,10 @@ _READ = {
 }  # fmt: skip
 
 
-def _plain_make(message):
-    return lambda values, path: message(**values)
-
-
 def _make_attr(values, path):
     name, kind = values.pop("name"), values.pop("type")
     given = {field for field, value in values.items() if value not in (None, ())}
-    wanted = _VALUE_FIELDS[kind]
+    wanted = ATTR_TYPES[kind][1].name
     if given - {wanted} or values[wanted] is None:
         raise ProgramError(path, expected=f"{wanted!r} alone, for its type is {kind}", got=sorted(given) or "nothing")
     return Attr(name, values[wanted], kind == "BLOCK")
@@ -349,13 +334,6 @@ def _make_program(values, path):
 
 _MAKE = {
     "Version": lambda values, path: values["version"],
-    "TensorDesc": _plain_make(TensorDesc),
-    "LoDTensorDesc": _plain_make(LoDTensorDesc),
-    "VarType": _plain_make(VarType),
-    "VarDesc": _plain_make(VarDesc),
     "OpDesc.Attr": _make_attr,
-    "OpDesc.Var": _plain_make(Var),
-    "OpDesc": _plain_make(OpDesc),
-    "BlockDesc": _plain_make(BlockDesc),
     "ProgramDesc": _make_program,
 }
