@@ -27,7 +27,7 @@ CHOSEN = [
     *(f"tests/test_{name}.py" for name in ("activations", "recurrence_kernels", "attention")),
     *(f"varlen_rnn/{room}" for room in ("runtime", "kernels", "products", "cells", "recurrence")),
 ]
-NEEDED = ("pytest", "hypothesis", "protobuf")  # by the chosen tests
+NEEDED = ("pytest", "hypothesis", "threadpoolctl")  # by the chosen tests
 SHOWN = ("numba", "llvmlite", "numpy", "scipy")
 
 

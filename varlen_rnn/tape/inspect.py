@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ProgramError, shown
+from varlen_rnn.errors import DTypeError, ProgramError, count, shown
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record
@@ -85,7 +85,7 @@ class GradientReport:
         if len(rows) > _MOST_LINES + 1:
             half = _MOST_LINES // 2
             rows[half + 1 : -half] = [("...", f"{len(rows) - 1 - 2 * half} more", "", "")]
-        lines = [f"gradients through {len(self.operators)} operators, from the loss back", *_aligned(rows)]
+        lines = [f"gradients through {count(len(self.operators), 'operator')}, from the loss back", *_aligned(rows)]
         leaves = [(leaf.name or "leaf", str(leaf.shape), _shown(leaf.norm)) for leaf in self.leaves]
         lines += ["leaves", *_aligned(leaves)]
         for name, found in (("NaN", self.first_nan), ("zero", self.first_zero)):
