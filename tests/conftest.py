@@ -15,7 +15,7 @@ SIMULATOR = bool(config.ENABLE_CUDASIM)
 LAUNCHED = "VARLEN_RNN_TEST_LAUNCHED"  # names the file of the names of CUDA loops that tests launch
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
 if SIMULATOR and hasattr(os, "sched_setaffinity"):
-    # Threads of the simulator take turns: on several cores, one wakes another at each turn, and the others' work suffers.
+    # Threads of the simulator take turns: on several cores, each turn wakes another core.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
