@@ -427,7 +427,7 @@ class _OfFamily(Recurrent):
         super().__init__(self._family(**of_cell, **masks), *sizes, **rest)
 
     def weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights of a layer and direction; weight dropout zeroes elements of `weight_hh` in training."""
+        """Return the weights of a layer and direction; in training, weight dropout acts on `weight_hh`."""
         found = super().weights(suffix)
         if self.weight_dropout and (weight := found[1]) is not None:  # `weight_hh` is the second of `WEIGHTS`
             found[1] = dropout(weight, self.weight_dropout, self.training)
@@ -568,7 +568,7 @@ class GRU(_OfFamily):
 
 
 class RNN(_OfFamily):
-    """Elman's recurrent network over rows; parameters are these and the parameters of `Recurrent`.
+    """Elman's recurrent network over rows; parameters are these and those in `Recurrent`.
 
     Parameters
     ----------
