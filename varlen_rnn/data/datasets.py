@@ -44,7 +44,8 @@ def unicode_names(without: Iterable[str] = NUMBERED) -> Dataset:
     Parameters
     ----------
     without : tuple of str
-        Words; names that contain one of them are left out.  By default, scripts whose names contain only numbers.
+        Words; names that contain one of them are left out.  By default, these are scripts whose characters have numbers
+        instead of descriptive names.
 
     Examples
     --------

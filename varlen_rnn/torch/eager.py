@@ -34,10 +34,10 @@ def eager(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.func`, `vmap` or forward-mode differentiation is active, so that tensors are wrappers."""
+    """Return whether `torch.func`, `vmap` or forward-mode differentiation wraps tensors."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def saves_elsewhere() -> bool:
-    """Return whether hooks handle tensors saved for backward; `torch.utils.checkpoint` uses them to drop tensors."""
+    """Return whether hooks handle tensors saved for backward, as in `torch.utils.checkpoint`."""
     return _top_hooks is not None and _top_hooks(True) is not None

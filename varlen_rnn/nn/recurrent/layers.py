@@ -140,7 +140,7 @@ class Recurrent(Module):
         if not isinstance(cell, Cell):
             raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
         self.cell = cell
-        # The ints of Python from here on: NumPy's small ones overflow.
+        # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
         self.num_layers = num_layers = _check_layers(num_layers)
