@@ -14,6 +14,9 @@ from varlen_rnn.runtime.device import on_device, to_device
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 LAUNCHED = "VARLEN_RNN_TEST_LAUNCHED"  # names the file of the names of CUDA loops that tests launch
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # tests are small on purpose
+if SIMULATOR and hasattr(os, "sched_setaffinity"):
+    # Threads of the simulator take turns: on several cores, each turn wakes another core.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 @pytest.fixture(autouse=True)

@@ -254,7 +254,7 @@ def test_a_step_of_unknown_width_is_fused_when_a_program_runs(cell):
 def test_a_program_runs_steps_of_several_widths():
     """A weight may be fed, too: what does not fit it is an error of the operator, as in eager mode."""
     with vr.program_guard() as program:
-        x, w = vr.feed_data("x", [-1, -1], "float64", lod_level=1), vr.data("w", [-1, -1], "float64")
+        x, w = vr.feed_data("x", [-1, -1], "float64", lod_level=1), vr.feed_data("w", [-1, -1], "float64")
         y, _ = vr.nn.DynamicRNN(lambda x_t, h: (F.tanh(x_t @ w) + h * 0.5,) * 2)(x, [(HIDDEN,)])
     rng = np.random.default_rng(0)
     for features in (2, 5, 2):
@@ -275,7 +275,7 @@ REFUSED = {
     "operator 0, dropout, may mix rows or units": lambda w, x, h: (F.dropout(h, 0.5) + of_input(w, x),) * 2,
     "operator 0, reduce_sum, may mix rows": lambda w, x, h: (h + h.sum() + of_input(w, x),) * 2,
     "operator 1, add, reads the step's input itself": lambda w, x, h: (((x + 1.0) @ w("w", FEATURES, HIDDEN)) + h,) * 2,
-    "operator 1, mul, reads what is captured, of shape (3, 4)": lambda w, x, h: (
+    "operator 1, mul, reads a captured value of shape (3, 4)": lambda w, x, h: (
         (h + x @ (w("w", FEATURES, HIDDEN) * 2.0),) * 2
     ),
     "no multiple of 4 units": lambda w, x, h: (h + (x @ w("w", FEATURES, 6))[:, :4],) * 2,
@@ -283,7 +283,7 @@ REFUSED = {
     "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
     "a power: expected an integer from 1 to 8": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
-    "what is captured, of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
+    "a captured value of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
 }
 
 

@@ -271,7 +271,7 @@ REFUSED = {
         "nodes": [NODE("Relu", ["h"], ["z"])],
         "inputs": [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None])],
     },
-    "Add of rows of sequences and of what has none": {
+    "Add of rows of sequences and of rows without sequences": {
         "before": [NODE("Add", ["x", "v"], ["a"])],
         "names": "awrb",
         "nodes": [NODE("Relu", ["h"], ["z"])],

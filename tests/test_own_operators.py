@@ -574,7 +574,7 @@ def test_the_checker_finds(name):
 
 
 def test_the_checker_wants_an_operator_and_examples(swish):
-    with pytest.raises(vr.ProgramError, match=r"check_operator: expected what vr.operator made"):
+    with pytest.raises(vr.ProgramError, match=r"check_operator: expected an operator made by vr.operator"):
         vr.check_operator(np.tanh)
     swish.examples(lambda rng: iter(()))
     with pytest.raises(vr.ProgramError, match="operator 'swish': expected examples, got none"):

