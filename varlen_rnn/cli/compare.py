@@ -1,4 +1,4 @@
-"""The command `compare LENGTHS`: measure the cost of padding on the user's lengths, and say what is fastest."""
+"""The command `compare LENGTHS`: measure the cost of padding on the user's lengths, and name the fastest way."""
 
 import contextvars
 
