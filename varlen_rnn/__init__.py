@@ -158,7 +158,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("kernels", "onnx", "sklearn", "torch")  # public, but imported by their own names
+_PACKAGES = ("kernels", "onnx", "sklearn", "torch")  # public subpackages that `import varlen_rnn` does not load
 
 
 def __dir__() -> list[str]:

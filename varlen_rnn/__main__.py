@@ -1,4 +1,4 @@
-"""`python -m varlen_rnn`: the command line."""
+"""Run the command line: `python -m varlen_rnn`."""
 
 import sys
 

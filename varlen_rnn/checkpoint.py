@@ -1,7 +1,7 @@
-"""Saving arrays by name to one safetensors file, atomically; nothing is pickled, and loading is untrusted input.
+"""Save named arrays to one safetensors file, atomically, and load them.
 
-A model, an optimizer and the random state go into one file as named groups, so that a run that was stopped and
-resumed continues bit for bit.
+Nothing is pickled, so files from untrusted sources can be loaded safely.  A model, an optimizer and the random state go
+into one file as named groups, so that a resumed run gives the same bits as a run without a stop.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _FORMAT = "varlen_rnn checkpoint 1"
 
 
 def save(path: StrPath, **groups: Any) -> None:
-    """Write groups of arrays, and values that JSON can hold, to one file; it appears whole or not at all.
+    """Write groups of arrays, and values that JSON can hold, to one file; a crash leaves no half-written file.
 
     Parameters
     ----------
     path : str or path
-        An existing file is replaced: it keeps its mode, and a link its target.
+        An existing file is replaced with the same mode; if `path` is a link, its target is replaced.
     **groups
-        A dict of str to array (a `state_dict()`), or any value that JSON can hold; numbers of NumPy become Python's.
+        A dict of str to array (a `state_dict()`), or any value that JSON can hold; NumPy numbers become Python numbers.
 
     Raises
     ------
     CheckpointError
-        Two arrays of one name, a name that is not a str, or content that neither form can hold.
+        If two arrays have the same name, a name is not a str, or content is neither arrays nor JSON values.
     OSError
-        A path that cannot be written.
+        If the path cannot be written.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def save(path: StrPath, **groups: Any) -> None:
 
 
 def _check_names(value: object) -> None:
-    """Raise unless all names are str, at any depth: JSON would write 1 and "1" as one name, and lose a value."""
+    """Raise unless all keys are str, at any depth, because JSON would write the keys 1 and "1" as the same name."""
     if isinstance(value, dict):
         for name, inside in value.items():
             if not isinstance(name, str):
@@ -85,7 +85,7 @@ def _check_names(value: object) -> None:
 
 
 def _number(value: object) -> float:
-    """Return a number of NumPy as Python's, for JSON: metrics mostly are NumPy's."""
+    """Return a NumPy number as a Python number, as JSON requires; metrics mostly are NumPy numbers."""
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
         return value.item()
     hint = ": its state_dict() can be saved" if hasattr(value, "state_dict") else ""
@@ -98,9 +98,9 @@ def load(path: StrPath) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        The file is damaged, or was not written by `save`.
+        If the file is damaged, or was not written by `save`.
     FileNotFoundError
-        There is no such file.
+        If there is no such file.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndar
     Raises
     ------
     CheckpointError
-        Not a dict of str to array; the message begins with `what`.
+        If `state` is not a dict of str to array; the message begins with `what`.
 
     Examples
     --------

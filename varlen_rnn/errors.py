@@ -1,6 +1,7 @@
-"""Errors of bad input: each names the place, the expected and the found value, and gives a hint.
+"""Errors of bad input, and checks of arguments that raise them.
 
-All of them are `ValueError`s, so callers that know only the standard library can catch them.
+A message names the argument, the expected and the given value, and often a remedy.  All errors are `ValueError`s, so
+that callers can catch them without importing them.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_LONGEST = 2000  # characters of a part of a message
+_LONGEST = 2000  # characters of each part of a message
 
 
 class InputError(ValueError):
-    """Bad input: the base of every error that this library raises about its arguments.
+    """The base class of all errors that this library raises about its arguments.
 
     Parameters
     ----------
     what : str
-        The wrong argument, level or entry.
+        The name of the wrong argument, level or entry.
     expected, got : object, optional
-        A description of right values, and the given value.
+        A description of valid values, and the given value.
     hint : str, optional
         The most likely remedy.
 
@@ -45,16 +46,16 @@ class InputError(ValueError):
 
 
 def _text(part: object) -> str:
-    """Return a part of a message, of which a list of a million names is none."""
+    """Return one part of a message as text of at most `_LONGEST` characters."""
     try:
         text = str(part)
-    except Exception:  # an integer with more digits than Python writes, or any error of a caller's object
+    except Exception:  # an integer with too many digits to print, or an error in the object's own `__str__`
         return f"a {type(part).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def shown(value: object) -> str:
-    """Return the beginning of `repr(value)` for a message; this never raises, for any value.
+    """Return the first 80 characters of `repr(value)` for a message; this never raises.
 
     Examples
     --------
@@ -63,20 +64,20 @@ def shown(value: object) -> str:
     """
     try:
         return repr(value)[:80]
-    except Exception:  # lists one inside the other, too deep for `repr`; or an integer of too many digits
+    except Exception:  # nested too deeply for `repr`, or an integer with too many digits
         return f"a {type(value).__name__} that cannot be printed"
 
 
 class LoDError(InputError):
-    """The level-of-detail structure is invalid, or two structures disagree."""
+    """A LoD (level of detail: how rows form sequences) is invalid, or two LoDs that must be equal differ."""
 
 
 class ShapeError(InputError):
-    """An array has the wrong rank, size or content for its place."""
+    """An array has the wrong rank, size or content for its use."""
 
 
 class DTypeError(InputError, TypeError):
-    """A value has the wrong type or data type; data types are never mixed silently."""
+    """A value has the wrong type or data type; the library never mixes data types silently."""
 
 
 class OutOfRangeError(InputError, IndexError):
@@ -92,14 +93,14 @@ class CheckpointError(InputError):
 
 
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float, or raise an error that names it unless it is a number for which `holds` is true.
+    """Return `value` as a float, or raise an error with `name` unless it is a number for which `holds` is true.
 
     Examples
     --------
     >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
     0.5
     """
-    # A Variable remembers how it was computed; the number alone would lose the gradient.
+    # A Variable is refused, because converting it to a float would lose its gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
         number = None if other else float(value)
@@ -115,7 +116,7 @@ def check_number(value: Any, name: str, expected: str, holds: Callable[[float], 
 
 
 def check_int(value: Any, name: str, minimum: int | None = None) -> int:
-    """Return `value` as an int, or raise an error that names it.
+    """Return `value` as an int, or raise an error with `name` if it is no integer or below `minimum`.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def check_int(value: Any, name: str, minimum: int | None = None) -> int:
 
 
 def check_flag(value: object, name: str) -> bool:
-    """Return whether `value` is true, or raise an error that names it: an array of several is neither.
+    """Return `bool(value)`, or raise an error with `name` if it has no truth value, as an array of several numbers.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def check_flag(value: object, name: str) -> bool:
 
 
 def check_choice(value: Any, name: str, *choices: str) -> str:
-    """Return `value`, one of some texts, or raise an error that names it.
+    """Return `value`, or raise an error with `name` unless it is one of the strings `choices`.
 
     Examples
     --------
@@ -162,7 +163,9 @@ def check_choice(value: Any, name: str, *choices: str) -> str:
 
 
 def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
-    """Return the entries of an iterable as a list; raise for a text, a mapping, a set or a Variable, too.
+    """Return the entries of an iterable as a list, or raise an error with `name`.
+
+    Strings, mappings, sets and Variables are errors, although they are iterable.
 
     Examples
     --------
@@ -170,7 +173,7 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
     [1, 2]
     """
     try:
-        # A Variable's rows, taken for a list, would be new Variables.
+        # Iterating over a Variable would silently split it into one new Variable per row.
         other = isinstance(value, (str, bytes, Mapping, set, frozenset)) or hasattr(value, "requires_grad")
         entries = None if other else iter(value)
     except TypeError:
@@ -181,7 +184,7 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
 
 
 def check_callable(value: T, name: str) -> T:
-    """Return a callable, or raise an error that names the argument.
+    """Return `value`, or raise an error with `name` unless it is callable.
 
     Examples
     --------
@@ -194,7 +197,7 @@ def check_callable(value: T, name: str) -> T:
 
 
 def check_path(value: Any, name: str) -> str:
-    """Return a path as a text, or raise an error that names it.
+    """Return a path as a str, or raise an error with `name` if it is not a valid path.
 
     Examples
     --------
@@ -211,14 +214,17 @@ def check_path(value: Any, name: str) -> str:
 
 
 def check_none(what: str, **given: object) -> None:
-    """Raise unless the arguments of NumPy that `what` does not know are None, as `np.sum(variable)` gives them."""
+    """Raise unless all `given` arguments are None.
+
+    NumPy passes such arguments, for example `out`, when `np.sum(variable)` calls a method of the Variable.
+    """
     for name, value in given.items():
         if value is not None:
             raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")
 
 
 def count(number: int, noun: str) -> str:
-    """Return the number and the noun, plural where it is not one.
+    """Return the number and the noun as text, with the noun in the plural unless the number is 1.
 
     Examples
     --------

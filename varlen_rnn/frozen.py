@@ -1,8 +1,8 @@
-"""What stays as it was made."""
+"""The base class of immutable objects."""
 
 
 class Frozen:
-    """The base of immutable objects: kernels trust their arrays, so no attribute can be replaced."""
+    """The base class of immutable objects: setting an attribute raises, because kernels trust their arrays."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The random numbers of initialisation and dropout: one generator per thread, or context, seeded by `manual_seed`."""
+"""Random numbers for initialisation and dropout, from one generator per thread or context; see `manual_seed`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.Con
 
 
 def generator() -> np.random.Generator:
-    """Return this context's generator; a fresh context starts from the system's entropy."""
+    """Return this context's random generator; a new one is seeded from the system's entropy."""
     current = _generator.get()
     if current is None:
         current = np.random.default_rng()
@@ -24,7 +24,7 @@ def generator() -> np.random.Generator:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the random numbers of this context: initial parameters and dropout.
+    """Seed this context's random numbers, which initialise parameters and draw dropout masks.
 
     Each thread has its own generator, seeded from the system's entropy unless the thread calls this function.
 
@@ -44,7 +44,7 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw from a generator of its own inside, and go on behind as if nothing had been drawn.
+    """Use a generator with this seed inside a `with` block; restore the context's own generator after it.
 
     Examples
     --------
@@ -61,12 +61,12 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def get_state() -> str:
-    """Return the state of this context's generator as a JSON text, to be saved with a model."""
+    """Return the state of this context's generator as JSON text, which can be saved with a model."""
     return json.dumps(generator().bit_generator.state)
 
 
 def set_state(state: str) -> None:
-    """Go on from a state that `get_state` returned."""
+    """Set this context's generator to a state that `get_state` returned."""
     fresh = np.random.default_rng()
     try:
         fresh.bit_generator.state = json.loads(state)

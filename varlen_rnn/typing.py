@@ -1,4 +1,4 @@
-"""The names that annotations share."""
+"""Type aliases that annotations share."""
 
 import os
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ __all__ = ["Lengths", "Offsets", "Rows", "StrPath"]
 StrPath: TypeAlias = str | os.PathLike[str]
 
 #: Rows, with or without a LoD: a `LoDTensor`, a `Variable`, or anything that NumPy can turn into an array.
-Rows: TypeAlias = ArrayLike  # a Variable and a LoDTensor have `__array__`
+Rows: TypeAlias = ArrayLike  # includes Variable and LoDTensor, which have `__array__`
 
-#: The offsets of one level of detail, an array or a list of ints: 0, then where each sequence ends.
+#: The offsets of one LoD level, an array or a list of ints: 0, then the end of each sequence.
 Offsets: TypeAlias = Iterable[SupportsIndex]
 
-#: The lengths of one level of detail, an array or a list of ints.
+#: The lengths of the sequences of one LoD level, an array or a list of ints.
 Lengths: TypeAlias = Iterable[SupportsIndex]

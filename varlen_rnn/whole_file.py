@@ -1,4 +1,4 @@
-"""Write files that appear whole or not at all, even if others write them or the writer is killed."""
+"""Write files atomically: a reader sees the old or the new file, even if the writer is killed."""
 
 import contextlib
 import errno
@@ -10,28 +10,28 @@ import stat
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: leftovers of killed writers stay
-    fcntl = None  # type: ignore[assignment]  # no other module
+except ImportError:  # without POSIX locks, leftovers of killed writers are not removed
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_file(path, payload, durable=True):
-    """Write a file beside `path` and move it there, so that a crash leaves the old file.
+    """Write a temporary file beside `path` and move it to `path`, so that a crash leaves the old file intact.
 
-    If several write at once, one of them wins.  An existing file keeps its mode; if `path` is a link, its target is
-    replaced.  Leftovers of killed writers of the same path are removed.
+    If several processes write at once, the last move wins.  The new file gets the mode of an existing file; if `path`
+    is a link, its target is replaced.  Temporary files that killed writers of the same path have left are removed.
 
     Parameters
     ----------
     path : path
-        What is there and is no regular file, such as a pipe, is written to as it is.
+        If it is not a regular file but, for example, a pipe, the payload is written directly to it.
     payload : bytes
     durable : bool
-        Whether to wait until the file, and its name, would outlive a crash of the system.
+        Whether to wait until the disk has stored the file and its name.
 
     Raises
     ------
     OSError
-        A path that cannot be written: the path given, not the file beside it.
+        If the path cannot be written; the error names `path`, not the temporary file.
 
     Examples
     --------
@@ -50,13 +50,13 @@ def write_file(path, payload, durable=True):
             with open(target, "wb") as file:
                 file.write(payload)
     except OSError as error:
-        if error.filename is None:  # a full disk, say
+        if error.filename is None:  # for example, the disk is full
             raise
         raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
 
 
 def _mode(target):
-    """Return the mode of a file, or None where there is none."""
+    """Return the mode of a file, or None if the file does not exist."""
     try:
         return os.stat(target).st_mode
     except FileNotFoundError:
@@ -65,23 +65,24 @@ def _mode(target):
 
 def _replace(target, payload, mode, durable):
     folder, name = os.path.split(target)
-    # Equally long for any name and unique to it, so that leftovers of a killed writer can be recognised.
+    # A prefix of fixed length that identifies the target, so that leftovers of killed writers can be recognised.
     beginning = f".varlen_rnn-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}-"
     _remove_leftovers(folder, beginning)
     while True:
         beside = os.path.join(folder, f"{beginning}{secrets.token_hex(8)}.part")
         try:
-            # The system takes the umask off.  Of a file with a mode, others may not read before it is there.
+            # A new file gets the default mode, from which the system subtracts the umask.  A replacement of an existing
+            # file gets the old mode from the start, so that nobody without permission can read it.
             create = functools.partial(os.open, mode=0o666 if mode is None else stat.S_IMODE(mode) & 0o777 | 0o200)
             with open(beside, "xb", opener=create) as file:
                 if not _hold(file):
                     continue
                 _fill(file, payload, mode, durable)
                 if fcntl is None:
-                    file.close()  # such a system moves no open file
+                    file.close()  # Windows cannot move an open file
                 os.replace(beside, target)
             break
-        except BaseException:  # an interrupt may come after the file was moved
+        except BaseException:  # after an interrupt, the temporary file may still exist, or be moved already
             with contextlib.suppress(OSError):
                 os.unlink(beside)
             raise
@@ -90,9 +91,9 @@ def _replace(target, payload, mode, durable):
 
 
 def _hold(file):
-    """Lock a new file for as long as it is open; return False if somebody has removed it as a leftover before."""
+    """Lock a new file while it is open; return False if another writer removed it as a leftover before the lock."""
     if fcntl is not None:
-        with contextlib.suppress(OSError):  # a file system without locks: there, nobody can tell leftovers
+        with contextlib.suppress(OSError):  # on a file system without locks, nobody removes leftovers
             fcntl.flock(file, fcntl.LOCK_EX)
     return os.fstat(file.fileno()).st_nlink > 0
 
@@ -107,9 +108,9 @@ def _fill(file, payload, mode, durable):
 
 
 def _remove_leftovers(folder, beginning):
-    """Remove leftovers of killed writers; a living writer holds a lock on its file."""
+    """Remove the temporary files of killed writers; a live writer holds a lock on its file."""
     names = []
-    with contextlib.suppress(OSError):  # a folder that may not be listed
+    with contextlib.suppress(OSError):  # the folder may not be readable
         names = [name for name in os.listdir(folder) if name.startswith(beginning)]
     for name in names if fcntl is not None else ():
         path = os.path.join(folder, name)
@@ -119,15 +120,15 @@ def _remove_leftovers(folder, beginning):
 
 
 def _sync_folder(folder):
-    """Write the names of a folder to its disk, where the system lets us."""
+    """Store the entries of a folder on its disk, if the system supports this."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that may not be listed; or a system that opens none
+    except PermissionError:  # the folder is not readable, or the system opens no folders
         return
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that syncs no folders
+        if error.errno != errno.EINVAL:  # EINVAL: the file system cannot sync folders
             raise
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Padded twins of the recurrent layers, for honest comparison."""
+"""Recurrent layers on padded batches, as a baseline in comparisons."""
 
 from varlen_rnn.baselines.padded import Padded
 

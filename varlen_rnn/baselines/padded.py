@@ -1,8 +1,8 @@
-"""The padded, masked twin of a recurrent layer: the same parameters and kernels, on a batch with padding.
+"""`Padded` runs a recurrent layer on a padded batch, with the same parameters and kernels.
 
-Every sequence is padded with zero rows to the longest, all rows of the rectangle pass through the kernels, and the
-valid rows are taken back.  This is the work of a masked implementation.  A second direction first reverses each
-sequence within its own length, so its padding is at the end, too, and reaches no valid row.
+Every sequence is padded with zero rows to the longest, the kernels process all rows, and then the valid rows are
+gathered.  This is the work of an implementation with masks.  A backward direction first reverses each sequence within
+its own length, so that its padding is at the end, too, and does not affect valid rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from varlen_rnn.typing import Rows
 
 
 class Padded(Module):
-    """Run a recurrent layer on a padded batch; outputs and gradients equal the layer's, to rounding.
+    """Run a recurrent layer on a padded batch; outputs and gradients equal the layer's, except for rounding.
 
     Parameters
     ----------
     layer : nn.Recurrent
-        RNN, LSTM, GRU, or one of a cell of your own; without inputs of rows, so neither zoneout nor recurrent dropout.
-        Its Parameters are used, not copied.
+        Any recurrent layer without zoneout and recurrent dropout.  Its Parameters are shared, not copied.
 
     Examples
     --------
@@ -53,16 +52,16 @@ class Padded(Module):
 
     @staticmethod
     def rows(x: Variable | LoDTensor) -> int:
-        """Return the rows of the padded batch of `x`: sequences times the longest."""
+        """Return the number of rows of `x` after padding: the number of sequences times the longest length."""
         return sort_by_seq_len(x).padding().padded_rows
 
     def forward(self, x: Rows, states: Any = None) -> tuple[Variable, Variable]:
-        """Return `y, h_n`, as the layer does; of states only the first: padding has overwritten an LSTM's `c_n`.
+        """Return `y, h_n` as the layer does; padding changes further states such as `c_n`, so they are left out.
 
         Parameters
         ----------
         x : Variable or LoDTensor, shape `(rows, input_size)`
-        states : initial states as the layer takes them, optional
+        states : initial states, as in a call of the layer, optional
         """
         layer, x = self.layer, required(x, "Padded, x")
         states = layer.each_state(states)
@@ -86,7 +85,7 @@ class Padded(Module):
 
 
 def _last_state(y: Variable, initial: Variable | None, direction: Rectangle) -> Variable:
-    """Return the output of each last step, shape (1, sequences, hidden); an empty sequence has its initial state."""
+    """Return each sequence's last output, or initial state if it is empty, shape (1, sequences, hidden)."""
     h = apply("take_rows", y, direction.last)
     if initial is not None:
         h = h + initial.reshape(h.shape) * direction.is_empty

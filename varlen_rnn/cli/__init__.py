@@ -1,4 +1,4 @@
-"""The command line, `python -m varlen_rnn` or `varlen-rnn`: one module per command."""
+"""The command line, `python -m varlen_rnn` or `varlen-rnn`, with one module per command."""
 
 import argparse
 import os
@@ -9,9 +9,9 @@ from varlen_rnn.errors import InputError
 
 
 def main(argv=None):
-    """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after a line with the error.
+    """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after an error, which is printed.
 
-    Nothing is wrong where nobody reads on, as `head` does not.
+    If the reader of the output ends early, as `head` does, the status is 0.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def main(argv=None):
             sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # What is left would be written, and fail again, when the interpreter ends.
+        # The interpreter writes the remaining output when it ends, which would fail again, so it goes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -53,7 +53,7 @@ def _run(argv):
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
-        return 130  # as shells have it: 128 and the number of the signal
+        return 130  # the convention of shells: 128 plus the number of the signal
     except (InputError, OSError, MemoryError) as error:
         print(f"varlen-rnn: {error}", file=sys.stderr)
         return 2

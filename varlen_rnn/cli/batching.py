@@ -1,4 +1,4 @@
-"""Batches of lengths alone, cut as `data.batches` does, and the cost of padding them."""
+"""Divide lengths into batches in the same way as `data.batches`, and compute the cost of padding them."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,14 @@ from varlen_rnn.rows.lod import LoD, LoDTensor
 
 
 class Cost(NamedTuple):
-    """Rows that exist in some batches, and rows of the same batches padded."""
+    """The number of rows in some batches, and the number of rows in the same batches after padding."""
 
     rows: int
     padded_rows: int
 
     @property
     def ratio(self):
-        """Rows of the padded batches for each row that exists."""
+        """The number of rows after padding, divided by the number of rows before."""
         return self.padded_rows / self.rows
 
 
@@ -29,7 +29,7 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
     [array([1, 2]), array([4, 5])]
     """
     lod = LoD.from_lengths([lengths])
-    sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features
+    sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features use no memory
     found = batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)
     return [lengths[found.indices(number)] for number in range(len(found))]
 

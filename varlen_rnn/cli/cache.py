@@ -1,4 +1,4 @@
-"""`cache show`, `warm`, `clear`, `export` and `import`: the compiled kernels on disk."""
+"""The command `cache`: show, warm, clear, export and import the compiled kernels on disk."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, runs_here
 
 
 def add_to(commands):
-    """Add the command to the parser's."""
+    """Add the command `cache` to the commands of a parser."""
     text = "Show, warm, clear or carry the compiled kernels on disk; alone, it shows them."
     parser = commands.add_parser("cache", help="show, warm, clear or carry the compiled kernels", description=text)
     parser.set_defaults(run=_show)
@@ -67,11 +67,11 @@ def _warm(arguments):
 
 
 def _warm_level(level, float64):
-    """Warm in a process of its own, because the shapes of tiles are chosen when the package is imported."""
+    """Compile a level's kernels in another process, because importing the package fixes the shape of tiles."""
     if level is None:
         raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
     variables = {"VARLEN_RNN_LEVEL": level}
-    if runs_here(level):  # elsewhere each kernel is compiled twice: for the level, and to be run here
+    if runs_here(level):  # on other hosts, each kernel is compiled for the level and again for this host
         variables |= {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
     command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]
     if subprocess.run(command, env=os.environ | variables, check=False).returncode:

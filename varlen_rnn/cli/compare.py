@@ -1,4 +1,4 @@
-"""`compare LENGTHS`: the cost of padding on the user's own lengths, and which way is fastest."""
+"""The command `compare LENGTHS`: measure the cost of padding on the user's lengths, and name the fastest way."""
 
 import contextvars
 
@@ -15,9 +15,9 @@ from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads_here
 
-MOST_BYTES = 4 * 2**30  # of a padded batch; more may not fit, and the system would kill the process
+MOST_BYTES = 4 * 2**30  # for a padded batch, because the system may kill a process that needs more
 
-# Integer options by name: default, least value, meaning.
+# For each integer option: its default, its least value, and its meaning.
 OPTIONS = {
     "input_size": (256, 1, "features of a row"),
     "hidden_size": (256, 1, "units of the layer"),
@@ -30,7 +30,7 @@ _MOST = 2**31 - 1
 
 
 def add_to(commands):
-    """Add the command to the parser's."""
+    """Add the command `compare` to the commands of a parser."""
     text = (
         "Measure a training step of one recurrent layer on batches of your lengths: unpadded, padded, padded in "
         "batches of like length, and packed where PyTorch is installed; then say which to use."
@@ -50,7 +50,7 @@ def add_to(commands):
 
 
 def _run(arguments):
-    """Run in a context of its own: the number of threads and the seed are this command's alone."""
+    """Run the command; its caller uses a new context, so that the number of threads and the seed stay local."""
     if arguments.threads is None:
         arguments.threads = get_num_threads()
     options = {name: check_int(getattr(arguments, name), name, least) for name, (_, least, _) in OPTIONS.items()}
@@ -67,7 +67,7 @@ def _run(arguments):
 
 
 def _measure(cell, batches, options):
-    """Measure these batches in every way, and print the results."""
+    """Measure the batches unpadded, padded, bucketed and packed, and print the results."""
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
@@ -75,7 +75,7 @@ def _measure(cell, batches, options):
     mean = f"the mean of {number(len(batches), 'batch', 'batches')}, each the median of {runs_of(len(batches))} runs"
     print(f"A step is forward and backward; {mean}.")
     print(f"Less than {ALIKE - 1:.0%} between two ways decides nothing.")
-    # The same sequences in buckets, so that all ways see the same rows.
+    # The buckets contain the sequences of the measured batches, so that all measurements see the same rows.
     bucketed = cut(np.concatenate(batches), options["batch_size"], shuffle=False, bucket=True)
     try:
         with Packed(cell, *sizes, options["threads"], batches) as packed:
@@ -91,7 +91,7 @@ def _measure(cell, batches, options):
 
 
 def _check_memory(batches, input_size, hidden_size):
-    """Raise if the largest batch, padded, may not fit into memory: inputs, outputs, saved numbers and gradients."""
+    """Raise if inputs, outputs, saved values and gradients of the largest padded batch may not fit into memory."""
     rows = max(cost([batch]).padded_rows for batch in batches)
     of_rows, of_weights = 4 * rows * (2 * input_size + 8 * hidden_size), 32 * hidden_size * (input_size + hidden_size)
     needed = of_rows + of_weights

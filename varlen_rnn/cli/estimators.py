@@ -1,10 +1,10 @@
-"""What `train`, `predict` and `evaluate` share: the estimators, and how good they are."""
+"""The estimators and their scores, for the commands `train`, `predict` and `evaluate`."""
 
 import numpy as np
 
 from varlen_rnn.interop.foreign import library
 
-# The estimator of each kind of labels.
+# The estimator for each kind of labels.
 KIND_OF = {
     "classes": "SequenceClassifier",
     "several classes": "SequenceClassifier",
@@ -15,7 +15,7 @@ LABEL_KIND_OF = {estimator: kind for kind, estimator in KIND_OF.items()}
 
 
 def estimators():
-    """Return the module of estimators, or raise an error that names the package to install."""
+    """Return the module of estimators; if scikit-learn is missing, raise an error that says how to install it."""
     library("sklearn", '"varlen_rnn[sklearn]"')
     from varlen_rnn import sklearn
 
@@ -23,7 +23,7 @@ def estimators():
 
 
 def metrics_of(model, data):
-    """Return the scores of a model on a data set, by name."""
+    """Return the scores of a model on a data set with labels, by name; {} if the data set is empty."""
     from sklearn import metrics
 
     from varlen_rnn.sklearn.base import labels_of_data
@@ -40,6 +40,6 @@ def metrics_of(model, data):
 
 
 def print_metrics(found, what):
-    """Print names and numbers in one line."""
+    """Print the names and values of scores in one line that begins with `what`."""
     numbers = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
     print(f"{what}: {numbers or 'none'}")

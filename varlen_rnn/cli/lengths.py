@@ -1,4 +1,4 @@
-"""The user's lengths: integers in a text or NumPy file, or the sequences of a data file."""
+"""Read the lengths of sequences: integers in a text or NumPy file, or the lengths of a data file's sequences."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import numpy as np
 from varlen_rnn.data import read_csv, read_jsonl
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, shown
 
-LONGEST = 2**31 - 1  # rows of a sequence; sums of as many as fit a file stay below 2**63
+LONGEST = 2**31 - 1  # rows of a sequence, so that the sum over a file fits 64 bits
 
 
 def read_lengths(path, field="text", tokens="characters"):
@@ -17,15 +17,15 @@ def read_lengths(path, field="text", tokens="characters"):
     Parameters
     ----------
     path : path
-        `.npy`: an array of integers.  `.jsonl`, `.csv`: a data file, whose sequences are counted.  Anything else:
-        a text of integers, with white space or commas between them.
+        A `.npy` file holds an array of integers.  A `.jsonl` or `.csv` file holds sequences, whose lengths are taken.
+        Any other file is a text of integers, separated by white space or commas.
     field, tokens : str
-        Of a data file, as `data.read_jsonl` and `data.read_csv` have them.
+        For a `.jsonl` or `.csv` file: the field of the sequence, and the tokens of a text, as in `data.read_csv`.
 
     Raises
     ------
     InputError
-        If an entry is wrong; the error names the file, the entry, the expected value and the found one.
+        If an entry is invalid; the error names the file, the entry, the expected and the actual value.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _of_array(path):
             lengths = np.lib.format.read_array(file, allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:  # NumPy's reader meets a damaged header in many ways
+    except Exception as error:  # NumPy's reader raises many kinds of errors for a damaged header
         raise InputError(path, expected="a NumPy array of integers", got=shown(error)) from error
     if lengths.dtype.kind not in "iu":
         raise DTypeError(path, expected="integers", got=f"data type {lengths.dtype}")
@@ -71,13 +71,13 @@ def _of_text(path):
     for number, word in enumerate(words, 1):
         if not re.fullmatch(r"[+-]?[0-9]+", word):
             raise DTypeError(f"{path}, entry {number}", expected="an integer", got=shown(word), hint=hint)
-        if len(word) > len(str(LONGEST)) + 1:  # more than any integer of 64 bits may have, and int() may refuse it
+        if len(word) > len(str(LONGEST)) + 1:  # too many digits, which `int` may refuse to convert
             raise OutOfRangeError(f"{path}, entry {number}", expected=f"at most {LONGEST:,} rows", got=word[:40])
     return np.array(list(map(int, words)), np.int64)
 
 
 def _check(lengths, path):
-    """Return lengths as int64, or raise if they cannot be lengths."""
+    """Return lengths as int64, or raise if they are invalid."""
     if not lengths.size:
         raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
     wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))

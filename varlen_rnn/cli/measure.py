@@ -1,6 +1,6 @@
-"""The time and memory of training steps of one recurrent layer: unpadded, padded, and padded in buckets.
+"""Measure time and memory of training steps of a recurrent layer: unpadded, padded, and padded in buckets.
 
-A step is the forward and backward pass of the layer on a batch, because padding changes nothing else.
+A step is the forward and backward pass of the layer on a batch, because padding affects nothing else.
 """
 
 import time
@@ -17,12 +17,12 @@ from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
-# Of each way: with fewer runs of a batch, or fewer steps in all, a ratio of two means would be one of two accidents.
+# The least number of runs per batch and of steps in all; with fewer, a ratio of two means would be mostly noise.
 _LEAST_RUNS, _LEAST_STEPS = 5, 30
 
 
 def runs_of(num_batches):
-    """Return how often the step of each batch is measured; the median of its runs counts.
+    """Return how often the step of each batch is measured; the result is the median of these runs.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def runs_of(num_batches):
 
 
 class Measured(NamedTuple):
-    """Rows and seconds of a step, on average over the batches; bytes of the largest step at its peak, or None."""
+    """Mean rows and mean seconds of a step; the peak memory of the largest step in bytes, or None if unknown."""
 
     rows: float
     seconds: float
@@ -41,33 +41,33 @@ class Measured(NamedTuple):
 
 
 class Subject:
-    """A layer, padded or not, and the batches that it is measured on."""
+    """A layer, padded or not, and the batches on which it is measured."""
 
     def __init__(self, run, batches, rows):
         self.run, self.batches, self.rows = run, batches, rows
 
     def input(self, batch):
-        """Return the rows of a batch with a LoD that nothing is remembered of, as a new batch has."""
+        """Return rows with a new LoD, which has no cached plan, as for a new batch in training."""
         lod = LoD.from_lengths([batch])
         return Variable(LoDTensor.wrap(self.rows[: lod.num_rows], lod), requires_grad=True)
 
     def step(self, batch):
-        """Run forward and backward."""
+        """Run the forward and backward pass on a batch."""
         y, _ = self.run(self.input(batch))
         y.backward(np.ones(y.shape, y.dtype))
         for parameter in self.run.parameters():
             parameter.grad = None
 
     def seconds(self, batch):
-        """Return the seconds of a step."""
+        """Return the seconds of a step on a batch."""
         began = time.perf_counter()
         self.step(batch)
         return time.perf_counter() - began
 
     def peak(self):
-        """Return the bytes that the largest step takes at its peak."""
+        """Return the peak memory of the largest step, in bytes."""
         largest = max(self.batches, key=lambda batch: cost([batch]).padded_rows)
-        release_memory()  # of earlier steps, since tracemalloc would not count memory that is used again
+        release_memory()  # tracemalloc would not count memory reused from earlier steps
         tracemalloc.start()
         try:
             self.step(largest)
@@ -77,27 +77,29 @@ class Subject:
 
 
 def random_rows(batches, input_size):
-    """Return rows for any of these batches, float32, standard normal."""
+    """Return standard normal float32 rows, as many as the largest batch needs."""
     return np.random.default_rng(0).standard_normal((max(map(np.sum, batches)), input_size), np.float32)
 
 
 def measure(layer, batches, bucketed, packed=None):
-    """Return a Measured for each way to run these batches, in turn, so that other work on the machine slows all of
-    them.
+    """Return a Measured for each way to run the batches: unpadded, padded, bucketed and packed.
+
+    The ways take turns, so that other work on the machine slows all of them equally.
 
     Parameters
     ----------
     layer : nn.RNN, nn.LSTM or nn.GRU, float32
     batches, bucketed : lists of int64 arrays
-        The lengths of each batch; the same sequences in both, in as many batches.
+        The lengths of the sequences in each batch.  Both lists contain the same sequences, in the same number of
+        batches.
     packed : Packed, optional
-        PyTorch on the same batches.
+        PyTorch's layer on packed sequences, on the same batches.
     """
     ways = {"unpadded": (layer, batches), "padded": (Padded(layer), batches), "bucketed": (Padded(layer), bucketed)}
     rows = random_rows([*batches, *bucketed], layer.input_size)
     subjects = {name: Subject(run, lengths, rows) for name, (run, lengths) in ways.items()}
     for subject in subjects.values():
-        subject.step(subject.batches[0])  # compile, or load, the kernels
+        subject.step(subject.batches[0])  # a first step, which compiles or loads the kernels
     peaks = {name: subject.peak() for name, subject in subjects.items()}
     runs = runs_of(len(batches))
     times = {name: np.empty((runs, len(batches))) for name in (*subjects, *(["packed"] if packed else []))}
@@ -122,7 +124,7 @@ def measure(layer, batches, bucketed, packed=None):
 
 
 def largest_difference(layer, batch):
-    """Return by how much the outputs of the layer and of its padded twin differ at most."""
+    """Return the largest difference between the outputs of the layer and of the layer on a padded batch."""
     x = Subject(layer, [batch], random_rows([batch], layer.input_size)).input(batch)
     with no_grad():
         outputs = [np.asarray(run(x)[0]) for run in (layer, Padded(layer))]

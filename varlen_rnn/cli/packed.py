@@ -1,8 +1,11 @@
-"""The same steps in PyTorch, on packed sequences, in a process of their own: its threads spin, and would slow ours.
+"""Measure steps of PyTorch's layers on packed sequences, in another process.
 
-`Packed` starts this very file as a script and talks to it in lines of JSON: first the task, to which the script
-answers with PyTorch's version; then, as often as asked, a round of all batches, answered with the seconds of each.
-Answers have a descriptor of their own; text that libraries print goes to the errors, where it may explain a failure.
+In the same process, PyTorch's spinning threads would slow down the threads of this library.
+
+`Packed` starts this file as a script and exchanges lines of JSON with it.  The first line describes the layer and the
+batches, and the script answers with PyTorch's version.  Each further line asks for a step on every batch, and the
+script answers with the seconds of each step.  The script answers on a copy of standard output; anything else that is
+printed goes to standard error, where it may explain a failure.
 """
 
 import contextlib
@@ -15,29 +18,30 @@ import time
 
 
 class Packed:
-    """PyTorch's layer of one kind of cell in a process of its own; a context manager, which ends the process.
+    """PyTorch's layer of one kind of cell in another process; a context manager that ends the process.
 
     Parameters
     ----------
     cell : "rnn", "lstm" or "gru"
     batches : list of int64 arrays
-        The lengths of each batch, not all 0; PyTorch packs no empty sequences, so they are left out.
+        The lengths of the sequences in each batch, not all 0.  Empty sequences are left out, because PyTorch cannot
+        pack them.
 
     Raises
     ------
     OSError
-        PyTorch does not run; its last words.
+        If PyTorch does not run; the message contains the last line that it printed.
 
     Attributes
     ----------
     version : str
-        PyTorch's.
+        The version of PyTorch.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
-        with contextlib.ExitStack() as stack:  # any exception here, an interrupt included, ends the process
+        with contextlib.ExitStack() as stack:  # ends the process after any exception here, also after an interrupt
             self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
-            # -P: the folder of this file is no place to import from.
+            # -P keeps the folder of this file out of the import path, where its modules would hide other packages.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__],
                 stdin=subprocess.PIPE,
@@ -52,11 +56,11 @@ class Packed:
             self._open = stack.pop_all()
 
     def seconds(self):
-        """Return the seconds of a step on each batch, after running them all."""
+        """Run a step on each batch, and return the seconds of each step."""
         return self._ask("round")
 
     def _ask(self, question):
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and why is read below
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; the code below reads its errors
             print(json.dumps(question), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
@@ -74,7 +78,7 @@ class Packed:
 
 
 def _answer():
-    """Answer the questions of `Packed`, in its process."""
+    """Answer the questions of `Packed`; this runs in the other process."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     import torch
@@ -94,7 +98,7 @@ def _answer():
         layer.zero_grad()
         return spent
 
-    seconds(batches[0])  # the first step also sets things up
+    seconds(batches[0])  # the first step is not measured, because it initialises PyTorch
     print(json.dumps(torch.__version__), file=answers)
     for _ in sys.stdin:
         print(json.dumps([seconds(batch) for batch in batches]), file=answers)

@@ -1,4 +1,4 @@
-"""`predict MODEL DATA` and `evaluate MODEL DATA`: the predictions of a saved model for a file, and their scores."""
+"""The commands `predict MODEL DATA` and `evaluate MODEL DATA`: predictions of a saved model, and scores."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from varlen_rnn.errors import InputError
 
 
 def add_to(commands):
-    """Add the commands to the parser's."""
+    """Add the commands `predict` and `evaluate` to the commands of a parser."""
     text = "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps'."
     parser = commands.add_parser("predict", help="what a model says of a file", description=text)
     parser.add_argument("--out", metavar="FILE", help="a file for the lines; default standard output")
@@ -39,13 +39,13 @@ def _read(arguments, labelled):
         if label is None:
             raise InputError("evaluate", expected="--label COLUMN", got="none")
         options["label"] = label
-        # The same labels may look like something else in another file.
+        # The kind of labels comes from the model, because it might be guessed differently from another file.
         options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))
         if hasattr(model, "classes_"):
             options["classes"] = [str(name) for name in model.classes_]
     else:
         options.pop("label_kind", None)
-        if options.get("wide") and label is not None:  # the file may have it, and it is no step
+        if options.get("wide") and label is not None:  # the file may have a label, which is no step
             options["ignore"] = [*options.get("ignore", ()), label]
     return model, reading.read(arguments.data, options | model.read_options()), options.get("id")
 
@@ -65,7 +65,7 @@ def _predict(arguments):
 
 
 def _records(model, data):
-    """Yield the prediction for each sequence, in values that JSON has."""
+    """Yield the prediction for each sequence as a dict that JSON can hold."""
     if not hasattr(model, "classes_"):
         for number in model.predict(data):
             yield {"prediction": np.asarray(number).tolist()}

@@ -1,4 +1,4 @@
-"""Options that say how a data file is read, as `data.read` has them."""
+"""Command-line options for reading a data file, which are the options of `data.read`."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ _OPTIONS = (
 
 
 def add_options(parser):
-    """Add the options to a parser."""
+    """Add the options for reading a file to a parser."""
     add = parser.add_argument_group("how the file is read").add_argument
     add("--format", choices=sorted(FORMATS), help="by default what the suffix says")
     add("--sequence", metavar="COLUMN", help="the sequences: texts, or lists; default text")
@@ -44,7 +44,7 @@ def add_options(parser):
 
 
 def check_out(option, path, *inputs):
-    """Raise if a file cannot be written without loss: its folder is not there, or it is one of those that are read."""
+    """Raise if the folder of an output file does not exist, or if the file is one of the input files."""
     if path is None:
         return
     if Path(path).is_dir():
@@ -57,7 +57,7 @@ def check_out(option, path, *inputs):
 
 
 def options_of(arguments):
-    """Return the options that were given, by name."""
+    """Return a dict of the options that were given on the command line."""
     given = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
     for option in given.keys() & {"features", "ignore"}:
         given[option] = [name.strip() for name in given[option].split(",")]
@@ -65,14 +65,14 @@ def options_of(arguments):
 
 
 def fitting(options, path):
-    """Return the options that fit a file, whose form may differ from the training file's."""
+    """Return the options that apply to the form of a file, which may differ from the training file's form."""
     format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
     form = form_of(format, Options(id=options.get("id"), wide=options.get("wide", False)))
     return {name: value for name, value in options.items() if name not in form.unused}
 
 
 def read(path, options):
-    """Return the data set of a file, or of standard input, "-"."""
+    """Return the data set of a file, or of standard input if `path` is "-"."""
     if path == "-" and "format" not in options:
         raise InputError("standard input", expected="--format, as csv or jsonl", got="none")
     found = data.read(sys.stdin if path == "-" else path, **options)

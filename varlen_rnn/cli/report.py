@@ -1,4 +1,4 @@
-"""What `compare` prints: the rows of the user's file, the measured times, and which way to use."""
+"""Print the results of the command `compare`: rows with and without padding, measured times, and a verdict."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same w
 
 
 def number(count, noun, plural=None):
-    """Return a count and its noun, in the plural where it is not one.
+    """Return a count and its noun as text, with the noun in the plural unless the count is 1.
 
     Examples
     --------
@@ -19,7 +19,7 @@ def number(count, noun, plural=None):
 
 
 def print_rows(name, lengths, batch_size, padded, bucketed):
-    """Print how many rows the whole file has, and how many with padding."""
+    """Print how many rows the whole file has without padding, with padding, and in padded buckets."""
     shortest, longest = lengths.min(), lengths.max()
     spread = number(longest, "row")
     if shortest < longest:
@@ -34,7 +34,7 @@ def print_rows(name, lengths, batch_size, padded, bucketed):
 
 
 def print_times(measured):
-    """Print rows, time and memory of a step of each way; the memory of the packed way is PyTorch's own."""
+    """Print rows, time and peak memory of a step for each way; the memory of PyTorch is not measured."""
     base = measured["unpadded"]
     print(f"{'':10}{'rows/step':>16}{'ms/step':>12}{'ratio':>8}{'peak MiB':>12}")
     for way, (rows, seconds, peak) in measured.items():
@@ -46,7 +46,7 @@ def print_times(measured):
 
 
 def verdict(measured):
-    """Return the sentences that say which way to use.
+    """Return a recommendation: which way to use, and how much faster it is.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def verdict(measured):
 
 
 def _fastest(seconds, unpadded):
-    """Return the sentence that compares other ways with the unpadded one."""
+    """Return a recommendation, given the seconds of the other ways by name, and the seconds unpadded."""
     best = min(seconds, key=seconds.get)
     if seconds[best] * ALIKE < unpadded:
         return f"Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."

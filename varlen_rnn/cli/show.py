@@ -1,4 +1,4 @@
-"""`show FILE`: the parts of a saved program, and its cost."""
+"""The command `show FILE`: print the parts of a saved program and its cost, or the content of a checkpoint."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.operator import find
 
 
 def add_to(commands):
-    """Add the command to the parser's."""
+    """Add the command `show` to the commands of a parser."""
     text = (
         "Show a saved program: its variables and operators, its parameters, and its cost. Every size that only a feed "
         "tells counts as one, so of a program over rows the cost is that of a row, beside what is paid once per run."
@@ -46,7 +46,7 @@ def _show(path):
 
 
 def persistable_rows(program):
-    """Return the rows of a table: trained parameters, states of optimizers, and everything else."""
+    """Return the rows of a table of persistables, by group, such as parameters or states of optimizers."""
     groups = {name: _group(program.desc, name) for name in program.persistables}
     rows = []
     for group in sorted(set(groups.values())):
@@ -58,7 +58,10 @@ def persistable_rows(program):
 
 
 def _group(desc, name):
-    """Return the group of a persistable: an update changes its first output, the parameter, and states beside it."""
+    """Return the group of a persistable.
+
+    The first output of an update operator is a parameter, its other outputs are states of the optimizer.
+    """
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     if not updates:
         return "parameters and constants"
@@ -68,7 +71,7 @@ def _group(desc, name):
 
 
 def cost_rows(desc):
-    """Return the rows of a table: every operator that computes, with its first output, and the total."""
+    """Return the rows of a table of costs: every operator that computes, with its first output, and the total."""
     found = costs(desc)
     total = Cost(*(sum(column) for column in zip(*[cost for _, cost in found], strict=True))) if found else Cost(0, 0)
     flops, sizes = zip(*[cost for _, cost in found], total, strict=True)
@@ -78,7 +81,7 @@ def cost_rows(desc):
 
 
 def _show_checkpoint(path, error):
-    """Print the content of a checkpoint, or raise if the file is none."""
+    """Print the content of a checkpoint, or raise `error` if the file is no checkpoint."""
     try:
         groups = load(path)
     except (CheckpointError, OSError):

@@ -1,4 +1,4 @@
-"""`train DATA --label COLUMN --out MODEL`: from a file to a model; a killed training can continue."""
+"""The command `train DATA --label COLUMN --out MODEL`: train a model on a file, or resume a training."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ _INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_si
 
 
 def add_to(commands):
-    """Add the command to the parser's."""
+    """Add the command `train` to the commands of a parser."""
     text = (
         "Train a classifier, a regressor or a tagger on a file of sequences, without padding, and save it. A tenth of "
         "the sequences is held back to measure it. The same command goes on with a training that was stopped."
@@ -46,7 +46,7 @@ def add_to(commands):
 
 
 def number(text):
-    """Return a whole number, or "auto"."""
+    """Convert the text of an option to an int, or return "auto"."""
     return text if text == "auto" else int(text)
 
 
@@ -55,10 +55,10 @@ def _run(arguments):
         raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
         reading.check_out(option, path, arguments.data)
-    if not 0 <= arguments.seed < 2**32:  # as scikit-learn's seeds are
+    if not 0 <= arguments.seed < 2**32:  # the range of scikit-learn's seeds
         raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     options = reading.options_of(arguments)
-    if arguments.wide and arguments.features is not None:  # the steps of another file are others
+    if arguments.wide and arguments.features is not None:  # other files may have other steps
         expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
@@ -87,8 +87,8 @@ def _run(arguments):
         raise
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
     model.set_params(callbacks=(), checkpoints=None)
-    options["label_kind"] = data.label_kind  # another file may leave it open
-    if data.features and not arguments.wide:  # a file for predictions may have more columns, and of a wide one steps
+    options["label_kind"] = data.label_kind  # saved, because it might be guessed differently from another file
+    if data.features and not arguments.wide:  # saved, because other files may have more columns, or steps
         options["features"] = list(data.features)
     model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
     print(f"model: {arguments.out}")
@@ -99,7 +99,7 @@ def _run(arguments):
 
 
 def _estimator(arguments, label_kind, folder, stop):
-    """Return the estimator of the options."""
+    """Return the estimator that the options describe."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
     params |= {"random_state": arguments.seed, "verbose": not arguments.quiet and sys.stderr.isatty()}
     params |= {"checkpoints": folder, "callbacks": [stop]}
@@ -112,7 +112,7 @@ def _estimator(arguments, label_kind, folder, stop):
 
 
 class _Stop(Callback):
-    """Ctrl-C ends the training between two steps, and saves it."""
+    """A callback that makes Ctrl-C save the training and end it, between two steps."""
 
     told_last = True
 
@@ -130,7 +130,7 @@ class _Stop(Callback):
 
     def on_step_end(self, trainer):
         self.step = trainer.step
-        if self.asked and trainer.step % trainer.steps_per_epoch:  # an epoch has its record first
+        if self.asked and trainer.step % trainer.steps_per_epoch:  # an epoch's last step is saved below
             self._end(trainer)
 
     def on_epoch_end(self, trainer):

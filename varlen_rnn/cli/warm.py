@@ -1,4 +1,4 @@
-"""What trainings and inferences use, run once on a small batch, so that every kernel of theirs is compiled."""
+"""`warm`: run typical trainings and inferences once on a small batch, so that all their kernels are compiled."""
 
 import os
 
@@ -9,15 +9,15 @@ from varlen_rnn.cli.workload import works
 
 
 def warm(dtypes):
-    """Compile, or load, the kernels of all layers, optimizers and examples in these data types, and show a bar.
+    """Compile or load the kernels of all layers, optimizers and examples, and show a progress bar.
 
     Parameters
     ----------
     dtypes : list of str
-        "float32" or "float64".
+        The data types for which to compile: "float32", "float64" or both.
     """
     quiet = os.environ.get("VARLEN_RNN_QUIET")
-    os.environ["VARLEN_RNN_QUIET"] = "1"  # the bar says it
+    os.environ["VARLEN_RNN_QUIET"] = "1"  # the progress bar replaces the message about compiling
     try:
         bar = tqdm([(name, work, dtype) for dtype in dtypes for name, work in works().items()], unit="part")
         for name, work, dtype in bar:

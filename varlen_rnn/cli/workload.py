@@ -1,4 +1,4 @@
-"""Trainings and inferences on a small batch, which call the kernels of all layers, optimizers and examples."""
+"""Small trainings and inferences that call the kernels of all layers, optimizers and examples."""
 
 import functools
 
@@ -20,7 +20,7 @@ from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import no_grad
 
-# Units: more than a panel of the register tile has columns, because an array with one panel has a layout of its own.
+# Units of layers: more than the columns of one panel of packed weights, because a single panel has another layout.
 _SIZE = 200
 
 LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -29,13 +29,13 @@ _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 def works():
-    """Return the parts of the work by name: functions of a data type."""
+    """Return the parts of the work by name; each part is a function of a data type."""
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
     return layers | {"optimizers": _optimize, "attention": _attend, "structures": _decode, "sequences": _move}
 
 
 def _batch():
-    """Return ids and labels as users make them: kernels are compiled for the arrays of `data.batches`."""
+    """Return ids and labels from `data.batches`, because kernels are compiled for exactly its kind of arrays."""
     return data.batches([[1, 2, 3], [], [1]], np.array([0, 1, 1]), batch_size=3)[0]
 
 
@@ -45,7 +45,7 @@ def _embedded(dtype, sparse=True):
 
 
 def _run_layer(name, dtype):
-    """Train a layer under every kind of pooling; run it padded, prepared, row by row, in pieces, and step by step."""
+    """Train a layer with each kind of pooling, and run it padded, prepared, as a stream, stateful and as a cell."""
     ids, labels = _batch()
     embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(2 * _SIZE, 2, dtype=dtype)
     recurrent = _ALL_LAYERS[name](_SIZE, _SIZE, bidirectional=True, dtype=dtype)
@@ -69,7 +69,7 @@ def _run_layer(name, dtype):
 
 
 def _run_steps(cell, x):
-    """Run one step, and a recurrence around the step."""
+    """Run one step of a cell, and a DynamicRNN around the cell."""
     alone = cell(x.detach()[:3])
     (alone[0] if isinstance(alone, tuple) else alone).sum().backward()
     count = 2 if isinstance(alone, tuple) else 1
@@ -83,7 +83,7 @@ def _run_steps(cell, x):
 
 
 def _optimize(dtype):
-    """Let each rule update a table, whose gradient is sparse, and a matrix."""
+    """Run each optimizer on an embedding table, which has a sparse gradient, and on a matrix."""
     ids, _ = _batch()
     rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta]
     for rule in rules:
@@ -94,7 +94,7 @@ def _optimize(dtype):
 
 
 def _attend(dtype):
-    """Attend to neighbours, and from one sequence to another."""
+    """Run the attention layers, with and without a window, and layer normalisation."""
     x, heads = _embedded(dtype), nn.MultiheadAttention(_SIZE, 4, dtype=dtype)
     heads(x, x, x, window=(1, 1)).sum().backward()
     x, additive = _embedded(dtype), nn.AdditiveAttention(_SIZE, _SIZE, _SIZE, dtype=dtype)
@@ -105,7 +105,7 @@ def _attend(dtype):
 
 
 def _decode(dtype):
-    """Score, and find, the best labels of the rows of sequences, transcripts, and texts."""
+    """Run a conditional random field, the CTC loss and a beam search."""
     ids, _ = _batch()
     scores, field = nn.Linear(_SIZE, 4, dtype=dtype), nn.LinearChainCRF(4, dtype=dtype)
     field(scores(_embedded(dtype)), ids).sum().backward()
@@ -118,7 +118,7 @@ def _decode(dtype):
 
 
 def _move(dtype):
-    """Move rows within sequences, and walk through the steps of a recurrence written by hand."""
+    """Run the operators that move rows within sequences or between steps."""
     _embedded(dtype, sparse=False).sum().backward()
     x = _embedded(dtype)
     plan = sort_by_seq_len(x)

@@ -1,4 +1,4 @@
-"""Batches of sequences, embedded data sets, and readers of your own files."""
+"""Batches of sequences, data sets that come with Python, and readers of your own files."""
 
 import sys
 import types
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class _Module(types.ModuleType):
-    """The class of this module, so that `vr.data(...)`, the former name of `vr.feed_data(...)`, goes on to work."""
+    """The class of this module; it makes `vr.data(...)`, the former name of `vr.feed_data(...)`, still work."""
 
     def __call__(self, *arguments: typing.Any, **named: typing.Any) -> typing.Any:
         warnings.warn("vr.data(...) is now called vr.feed_data(...)", DeprecationWarning, stacklevel=2)

@@ -1,7 +1,7 @@
-"""Batches of sequences: which sequences go together, in which order, epoch by epoch.
+"""Make batches of sequences, in an order that changes with every epoch.
 
-The order is a pure function of (seed, epoch), so that a run that was stopped can go on with the very batch it had
-reached.  Batches need no padding; `bucket` still helps, for sequences of like length keep every step busy.
+The order depends only on (seed, epoch), so that a run that was stopped can continue with exactly the next batch.
+Batches need no padding, but `bucket` still saves time, because sequences of similar length keep every step busy.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from varlen_rnn.rows.checks import as_rows, check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.typing import Rows
 
-# Batches per pool: large enough that neighbours in length are near, small enough that the order stays random.
+# Batches per pool.  A large pool gives batches of very similar lengths, a small pool gives a more random order.
 POOL = 50
 
-Batch = TypeVar("Batch")  # a LoDTensor, or a pair of one and labels
-Labels: TypeAlias = Rows | Iterable[Rows]  # of sequences, or of rows
-_MOST = 2**50  # of a budget: more than any batch has, and pools of it fit 64 bits
+Batch = TypeVar("Batch")  # a LoDTensor, or a tuple of a LoDTensor and labels
+Labels: TypeAlias = Rows | Iterable[Rows]  # one label per sequence, or one per row
+_MOST = 2**50  # the largest budget; POOL times this fits 64 bits
 
 
 class Batches(Generic[Batch]):
-    """The batches of one epoch: sized, indexable, and the same each time one iterates.
+    """The batches of one epoch, as `batches` returns them; each iteration gives the same batches.
 
-    Made by `batches`.  `len(b)` is the number of batches, `b[k]` the batch k, `b.at_epoch(n)` the batches of
-    another epoch.
+    `len(b)` is the number of batches, `b[k]` is batch k, and `b.at_epoch(n)` are the batches of another epoch.
 
     Examples
     --------
@@ -68,7 +67,7 @@ class Batches(Generic[Batch]):
         self.epoch = epoch
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
-        """Return the batches of this epoch; another order if the batches are shuffled, else the same.
+        """Return the batches of the epoch `epoch`; only shuffled batches differ between epochs.
 
         Examples
         --------
@@ -80,7 +79,7 @@ class Batches(Generic[Batch]):
         return Batches(self._stores, self._static, self._labels, self._cut, check_int(epoch, "epoch", 0))
 
     def indices(self, batch: int) -> np.ndarray:
-        """Return the caller's indices of the sequences of a batch, int64, shape `(num_sequences,)`.
+        """Return the indices of a batch's sequences in the caller's list, int64, shape `(num_sequences,)`.
 
         Examples
         --------
@@ -102,7 +101,7 @@ class Batches(Generic[Batch]):
         if isinstance(self._labels, np.ndarray):
             parts.append(self._labels[indices])
         elif self._labels is not None:
-            # Labels of rows share the LoD object, and with it the plan.
+            # Labels of rows share the LoD object with the rows, so that its cached plan is reused.
             parts.append(LoDTensor(self._labels.gather(indices).data, parts[0].structure))
         return parts[0] if len(parts) == 1 else tuple(parts)
 
@@ -117,7 +116,7 @@ class Batches(Generic[Batch]):
 
 
 class BatchOptions(TypedDict, total=False):
-    """The options of `batches` that change no type; `batches` documents them."""
+    """The options of `batches` that do not change the type of its result; `batches` documents them."""
 
     batch_size: int | None
     max_tokens: int | None
@@ -171,47 +170,51 @@ def batches(
     others: Sequence[Iterable[Rows]] = (),
     weights: ArrayLike | None = None,
 ) -> Batches[Any]:
-    """Return the batches of sequences, each a LoDTensor, or a pair of LoDTensor and labels.
+    """Return batches of sequences; each is a LoDTensor, or a pair of LoDTensor and labels.
 
     Parameters
     ----------
     sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)` with one row shape and data type, or a LoDTensor that is cut at level 0 and
-        keeps the levels below.  Empty sequences are legal.
+        Arrays of shape `(rows, ...)` with the same row shape and data type.  Or a LoDTensor, whose sequences of level 0
+        are batched together with their lower levels.  Sequences may be empty.
     labels : array or list, optional
-        One entry per sequence: an array or list of shape `(num_sequences, ...)`.  Or one entry per row: a list of
-        arrays or a LoDTensor; a batch then has a LoDTensor that shares its LoD object.
+        One label per sequence: an array or list of shape `(num_sequences, ...)`.  Or one label per row: a list of
+        arrays or a LoDTensor; the labels of a batch are then a LoDTensor with the LoD of its rows.
     batch_size : int, optional
-        Sequences per batch; the last may have fewer.  Give this or `max_tokens`.
+        Sequences per batch; the last batch may have fewer.  Give either `batch_size` or `max_tokens`.
     max_tokens : int, optional
-        Rows per batch at most; a longer sequence gets a batch of its own.
+        The largest number of rows per batch; a longer sequence gets a batch of its own.
     shuffle : bool
-        Put the sequences in an order that follows from `seed` and `epoch` alone.
+        Whether to shuffle the sequences, in an order that depends only on `seed` and `epoch`.
     bucket : bool
-        Put sequences of similar length together.  With `shuffle`, this happens within pools of 50 batches, and the
-        batches are shuffled again.  Without, all sequences are sorted by length, shortest first, ties in given order.
+        Whether to batch sequences of similar length together.  With `shuffle`, sequences are sorted by length within
+        pools of 50 batches, and then the batches are shuffled.  Without `shuffle`, all sequences are sorted by length,
+        shortest first.
     drop_last : bool
-        Leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than `max_tokens`.
+        Whether to leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than
+        `max_tokens`.
     seed, epoch : int
         At least 0.
     static : array, shape `(num_sequences, ...)`, optional
-        An entry per sequence beside its rows; a batch has the entries of its sequences, before the labels.
+        A further input with one entry per sequence.  A batch is then a tuple that contains it before the labels.
     others : list of sequences
-        Further inputs, such as answers beside queries.  A batch has the matching sequences after the first input; they
-        may have other lengths.  `max_tokens` and `bucket` look at the first input.
+        Further inputs of sequences, such as answers to the queries in `sequences`; their lengths may differ.  A batch
+        is then a tuple that contains them after the first input.  `max_tokens` and `bucket` use the lengths of the
+        first input only.
     weights : array, shape `(num_sequences,)`, optional
-        How likely each sequence is drawn.  An epoch draws as many as there are, with replacement, determined by `seed`
-        and `epoch` alone.
+        Weights for sampling: an epoch then draws `num_sequences` sequences with replacement, with probabilities in
+        proportion to the weights.  The draw depends only on `seed` and `epoch`.
 
     Returns
     -------
     Batches
-        Every sequence exactly once, unless `drop_last` or `weights`.  No sequences, no batches.
+        They contain every sequence exactly once, unless `drop_last` or `weights` are given.
 
     Raises
     ------
     InputError
-        Not exactly one of `batch_size` and `max_tokens`, sequences that differ, or labels that do not fit them.
+        If not exactly one of `batch_size` and `max_tokens` is given, rows differ in shape or data type, or labels do
+        not fit the sequences.
 
     Examples
     --------
@@ -238,7 +241,7 @@ def batches(
             raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths))
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
-    # What a sequence takes from the budget of its batch.
+    # The share of each sequence in the budget of its batch: its rows, or 1.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
     def cut(epoch: int) -> list[np.ndarray]:
@@ -256,7 +259,7 @@ def batches(
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
-    """Return an array with an entry per sequence, a view of our own, or raise."""
+    """Return `values` as an array, or raise unless it has one entry per sequence."""
     array = as_rows(values, name)
     if array.ndim == 0 or len(array) != number:
         raise ShapeError(name, expected=f"{number} entries, one per sequence", got=f"shape {array.shape}")
@@ -264,7 +267,7 @@ def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
 
 
 def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
-    """Return probabilities in proportion to weights, or raise."""
+    """Return probabilities in proportion to the weights, or raise if these are invalid."""
     array = _one_each(weights, number, "weights")
     if array.ndim != 1:
         expected = f"{number} numbers, one per sequence"
@@ -286,20 +289,20 @@ def _order(
     rng: np.random.Generator | None,
     drawn: np.ndarray | None,
 ) -> np.ndarray:
-    """Return the order of the sequences, before they are cut into batches."""
+    """Return the order of the sequences; `_cut` then divides it into batches."""
     if rng is None:
         return np.argsort(lengths, kind="stable") if bucket else np.arange(len(lengths))
     order = rng.permutation(len(lengths)) if drawn is None else drawn
     if not bucket:
         return order
     pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
-    # Every second pool falls, so that a batch across the border of two pools has like lengths too.
+    # Lengths rise in one pool and fall in the next, so that a batch across two pools has similar lengths, too.
     keys = np.where(pools % 2, -lengths[order], lengths[order])
     return order[np.lexsort((keys, pools))]
 
 
 def _cut(order: np.ndarray, costs: np.ndarray, budget: int) -> list[np.ndarray]:
-    """Return the order as a list of batches, each as long as the budget allows, and at least one sequence."""
+    """Divide the order into batches: each has as many sequences as the budget allows, and at least one."""
     spent = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
     bounds = [0]
     while bounds[-1] < len(order):
@@ -309,14 +312,14 @@ def _cut(order: np.ndarray, costs: np.ndarray, budget: int) -> list[np.ndarray]:
 
 
 def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | None:
-    """Return labels of sequences as an array, labels of rows as a store."""
+    """Return labels of sequences as an array, or labels of rows as a store."""
     if labels is None:
         return None
     if _are_of_rows(labels):
         return _check_row_labels(labels, store)
     check_unmasked(labels, "labels")
     try:
-        array = np.asarray(labels).view()  # of our own: the caller's may take another shape; texts, too
+        array = np.asarray(labels).view()  # a view, because the caller may change the shape of its own array
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one per sequence"
@@ -344,7 +347,7 @@ def _check_row_labels(labels: Any, store: Store) -> Store:
         expected = f"{store.lengths[number]} entries, one per row"
         raise ShapeError(f"labels, sequence {number}", expected=expected, got=int(found.lengths[number]), hint=hint)
     if isinstance(labels, LoDTensor) and labels.num_levels > 1:
-        # One level fits any sequences of these lengths; more must be the very levels of the sequences.
+        # Labels with one level need only the right lengths; several levels must equal the levels of the sequences.
         tensor = getattr(store, "tensor", None)
         if tensor is None or tensor.structure != labels.structure:
             raise LoDError("labels", expected="the levels of the sequences, or one level", got=labels.lod())

@@ -1,4 +1,4 @@
-"""Columns of Arrow and Parquet files, and arrays of NumPy: sequences on the memory that they have."""
+"""Read sequences from columns of Arrow and Parquet files, and from arrays in .npz files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from varlen_rnn.rows.lod import LoDTensor
 
 
 def read_columns(format: str, path: str, options: Options) -> Dataset:
-    """Return the data set of a Parquet or an Arrow IPC file; the latter's rows stay in the file (a memory map)."""
+    """Return the data set of a Parquet or Arrow IPC file; rows of an Arrow file stay in the file, memory-mapped."""
     pa = library("pyarrow", '"varlen_rnn[arrow]"')
     sequence, label = options.sequence or "text", options.label
     table = _table(pa, path, format)
@@ -46,7 +46,7 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
 
 
 def _null_numbers(pa: Any, column: Any) -> bool:
-    """Return whether any number in lists of them is null."""
+    """Return whether a column of lists of numbers contains a null."""
     from pyarrow import compute  # which `import pyarrow` does not import
 
     while pa.types.is_nested(column.type):
@@ -55,7 +55,7 @@ def _null_numbers(pa: Any, column: Any) -> bool:
 
 
 def _with_nan(lists: list[list[Any]], where: str) -> list[np.ndarray]:
-    """Return lists of numbers, or of rows of them, as float32 rows in which null is NaN."""
+    """Return each list of numbers, or of rows of numbers, as float32 rows; null becomes NaN."""
     width = next((np.size(rows[0]) for rows in lists if rows), 1)
     try:
         return [np.array(rows, np.float32).reshape(len(rows), width) for rows in lists]
@@ -64,7 +64,7 @@ def _with_nan(lists: list[list[Any]], where: str) -> list[np.ndarray]:
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
-    """Return tensors in which inner lists, all of one length, became rows, although the column's type has lists."""
+    """Return tensors with one LoD level: a second level of equally long lists becomes the features of rows."""
     levels = tensors[0].num_levels
     if levels == 1:
         return tensors
@@ -105,12 +105,13 @@ def _of_texts(pa: Any, kind: Any) -> bool:
 
 
 def read_npz(path: str, options: Options) -> Dataset:
-    """Return the data set of a file of `np.savez`: rows one after another, "offsets", and labels.
+    """Return the data set of a file of `np.savez`.
 
-    Rows are the array `sequence`, cut at `offsets`, of shape `(sequences + 1,)`.
+    The array named by the option `sequence` holds the rows of all sequences.  The array "offsets" of shape
+    `(sequences + 1,)` divides them into sequences.  The option `label` names the array of labels.
     """
     try:
-        with open(path, "rb") as raw:  # of our own: NumPy leaves it open where it is no archive
+        with open(path, "rb") as raw:  # NumPy would not close a file that is no archive
             file = np.load(raw, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("a file of np.save")
@@ -133,7 +134,7 @@ def read_npz(path: str, options: Options) -> Dataset:
 
 
 def _as_rows(rows: np.ndarray) -> np.ndarray:
-    """Return ids as they are, and numbers as rows of features."""
+    """Return ids unchanged, and a vector of floats as rows of one feature."""
     if rows.dtype.kind not in "fiu":
         raise DTypeError("sequences", expected="numbers", got=f"data type {rows.dtype}")
     return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows
@@ -145,7 +146,7 @@ def _dataset(path: str, sequences: list[np.ndarray], values: list[Any] | None, o
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
     if values is not None and len(values) != len(sequences):
         raise ShapeError(f"{path}, labels", expected=f"{len(sequences)}, one per sequence", got=len(values))
-    if missing != "error":  # otherwise they may stay in the file
+    if missing != "error":  # checking for NaN would read memory-mapped rows
         sequences, values = filled(sequences, values, missing, lambda number: f"{path}, record {number}")
     if values is None:
         return Dataset(path, sequences, None, [], check_list(classes or [], "classes"), "list")

@@ -1,4 +1,4 @@
-"""A data set: sequences, their labels, and the vocabulary and classes that give the numbers a meaning."""
+"""`Dataset`: sequences, their labels, the vocabulary of their token ids, and the names of their classes."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from varlen_rnn.rows.checks import as_indices, check_unmasked
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Sequences with labels.
+    """Sequences with labels, a vocabulary and classes.
 
     Attributes
     ----------
     name : str
-        Where the sequences come from; for embedded data sets with the version that decides their content.
+        The source of the sequences; data sets that come with Python add the version that determines their content.
     sequences : list of array
         Token ids, int64 of shape `(tokens,)`, or measurements, float32 of shape `(rows, features)`.
     labels : array, list or None
-        Indices into `classes`, int64 of shape `(num_sequences,)`; numbers, float32 of shape `(num_sequences,)` or
-        `(num_sequences, targets)`; several classes, float32 with 1 for each class of a sequence; labels of rows, a list
-        with one array per sequence.
+        For one class per sequence, indices into `classes`, int64 of shape `(num_sequences,)`.  For several classes,
+        float32 of shape `(num_sequences, classes)` with 1 for each class of a sequence.  For numbers, float32 of shape
+        `(num_sequences,)` or `(num_sequences, targets)`.  For labels of rows, a list with one array per sequence.
     vocabulary : list of str
-        The token of each id; id 0 is "<unk>", unknown tokens and padding.  Empty for measurements.
+        The token of each id; id 0 is "<unk>", for unknown tokens and padding.  Empty for measurements.
     classes : list of str
-        The name of each label.
+        The name of each class; empty for labels that are numbers.
     tokens : str
-        How a text becomes tokens: "characters", "words", or "list" if tokens were given as lists.
+        How a text is divided into tokens: "characters", "words", or "list" if tokens were given as lists.
     features : tuple of str
-        The names of the numbers in a row, or of the steps of a series, if the file has names.
+        The names of the features of a row, or of the steps in a wide file, if the file has names.
     ids : tuple of str
-        The id of each sequence in a file of series.
+        The id of each sequence in a file of time series.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Dataset:
 
     @property
     def label_kind(self) -> str | None:
-        """What the labels are: "classes", "numbers", "several classes", "classes of rows", "numbers of rows", or None.
+        """The kind of the labels, or None: "[several ]classes", "numbers", "classes of rows" or "numbers of rows".
 
         Examples
         --------
@@ -109,12 +109,12 @@ class Dataset:
         return "numbers" if kind == "f" else "classes"
 
     def encode(self, text: str | Iterable[str]) -> np.ndarray:
-        """Return the ids of a text, or of a list of tokens: int64, shape `(tokens,)`; 0 for unknown tokens.
+        """Return the token ids of a text or of a list of tokens, int64, shape `(tokens,)`; an unknown token is 0.
 
         Raises
         ------
         InputError
-            The data set has no vocabulary, or its tokens came as lists and this is a text.
+            If the data set has no vocabulary, or `text` is a str although the data set's tokens were given as lists.
 
         Examples
         --------
@@ -137,18 +137,18 @@ class Dataset:
         return encode_all([text], self.vocabulary)[0]
 
     def take(self, indices: ArrayLike, name: str | None = None) -> Dataset:
-        """Return the data set of these sequences, in this order, with the same vocabulary and classes.
+        """Return a data set of the chosen sequences, in the given order, with the same vocabulary and classes.
 
         Parameters
         ----------
         indices : array_like of int or of bool
-            Negative ones count from the end; of bool, one per sequence, it takes those where it is true.
+            Negative indices count from the end.  With bools, one per sequence, the sequences marked True are taken.
         name : str, optional
 
         Raises
         ------
         DTypeError, ShapeError, OutOfRangeError
-            Indices that are neither, or that no sequence has.
+            If `indices` are not int or bool, or an index is out of range.
 
         Examples
         --------
@@ -174,14 +174,15 @@ class Dataset:
         Parameters
         ----------
         test_fraction : float
-            Share of the sequences in the test set, 0 to 1.
+            The share of sequences in the test set, 0 to 1.
         seed : int
             The same seed gives the same split.
         stratify : bool
-            Whether both sets have about the same share of each class.  A class of two or more sequences has at least
-            one in each set.
+            Whether to give both sets about the same share of each class.  A class with two or more sequences then has
+            at least one in each set, unless `test_fraction` is 0 or 1.
         groups : array, shape `(num_sequences,)`, optional
-            Sequences of one group, such as one person, stay together; the test set has about its share.
+            The group of each sequence, such as a person.  All sequences of a group go to the same set, so the size of
+            the test set is only approximate.
 
         Examples
         --------
@@ -204,7 +205,7 @@ class Dataset:
         return self.take(order[~held], f"{self.name}, train"), self.take(order[held], f"{self.name}, test")
 
     def _of_each_class(self, order: np.ndarray, share: float) -> np.ndarray:
-        """Return which places of an order are held back: of each class its share."""
+        """Return a mask of the positions in `order` that go to the test set: the given share of each class."""
         if self.label_kind != "classes":
             raise InputError("split, stratify", expected="labels that are classes", got=str(self.label_kind))
         labels, held = np.asarray(self.labels)[order], np.zeros(len(self), bool)
@@ -217,7 +218,10 @@ class Dataset:
         return held
 
     def _of_groups(self, order: np.ndarray, share: float, groups: ArrayLike) -> np.ndarray:
-        """Return which places of an order are held back: groups in the order of their first one, until it is enough."""
+        """Return a mask of the positions in `order` that go to the test set.
+
+        Whole groups are taken, in the order in which they first occur, until the test set has its share.
+        """
         try:
             given = np.asarray(groups)
         except (ValueError, TypeError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""Data sets that every CPython carries: nothing to download, and real lengths.
+"""Data sets made from files that come with every CPython: there is nothing to download, and lengths are realistic.
 
-What is in them follows from the version of Python, which `name` records beside its own.
+Their content depends on the version of Python or of Unicode, so `Dataset.name` contains this version.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from varlen_rnn.data.readers import from_texts
 from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import InputError, check_int, check_list, shown
 
-# Scripts whose names number their signs rather than describe them.
+# Names in these scripts contain numbers instead of descriptions of the characters.
 NUMBERED = ("CJK", "HANGUL SYLLABLE", "TANGUT", "NUSHU", "KHITAN", "HIEROGLYPH")
 
-# Fewer functions than this make no class.
+# A package with fewer functions is left out.
 MIN_FUNCTIONS = 20
 
 _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
-# What prose never has: grammar, tables, prompts, underlined titles.
+# Patterns that do not occur in prose: grammar, prompts, tables, underlined titles.
 _NO_PROSE = re.compile(r"::=|>>>|\.\.\. |^\s*[-+|=*^~]{3,}|\+--|\s\|\s|   \S.*   ", re.MULTILINE)
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"“*(])")
 _BULLET = re.compile(r"^\s*(?:\*|\d+\.)\s+")
 
 
 def unicode_names(without: Iterable[str] = NUMBERED) -> Dataset:
-    """Return the names of Unicode's characters, as characters; the label is the general category ("Lu", "Sm" ...).
+    """Return the names of Unicode's characters, labelled by their general category ("Lu", "Sm" ...).
 
-    About 30 000 names of 2 to 88 characters.
+    There are about 30,000 names of 2 to 88 characters; each character of a name is a token.
 
     Parameters
     ----------
     without : tuple of str
-        Leave out names that contain one of these; by default the scripts whose names number their signs.
+        Words; names that contain one of them are left out.  By default, these are scripts whose characters have numbers
+        instead of descriptive names.
 
     Examples
     --------
@@ -66,22 +67,23 @@ def unicode_names(without: Iterable[str] = NUMBERED) -> Dataset:
 
 
 def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = None) -> Dataset:
-    """Return the prose sentences of Python's reference, as words; the label is the topic.
+    """Return the sentences of Python's language reference, labelled by their topic; each word is a token.
 
-    Tables, code and grammar are left out, and sentences of fewer than 3 or more than 200 words.  A sentence that
-    several topics share is kept once, in the shortest of them, so that no test set repeats its training set.
+    Tables, code and grammar are left out, as are sentences of fewer than 3 or more than 200 words.  A sentence that
+    occurs in several topics belongs only to the shortest of them, so that a test set has no sentence of the training
+    set.
 
     Parameters
     ----------
     min_count : int
-        Words that occur fewer times become "<unk>".
+        Words that occur fewer than `min_count` times become "<unk>".
     max_vocabulary : int, optional
-        Length of the vocabulary at most, "<unk>" included.
+        The largest size of the vocabulary, including "<unk>".
 
     Raises
     ------
     InputError
-        This Python has no `pydoc_data.topics`.
+        If this Python has no module `pydoc_data.topics`.
 
     Examples
     --------
@@ -89,7 +91,7 @@ def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = Non
     >>> [sentences.vocabulary[number] for number in sentences.encode("The statement returns a qwertz.")]
     ['the', 'statement', 'returns', 'a', '<unk>']
 
-    Source: "The Python Language Reference", as the module `pydoc_data.topics` holds it.
+    Source: "The Python Language Reference", in the module `pydoc_data.topics`.
     """
     try:
         from pydoc_data.topics import topics
@@ -97,7 +99,7 @@ def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = Non
         expected = "the module pydoc_data.topics, which the standard library has"
         raise InputError("documentation_sentences", expected=expected, got=error) from error
     found: dict[tuple[str, ...], tuple[str, str]] = {}
-    # The shortest topic is the most specific one.
+    # The shortest topic comes first, because it is the most specific topic of a repeated sentence.
     for topic in sorted(topics, key=lambda topic: (len(topics[topic]), topic)):
         for sentence in _sentences(topics[topic]):
             words = tuple(split_text(sentence, "words"))
@@ -115,23 +117,23 @@ def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = Non
 
 
 def standard_library_functions(packages: Sequence[str] | None = None, limit: int | None = 400) -> Dataset:
-    """Return functions and methods of the standard library, as characters; the label is the package.
+    """Return the sources of the standard library's functions, labelled by package; each character is a token.
 
-    Lengths have a heavy tail: from one line to some hundred.  Files are parsed in the order of their names, until
-    `limit` functions of the package are found; tests, and files that do not parse, are left out.  A function within
-    a function is part of that function only.
+    Lengths have a heavy tail, from one line to hundreds of lines.  The files of a package are read in the order of
+    their names until `limit` functions are found; tests and files that do not parse are left out.  A nested function is
+    not a sequence of its own, but part of the outer function.
 
     Parameters
     ----------
     packages : sequence of str, optional
-        By default all packages (folders) that have at least 20 functions.
+        Names of packages; by default all packages (folders) with at least 20 functions.
     limit : int or None
-        Functions a package at most; None for all of them.
+        The largest number of functions per package; None for no limit.
 
     Raises
     ------
     InputError
-        This Python comes without its sources, or has no such package.
+        If this Python comes without its sources, or does not have one of the packages.
 
     Examples
     --------
@@ -139,11 +141,11 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
     >>> functions.classes, len(functions)
     (['json', 'logging'], 20)
 
-    Source: the standard library of the Python that runs, `sysconfig.get_path("stdlib")`.
+    Source: the standard library of the running Python, in `sysconfig.get_path("stdlib")`.
     """
     limit = None if limit is None else min(check_int(limit, "limit", 1), sys.maxsize)
     root = pathlib.Path(sysconfig.get_path("stdlib"))
-    # The folder of tests is a package too, and the largest.
+    # Without this condition, the folder of tests would be the largest package.
     known = sorted(
         path.parent.name for path in root.glob("[a-z]*/__init__.py") if path.parent.name not in _TEST_FOLDERS
     )
@@ -163,23 +165,24 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of the paragraphs that are prose."""
+    """Yield the sentences of a text's prose paragraphs."""
     for paragraph in re.split(r"\n\s*\n", text):
         prose = " ".join(_BULLET.sub("", paragraph).split())
-        # Prose begins with a capital or a quoted name and ends with a stop; code seldom does both.
+        # Prose begins with a capital, a quote or a star and ends with a full stop or a like sign; code seldom does
+        # both.
         begins = prose[:1].isupper() or prose[:1] in ('"', "*")
         if begins and prose[-1] in ".!?:" and not _NO_PROSE.search(paragraph):
             yield from _SENTENCE_END.split(prose)
 
 
 def _functions(folder: pathlib.Path) -> Iterator[str]:
-    """Yield the sources of the functions of a folder, outermost only, without their indentation."""
+    """Yield the source of each outermost function in a folder's files, without its indentation."""
     for path in sorted(folder.rglob("*.py")):
         if _TEST_FOLDERS.isdisjoint(path.relative_to(folder).parts):
             try:
                 source = path.read_text("utf-8")
                 with warnings.catch_warnings():
-                    # Old files have escapes that newer parsers warn of.
+                    # Some old files contain string escapes that newer parsers warn about.
                     warnings.simplefilter("ignore")
                     tree = ast.parse(source)
             except (SyntaxError, ValueError, OSError):

@@ -1,6 +1,6 @@
-"""The table of file formats: suffixes, readers, and the options that do not apply to them.
+"""The table of file formats: their suffixes, readers, and the options that do not apply to each reader.
 
-A format has one form, or several that its options choose from.  A reader takes the path and the `Options`.
+A format has one or several forms, each with its own reader; the options determine the form of a file.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from varlen_rnn.errors import InputError, shown
 
 
 class Form(NamedTuple):
-    """A kind of file.
+    """One layout of a file format, such as CSV with one row per step.
 
     Attributes
     ----------
     name : str
-        The words for it in error messages.
+        The form's name in error messages.
     read : callable
         `read(path, options)` returns the Dataset.
     unused : tuple of str
-        The options that do not apply.
+        The names of options that do not apply to the form.
     applies : callable
-        `applies(options)` returns whether a file of the format has this form.
+        `applies(options)` returns whether the options choose this form.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Form(NamedTuple):
 
 
 class Format(NamedTuple):
-    """The suffixes of a format, and its forms: the first that applies is read."""
+    """A format's suffixes, and its forms, of which the first one that applies is used."""
 
     suffixes: tuple[str, ...]
     forms: tuple[Form, ...]
 
 
 def format_of(path: str) -> str:
-    """Return the format that the suffix of a path names, or raise.
+    """Return the name of the format with a path's suffix, or raise if there is none.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def format_of(path: str) -> str:
 
 
 def form_of(format: str, options: Options) -> Form:
-    """Return the form of a file of a format.
+    """Return the form of a format that the options choose.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def _delimiter(path: str, options: Options) -> str:
 
 
 def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
-    """Return the field of texts, or raise if the file does not look like a file of texts."""
+    """Return the name of the field of texts, or raise if the file does not look like a file of texts."""
     hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
     if sequence is None and "text" not in table.fields:
         raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)

@@ -1,6 +1,7 @@
-"""Find the rows of sequences, and gather the rows of chosen sequences, without a loop over rows.
+"""Stores: collections of sequences from which batches are gathered, without a Python loop over rows.
 
-A store has `lengths`, the rows of each sequence, and `gather(indices)`, the LoDTensor of these sequences.
+A store has `lengths`, the number of rows of each sequence, and `gather(indices)`, which returns the LoDTensor of the
+chosen sequences.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from varlen_rnn.typing import Rows
 
 
 class TensorStore:
-    """The sequences of level 0 of a LoDTensor, with the levels below them.
+    """A store of the sequences of a LoDTensor's level 0, together with their lower levels.
 
     Examples
     --------
@@ -29,19 +30,20 @@ class TensorStore:
     def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:
             raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
-        self.tensor = LoDTensor(tensor.data, tensor.structure)  # the caller may give the other one another LoD
+        self.tensor = LoDTensor(tensor.data, tensor.structure)  # a copy, because the caller may set another LoD
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
-        """Return the LoDTensor of these sequences, in this order: a copy."""
+        """Return a LoDTensor of the sequences with these indices, in this order; rows are copied."""
         lod, rows = take_sequences(self.tensor.structure, indices)
         return LoDTensor(self.tensor.data.take(rows, axis=0), lod)
 
 
 class ListStore:
-    """Sequences that are arrays of their own, as they come from files; they may be memory maps.
+    """A store of sequences in separate arrays, which may be memory maps.
 
-    Rows must have one shape and one data type; an array without rows takes the shape and type of the others.
+    All rows must have the same shape and data type.  An array without rows gets the row shape and data type of the
+    others.
 
     Examples
     --------
@@ -62,7 +64,7 @@ class ListStore:
         self.arrays = arrays
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
-        """Return the LoDTensor of these sequences, in this order: one concatenation."""
+        """Return a LoDTensor of the sequences with these indices, in this order; rows are copied."""
         rows = np.concatenate([self.arrays[index] for index in indices])
         return LoDTensor(rows, LoD.from_lengths([self.lengths[indices]]))
 
@@ -71,12 +73,12 @@ Store: TypeAlias = TensorStore | ListStore
 
 
 def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
-    """Return the store of a LoDTensor, or of a list of arrays of rows.
+    """Return a store of a LoDTensor's sequences, or of a list of arrays of rows.
 
     Raises
     ------
     DTypeError, ShapeError, LoDError
-        Which sequence is none, or differs from the others in data type or row shape.
+        If an entry is no sequence, or differs from the others in data type or row shape.
 
     Examples
     --------
@@ -94,7 +96,7 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
 
 
 def _as_rows(item: Rows, where: str) -> np.ndarray:
-    """Return the rows of a sequence as a plain view of our own, of a memory map too: its length cannot change."""
+    """Return a sequence's rows as a view that shares memory; the caller cannot change the shape of the view."""
     check_unmasked(item, where)
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)

@@ -1,4 +1,4 @@
-"""Labels as they stand in files become arrays: classes or numbers, of sequences or of rows."""
+"""Convert labels, as they are read from files, to arrays: classes or numbers, of sequences or of rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from varlen_rnn.data.missing import EMPTY, Where, is_missing
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
 
-# What labels are: one class, one or more numbers, or any number of classes of each sequence; or one of each row.
+# The kinds of labels.  A sequence has one class, one or more numbers, or any number of classes ("several classes");
+# or each row has a class or a number.
 KINDS = ("classes", "numbers", "several classes", "classes of rows", "numbers of rows")
-IGNORED = -100  # the class of a row without a label, which losses leave out
+IGNORED = -100  # the class of a row without a label; losses ignore it
 
 _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBERS = {int, float}
@@ -29,22 +30,22 @@ def labels_of(
     kind: str | None = None,
     gaps: bool = False,
 ) -> tuple[np.ndarray | list[np.ndarray], list[str]]:
-    """Return labels as a data set has them, and the classes: none, of numbers.
+    """Return the array or list of labels for a `Dataset`, and the names of the classes; numbers have no classes.
 
     Parameters
     ----------
     values : list
-        The label of each sequence: a text, an integer, a number, or a list of them.
+        The label of each sequence: a text, an integer, a number, or a list of these.
     lengths : list of int
-        The length of each sequence; lists of exactly these lengths are labels of rows.
+        The length of each sequence; lists of exactly these lengths are taken for labels of rows.
     where : function
-        Returns the place of a sequence's label, for errors.
+        `where(k)` describes where the label of sequence k was read, for error messages.
     classes : list of str, optional
-        The classes of another data set; by default the classes that occur.
+        The classes of another data set; by default the classes that occur in `values`.
     kind : str, optional
-        One of `KINDS`; by default guessed from the labels.
+        One of `KINDS`; by default it is guessed from the labels.
     gaps : bool
-        Whether classes of rows may be missing: they become -100.
+        Whether the classes of some rows may be missing; they become -100.
 
     Examples
     --------
@@ -80,9 +81,9 @@ def labels_of(
 
 
 def typed(texts: Sequence[str]) -> Sequence[Any]:
-    """Return labels of a CSV file as numbers where all of them are and one is no integer, else as they are.
+    """Return the labels of a CSV file as floats if all are numbers and at least one is no integer.
 
-    If labels are numbers, a missing one is None.
+    Otherwise they stay texts.  If all labels are numbers or integers, a missing label becomes None.
 
     Examples
     --------
@@ -101,7 +102,7 @@ def typed(texts: Sequence[str]) -> Sequence[Any]:
 
 
 def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
-    """Return the kind of the labels, guessed from the types of all of them."""
+    """Return the kind of the labels, guessed from their types and lengths."""
     lists = [isinstance(value, (list, tuple)) for value in values]
     if not any(lists):
         return "numbers" if set(map(type, values)) <= _NUMBERS and float in map(type, values) else "classes"
@@ -129,7 +130,7 @@ def _as_list(value: Any, where: str) -> list[Any]:
 
 
 def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
-    """Return float32 labels of shape `(sequences,)`, or `(sequences, targets)`."""
+    """Return float32 labels of shape `(sequences,)`, or `(sequences, targets)` if each value is a list."""
     width: int | None = None
     for number, value in enumerate(values):
         own = len(value) if isinstance(value, (list, tuple)) else 0
@@ -175,7 +176,7 @@ def _names(
     flat: bool = False,
     gaps: bool = False,
 ) -> tuple[list[str], Any]:
-    """Return the classes, and the number of each label's; labels are of one type."""
+    """Return the names of the classes, and each label's index among them; all labels must have the same type."""
     common: tuple[type, str] | None = None
     named: list[list[str | None]] = []
     for number, labels in enumerate(lists):

@@ -1,4 +1,4 @@
-"""What becomes of numbers and labels that are missing: an error, left out, or filled."""
+"""Treat missing numbers and labels: raise an error, leave them out, or fill them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Where = Callable[[int], str]
 
 
 def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a sequence without NaN, by the rule for numbers that are missing, and which rows they are.
+    """Apply the rule `missing` to NaNs in a sequence; return the resulting rows, and the indices of the rows kept.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
         kept = np.flatnonzero(~gaps.any(axis=1))
         return rows[kept], kept
     filled = rows.copy()
-    if missing == "forward":  # the row of the last number of each column, or none
+    if missing == "forward":  # the index of the last row with a number in this column, or -1
         last = np.maximum.accumulate(np.where(gaps, -1, everyone[:, None]), axis=0)
         filled = np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), np.nan)
     return np.nan_to_num(filled, nan=0.0), everyone
@@ -47,7 +47,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
 def filled(
     sequences: Sequence[np.ndarray], labels: Sequence[Any] | None, missing: str, where: Where
 ) -> tuple[list[np.ndarray], list[Any] | None]:
-    """Return sequences of numbers without NaN, and labels without the labels of dropped rows."""
+    """Apply the rule `missing` to all sequences of numbers; also drop the labels of dropped rows."""
     found, own = list(sequences), None if labels is None else list(labels)
     for number, rows in enumerate(sequences):
         if rows.dtype.kind != "f":
@@ -64,14 +64,14 @@ def _row_of(where: str, row: int) -> str:
 
 
 def is_missing(label: Any) -> bool:
-    """Return whether a label is none: None, NaN or a blank text."""
+    """Return whether a label is missing: None, NaN or a blank text."""
     if isinstance(label, str):
         return not label.strip()
     return label is None or (isinstance(label, float) and label != label)
 
 
 def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
-    """Return which sequences have a label; where a missing one is an error, raise it.
+    """Return the indices of the labels that are not missing; raise if `missing` is "error" and one is missing.
 
     Examples
     --------

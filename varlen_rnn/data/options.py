@@ -1,4 +1,4 @@
-"""The options of a file, checked once, which every reader takes as one record."""
+"""`Options`: the options of a file reader in one record, checked once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlen_rnn.errors import DTypeError, check_choice, check_flag, check_list, 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a file is read; `data.read` documents each option, and None means that it was not given.
+    """The options for reading a file, which `data.read` documents; None means that an option was not given.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Read files of every kind: options, or the content, decide the kind; an ambiguous file is an error."""
+"""`read`: read a file of any supported format; raise an error if the file can be read in several ways."""
 
 from __future__ import annotations
 
@@ -34,53 +34,55 @@ def read(
     min_count: int = 1,
     max_vocabulary: int | None = None,
 ) -> Dataset:
-    r"""Return the data set of a file.
+    r"""Read a file of sequences and return it as a Dataset.
 
     Parameters
     ----------
     source : path, or an open file
-        An open file, such as standard input, needs a format.
+        For an open file, such as standard input, `format` is required.
     format : str, optional
-        By default from the suffix: .csv, .tsv, .jsonl, .parquet, .arrow or .feather, .npz.
+        By default it follows from the suffix: .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather or .npz.
     sequence : str, optional
-        The field that holds the sequence; by default "text" if there is one.  In a .npz file, the array of rows, by
-        default "rows", which the array "offsets" cuts into sequences.
+        The field that holds the sequence; by default "text", if the file has this field.  In a .npz file, the array
+        that holds the rows of all sequences, by default "rows"; the array "offsets" divides it into sequences.
     label : str, optional
-        The field of the labels; without it there are none.
+        The field of the labels; by default sequences have no labels.
     id, time : str, optional
-        For a CSV file in long form, one row per step: the field that identifies the sequence, and the field that orders
-        its steps (numbers or dates).  Equal times keep the order of the file, and rows of one id need not be
-        neighbours. A label that is the same in all rows of each id belongs to the sequence, otherwise to the row.
+        For a CSV file in long form, with one row per step: `id` is the field that identifies the sequence, and `time`
+        the field that orders its steps (numbers or dates).  Steps of equal time stay in the order of the file, and rows
+        of an id need not be neighbours.  If the label is the same in all rows of each id, it is a label of the
+        sequence, otherwise of the row.
     features : list of str, optional
-        The fields of numbers; by default all other fields.
+        The fields that hold the numbers of a row; by default all fields that no other option names.
     ignore : list of str, optional
-        Fields of a CSV file in long or wide form that hold no numbers, if the file has them.
+        Fields of a CSV file in long or wide form that are not read; the file need not have them.
     wide : bool
-        Whether a row of a CSV file is a series: its fields except `id` and `label` are steps; blanks at the end are no
-        steps.
+        Whether each row of a CSV file is a whole sequence: its fields except `id` and `label` are the steps, and blank
+        fields at the end are left out.
     tokens : {"characters", "words", "list"}, optional
-        The tokens of a text; by default words if the median text has ten or more words, else characters.
+        How a text is divided into tokens; by default into words if the median text has at least ten words, otherwise
+        into characters.
     delimiter : str, optional
-        Between fields: a comma by default, in a .tsv file a tab.
+        The character between fields; by default a comma, or a tab in a .tsv file.
     missing : {"error", "drop", "zero", "forward"}
-        How to treat missing numbers (empty, NaN, null): raise, leave the row out, use 0, or use the last number before.
-        "error" does not look for NaN in Arrow and NumPy files.  With the other choices, sequences without a label are
-        left out, and rows without a label get the class -100.
+        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, or use the previous
+        number.  In Arrow and NumPy files, "error" does not check for NaN.  The other choices also drop sequences
+        without a label, and give rows without a label the class -100.
     label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default guessed.
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
     vocabulary, classes, min_count, max_vocabulary
-        As `from_texts` has them.
+        As in `from_texts`.
 
     Returns
     -------
     Dataset
-        Its `label_kind` names the kind of labels.
+        Its attribute `label_kind` is the kind of labels that was found.
 
     Raises
     ------
     InputError
-        If the file has a wrong value, or can be read in more than one way.  The error names file, line and field, the
-        expected value and the found one.
+        If the file has an invalid value, or can be read in several ways.  The error names file, line and field, and the
+        expected and the actual value.
 
     Examples
     --------
@@ -103,7 +105,7 @@ def read(
 
 
 def _read_file(path: str, format: str, options: Options) -> Dataset:
-    """Read a file, or raise if an option was given that does not apply to its form."""
+    """Read a file, or raise if an option is given that does not apply to the file's form."""
     form = form_of(check_choice(format, "format", *sorted(FORMATS)), options)
     for name in form.unused:
         value = getattr(options, name)
@@ -113,7 +115,7 @@ def _read_file(path: str, format: str, options: Options) -> Dataset:
 
 
 def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
-    """Read an open file from a copy on the disk, because Parquet wants to seek."""
+    """Copy an open file to the disk and read the copy, because reading Parquet needs to seek."""
     if format is None:
         raise InputError("format", expected=f"one of {sorted(FORMATS)} for an open file", got="None")
     content = getattr(source, "buffer", source).read()

@@ -1,7 +1,7 @@
-"""Your own data: texts in memory, JSON Lines and CSV files.
+"""Read your own data: texts in memory, JSON Lines files and CSV files.
 
 A sequence is a text, a list of strings (tokens), a list of numbers, or a list of equally long lists of numbers.
-Files are UTF-8, with or without a byte order mark; errors name file, line and field.
+Files must be UTF-8, with or without a byte order mark.  Errors name file, line and field.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ def from_texts(
     missing: Missing = "error",
     name: str = "texts",
 ) -> Dataset:
-    """Return the data set of texts.
+    """Return a Dataset of texts and their labels.
 
     Parameters
     ----------
     texts : sequence of str, or of lists of str
-        Lists of strings are tokens already.
+        A list of strings is a list of tokens.
     labels : sequence, optional
-        One per text.  A str, int or bool is a class, a float is a number.  A list with one entry per token labels the
-        tokens; any other list of str means several classes, any other list of numbers several numbers.
+        One label per text.  A str, int or bool is a class, a float is a number.  A list with one entry per token labels
+        the tokens; any other list of str means several classes, any other list of numbers several targets.
     vocabulary, classes : list of str, optional
-        The vocabulary and classes of another data set, such as the training set.  By default they are made from these
-        texts and labels: tokens by frequency; classes sorted, by value if all are integers.
+        The vocabulary and classes of another data set, such as the training set.  By default they are built from
+        `texts` and `labels`: tokens in the order of their frequency, classes sorted (by value if all are integers).
     tokens : "characters", "words" or "auto"
-        The tokens of a text; words are in lower case, without punctuation.  "auto" means words if the median text has
-        ten or more words, else characters.
+        How a text is divided into tokens; words are in lower case and without punctuation.  "auto" means words if the
+        median text has at least ten words, otherwise characters.
     min_count, max_vocabulary : int, optional
-        A new vocabulary has tokens that occur at least `min_count` times, and at most `max_vocabulary` entries, "<unk>"
-        included.
+        A new vocabulary contains only tokens that occur at least `min_count` times, and at most `max_vocabulary`
+        entries, including "<unk>".
     label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default guessed.
+        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
     missing : "error", "drop", "zero" or "forward"
-        How to treat missing labels (None, NaN, blank): "error" raises; otherwise their sequences are left out, and
-        labels of rows become -100.  Missing numbers in rows are treated as in `read`.
+        How to treat missing labels (None, NaN, blank): "error" raises an error; the other choices drop sequences
+        without a label, and give rows without a label the class -100.  Missing numbers in rows are treated as in
+        `read`.
     name : str
         The name of the data set.
 
     Raises
     ------
     InputError
-        If an entry is wrong; the error names the entry, the expected value and the found one.
+        If an entry is invalid; the error names the entry, the expected and the actual value.
 
     Examples
     --------
@@ -107,23 +108,23 @@ def read_jsonl(
     label_kind: str | None = None,
     missing: Missing = "error",
 ) -> Dataset:
-    r"""Return the data set of a JSON Lines file: one object per line.
+    r"""Return the Dataset of a JSON Lines file, which has one JSON object per line.
 
     Parameters
     ----------
     path : path
     sequence : str
-        The field that holds the sequence: a string, a list of strings, a list of numbers (float32 rows of one
-        feature) or a list of equally long lists of numbers (float32 rows); the same kind on every line.
+        The field that holds the sequence: a string, a list of strings, a list of numbers (float32 rows of one feature)
+        or a list of equally long lists of numbers (float32 rows).  It must be of the same kind on every line.
     label : str or None
         The field that holds the label; None if there is none.
     tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing
-        As `from_texts` has them.
+        As in `from_texts`.
 
     Raises
     ------
     InputError
-        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
+        If the file has an invalid value; the error names file, line and field, the expected and the actual value.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def read_jsonl(
         label_kind=label_kind, missing=missing,
     )  # fmt: skip
     records = []
-    # Not splitlines, which cuts at separators that JSON strings may contain.
+    # `splitlines` would also split at other separators, which JSON strings may contain.
     for number, line in enumerate(file_text(path).split("\n"), 1):
         if not line.strip():
             continue
@@ -170,7 +171,7 @@ def read_csv(
     label_kind: str | None = None,
     missing: Missing = "error",
 ) -> Dataset:
-    r"""Return the data set of a CSV file whose first line names the fields.
+    r"""Return the Dataset of a CSV file whose first line names the fields.
 
     Parameters
     ----------
@@ -180,16 +181,16 @@ def read_csv(
     label : str or None
         The field that holds the label; None if there is none.
     tokens : "characters", "words" or "list"
-        What a text is cut into; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
+        How a text is divided into tokens; "list" reads it as a JSON list of strings or numbers, such as `[1.5, 2]`.
     delimiter : str
         The character between fields.
     vocabulary, classes, min_count, max_vocabulary, label_kind, missing
-        As `from_texts` has them.
+        As in `from_texts`.
 
     Raises
     ------
     InputError
-        If the file has a wrong value; the error names file, line and field, the expected value and the found one.
+        If the file has an invalid value; the error names file, line and field, the expected and the actual value.
 
     Examples
     --------
@@ -219,13 +220,14 @@ def read_csv(
                 got = len(fields) + len(value[None])
                 hint = "a text with the delimiter in it needs quotes"
                 raise InputError(where, expected=f"{len(fields)} fields", got=got, hint=hint)
-            # A line that ends early leaves None behind; it lacks the field.
+            # DictReader fills the missing fields of a short line with None; removing them makes the line lack these
+            # fields.
             value = {field: entry for field, entry in value.items() if entry is not None}
             record = _record(value, sequence, label, where)
             records.append(record._replace(sequence=_json_list(record)) if tokens == "list" else record)
     except csv.Error as error:
         hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
-        # The inner reader has counted the line that it failed on; DictReader has not yet.
+        # The line number is read from the inner reader, because DictReader has not counted the failing line yet.
         raise InputError(f"{path}, line {reader.reader.line_num}", expected="CSV", got=error, hint=hint) from error
     _check_any(records, path)
     if label is not None:
@@ -237,7 +239,7 @@ def read_csv(
 
 
 def file_text(path: StrPath) -> str:
-    """Return the text of a file in UTF-8, or raise where it is none."""
+    """Return the text of a UTF-8 file, or raise an error that names the first line that is not UTF-8."""
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
     try:
         return raw.decode("utf-8-sig")

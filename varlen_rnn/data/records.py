@@ -1,4 +1,4 @@
-"""Turn records into a data set: find the kind of sequence, the numbers, and the classes."""
+"""Convert records to a Dataset: find the kind of the sequences, and encode tokens, numbers and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = {int, float, type(None)}
 
 
 class Record(NamedTuple):
-    """A sequence and its label as they were read, and the words for where each of them stands."""
+    """A sequence and its label as they were read, and descriptions of where each was read, for error messages."""
 
     sequence: Any
     label: Any
@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 def dataset_of(records: list[Record], name: str, labelled: bool, options: Options) -> Dataset:
-    """Return the data set of records, which all hold the same kind of sequence.
+    """Return the Dataset of records, whose sequences must all be of the same kind.
 
     Examples
     --------
@@ -62,7 +62,10 @@ def dataset_of(records: list[Record], name: str, labelled: bool, options: Option
 
 
 def _common_kind(records: list[Record], tokens: str) -> str:
-    """Return the kind of all sequences: "text", "tokens" or "numbers"; an empty list is of any kind but text."""
+    """Return the kind of all sequences, "text", "tokens" or "numbers", or raise if they differ.
+
+    An empty list counts as tokens or as numbers.
+    """
     common = None
     for item in records:
         kind = _kind(item)
@@ -94,14 +97,14 @@ def _kind(item: Record) -> str:
         return "empty"
     if types == {str}:
         return "tokens"
-    # Booleans are integers to isinstance, but no measurements.
+    # Types are compared exactly, because `isinstance` would accept bools as integers.
     if types <= _NUMBERS or types == {list}:
         return "numbers"
     raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
 def _rows(records: list[Record]) -> list[np.ndarray]:
-    """Return float32 rows, one array per record, all with the same number of features; null is NaN."""
+    """Return float32 rows, one array per record, all with the same number of features; null becomes NaN."""
     width, found = None, []
     for item in records:
         rows = [row if isinstance(row, list) else [row] for row in item.sequence]

@@ -1,4 +1,4 @@
-"""Tables of text: series in long form, one row per step, or wide, one row per series."""
+"""Read series from CSV tables: in long form, with one row per step, or in wide form, with one row per series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from varlen_rnn.errors import DTypeError, InputError, check_list, shown
 
 
 class Table:
-    r"""The fields of a CSV file, and its lines.
+    r"""A CSV file: the names of its fields, and its lines.
 
     Examples
     --------
@@ -56,30 +56,30 @@ class Table:
             raise InputError(name, expected="at least one record", got="none", hint="is the file empty?")
 
     def where(self, number: int) -> str:
-        """Return the words for a line."""
+        """Return a description of a line for error messages: the file and the line number."""
         return f"{self.name}, line {self._numbers[number]}"
 
     def places(self, lines: np.ndarray) -> Callable[[int], str]:
-        """Return a function that returns the words for the k-th of some lines."""
+        """Return a function of k that describes the line number `lines[k]` for error messages."""
         return lambda k: self.where(lines[k])
 
     def position(self, field: str, option: str) -> int:
-        """Return the number of a field, or raise."""
+        """Return the position of a field, or raise an error that names the option."""
         if not isinstance(field, str) or field not in self.fields:
             got = f"only {', '.join(map(repr, self.fields))}"
             raise InputError(f"{self.name}, line 1, {option}", expected=f"the field {shown(field)}", got=got)
         return self.fields.index(field)
 
     def column(self, field: str, option: str = "field") -> list[str]:
-        """Return the entries of a field."""
+        """Return the entry of a field in each line."""
         position = self.position(field, option)
         return [line[position] for line in self.lines]
 
     def numbers(self, field: str, option: str = "features") -> np.ndarray:
-        """Return the entries of a field as float64, NaN where they are missing, or raise where one is no number."""
+        """Return a field's entries as float64; a missing entry is NaN, any other text that is no number raises."""
         texts = self.column(field, option)
         try:
-            return np.array(list(map(float, texts)))  # an array of texts is as wide as the longest of them
+            return np.array(list(map(float, texts)))  # no array of texts, which would pad each to the longest
         except ValueError:
             pass
         found = np.empty(len(texts))
@@ -93,21 +93,22 @@ class Table:
         return found
 
     def preview(self) -> str:
-        """Return the first lines as they were read."""
+        """Return the names of the fields and the first three lines, for error messages."""
         lines = [self.fields, *self.lines[:3]]
         return "; ".join(", ".join(map(shown, line)) for line in lines)
 
 
 def other_delimiter(fields: Sequence[str]) -> str | None:
-    """Return a hint, if the first line looks like one with another delimiter."""
+    """Return a hint if the first line seems to use another delimiter, otherwise None."""
     found = [sign for sign in ";\t|" if len(fields) == 1 and sign in fields[0]]
     return f"delimiter {found[0]!r}" if found else None
 
 
 def read_long(table: Table, options: Options) -> Dataset:
-    """Return the data set of a table with a row for each step: rows of one id, in the order of time, are a sequence.
+    """Return the Dataset of a table with one row per step.
 
-    A label that is the same in all rows of each id is one of sequences, else one of rows.
+    The rows of an id, in the order of time, are a sequence.  If the label is the same in all rows of each id, it is a
+    label of the sequence, otherwise of the row.
     """
     id, time = str(options.id), options.time
     ids = table.column(id, "id")
@@ -126,7 +127,7 @@ def read_long(table: Table, options: Options) -> Dataset:
 
 
 def read_wide(table: Table, options: Options) -> Dataset:
-    """Return the data set of a table with a row for each series: fields are its steps, blanks at the end no steps."""
+    """Return the Dataset of a table with one row per series, whose fields are the steps."""
     features = _features(table, options, options.id)
     rows, sequences = np.stack([table.numbers(name) for name in features], axis=1), []
     for number, row in enumerate(rows):
@@ -140,7 +141,7 @@ def read_wide(table: Table, options: Options) -> Dataset:
 
 
 def _features(table: Table, options: Options, *others: str | None) -> list[str]:
-    """Return the names of the fields of numbers: not the label's, the ignored ones and `others`."""
+    """Return the fields with numbers: by default all except the label, ignored fields and `others`."""
     names = [name for name in table.fields if name not in (options.label, *(options.ignore or ()), *others)]
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")
@@ -150,7 +151,7 @@ def _features(table: Table, options: Options, *others: str | None) -> list[str]:
 
 
 def _groups(table: Table, id: str, ids: list[str]) -> np.ndarray:
-    """Return the number of each line's id, in the order of the file."""
+    """Return a number for each line that identifies its id; ids are numbered in the order of the file."""
     numbers: dict[str, int] = {}
     for number, text in enumerate(ids):
         if not text.strip():
@@ -159,10 +160,10 @@ def _groups(table: Table, id: str, ids: list[str]) -> np.ndarray:
 
 
 def _times(table: Table, time: str) -> np.ndarray:
-    """Return times as numbers: the numbers of the file, or nano- or microseconds for dates."""
+    """Return times as numbers; dates become nanoseconds or microseconds since 1970."""
     texts = table.column(time, "time")
     try:
-        return np.array(list(map(int, texts)), np.int64)  # nanoseconds since 1970 are more than float64 holds
+        return np.array(list(map(int, texts)), np.int64)  # float64 would round nanoseconds since 1970
     except (ValueError, OverflowError):
         pass
     try:
@@ -175,13 +176,13 @@ def _times(table: Table, time: str) -> np.ndarray:
         warnings.filterwarnings("ignore", "no explicit representation of timezones")
         dates = [_date(text, f"{table.where(number)}, field {time!r}") for number, text in enumerate(texts)]
     years = np.array([date.astype("datetime64[Y]") for date in dates]).astype(np.int64) + 1970
-    # 64 bits hold the nanoseconds of these years, and the microseconds of all.
+    # 64 bits hold nanoseconds only for the years 1678 to 2261, but microseconds for all years.
     unit = "ns" if years.min() > 1677 and years.max() < 2262 else "us"
     return np.array([date.astype(f"datetime64[{unit}]") for date in dates]).astype(np.int64)
 
 
 def _date(text: str, where: str) -> np.datetime64:
-    """Return a date, in UTC where it has a time zone, or raise."""
+    """Return a date, converted to UTC if it has a time zone, or raise."""
     try:
         date = np.datetime64(text.strip())
         if not np.isnat(date):
@@ -192,7 +193,7 @@ def _date(text: str, where: str) -> np.datetime64:
 
 
 def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a sequence as float32, by the rule for numbers that are missing, and which rows they are."""
+    """Return a sequence's rows as float32, with the rule `missing` applied, and the indices of the rows kept."""
     too_large = (np.abs(np.nan_to_num(rows, posinf=np.inf, neginf=np.inf)) > np.finfo(np.float32).max).any(axis=1)
     if too_large.any():
         wrong = int(np.flatnonzero(too_large)[0])
@@ -209,7 +210,11 @@ def _labelled(
     kept: list[np.ndarray],
     options: Options,
 ) -> Dataset:
-    """Return the data set of sequences with lines of the table, of which some are kept as rows."""
+    """Return the Dataset of sequences, with labels from the table.
+
+    Sequence k was read from the lines `parts[k]`; after dropping rows with missing numbers, its rows come from
+    `kept[k]`.
+    """
     missing, classes, label_kind = options.missing, options.classes, options.label_kind
     if options.label is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list", ids=ids)
@@ -222,7 +227,7 @@ def _labelled(
     of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
     if any(differ) and not of_rows:
         _raise_contradiction(table, values, parts[differ.index(True)])
-    there = [number for number, labels in enumerate(own) if labels]  # the others teach nothing
+    there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
         raise InputError(table.name, expected="labels", got="none in all the file")
     where = lambda number: f"{table.where(int(parts[there[number]][0]))}, label"

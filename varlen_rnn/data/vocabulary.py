@@ -1,4 +1,4 @@
-"""Tokens and their ids: texts cut into tokens, a vocabulary of the frequent ones, and ids for all."""
+"""Divide texts into tokens, build a vocabulary of the frequent tokens, and encode tokens as ids."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from varlen_rnn.errors import DTypeError, InputError, check_int, check_list, sho
 
 TOKENS = ("characters", "words", "list")
 
-# Id 0: tokens that the vocabulary does not have, and padding of baselines.
+# The token with id 0, which stands for all tokens outside of the vocabulary, and for padding in baselines.
 UNKNOWN = "<unk>"
 
-# Texts of fewer words are names, codes, formulas, whose characters tell more.
+# Texts of fewer words are mostly names, codes or formulas, where characters are better tokens than words.
 _MANY_WORDS = 10
 
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
 
 class TokenIds(dict[str, int]):
-    """The id of each token of a vocabulary; 0 for every other token.
+    """A dict with the id of each token of a vocabulary; any other token gets the id 0.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def split_text(text: str, tokens: str) -> Sequence[str]:
     >>> list(split_text("Ab", "characters"))
     ['A', 'b']
     """
-    # A string is the sequence of its characters already.
+    # A str is already a sequence of characters.
     return _WORD.findall(text.lower()) if tokens == "words" else text
 
 
 def natural_tokens(texts: Sequence[str]) -> str:
-    """Return the default tokens of texts: words if the median text has ten or more words, else characters.
+    """Return "words" if the median text has at least ten words, otherwise "characters".
 
     Examples
     --------
@@ -68,15 +68,17 @@ def natural_tokens(texts: Sequence[str]) -> str:
 def build_vocabulary(
     sequences: Iterable[Iterable[str]], min_count: int = 1, max_vocabulary: int | None = None
 ) -> list[str]:
-    """Return the tokens of these sequences after "<unk>", frequent ones first, ties in the order of their characters.
+    """Return the vocabulary of sequences: "<unk>", then their tokens, the most frequent first.
+
+    Tokens of equal frequency are sorted alphabetically.
 
     Parameters
     ----------
     sequences : sequence of str or of lists of str
     min_count : int
-        Leave out tokens that occur fewer times.
+        Tokens that occur fewer than `min_count` times are left out.
     max_vocabulary : int, optional
-        Length of the vocabulary at most, "<unk>" included.
+        The largest size of the vocabulary, including "<unk>".
 
     Examples
     --------
@@ -92,7 +94,7 @@ def build_vocabulary(
 
 
 def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
-    """Return a vocabulary as a list, or raise if it cannot be one.
+    """Return a vocabulary as a list, or raise if it is invalid.
 
     Examples
     --------
@@ -114,7 +116,7 @@ def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
 
 
 def encode_all(sequences: Sequence[Sequence[str]], vocabulary: Iterable[str]) -> list[np.ndarray]:
-    """Return the int64 ids of each sequence of tokens: views of one array.
+    """Return the int64 ids of each sequence of tokens, as views of one array.
 
     Examples
     --------

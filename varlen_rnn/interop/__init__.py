@@ -1,4 +1,4 @@
-"""Ragged arrays of other libraries, without a copy of their rows where memory allows it."""
+"""Convert ragged arrays from and to other libraries, without a copy of their rows if possible."""
 
 from varlen_rnn.interop.arrow import from_arrow, to_arrow
 from varlen_rnn.interop.awkward import from_awkward, to_awkward

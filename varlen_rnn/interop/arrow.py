@@ -1,4 +1,4 @@
-"""Columns of lists from Arrow: pyarrow, polars, pandas, DuckDB, and any library with the PyCapsule interface."""
+"""Arrow columns of lists: from pyarrow, polars, pandas, DuckDB, or any library with the PyCapsule interface."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _EXTRA = '"varlen_rnn[arrow]"'
 
 
 def from_arrow(column: Any) -> LoDTensor:
-    """Return the LoDTensor of a column of lists of numbers, on the column's memory, which nobody writes to.
+    """Return a LoDTensor of a column of lists of numbers; its rows share the column's memory, which is read-only.
 
     Parameters
     ----------
     column : object with `__arrow_c_array__` or `__arrow_c_stream__`
-        An array or a chunked array of pyarrow, a series of polars or of pandas, a table of one column, a result of
-        DuckDB.  Each list is a level; lists of a fixed size inside all others are the numbers of a row.  Slices are
-        slices; several chunks are joined, which copies their rows.
+        A pyarrow array or chunked array, a polars or pandas series, a table of one column, or a DuckDB result, also a
+        slice.  Each depth of lists becomes a level; innermost lists of a fixed size are the numbers of a row.  Several
+        chunks are joined, which copies their rows.
 
     Returns
     -------
     LoDTensor
-        Of offsets that are copied as int64, and of rows that are not.
+        Its offsets are copied as int64, its rows are not copied.
 
     Raises
     ------
     LoDError, DTypeError, ShapeError
-        Lists or numbers that are missing (null), other types, tables of several columns.
+        If a list or number is missing (null), the type is not lists of numbers, or a table has several columns.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def from_arrow(column: Any) -> LoDTensor:
 
 
 def _one_array(pa: Any, column: Any) -> Any:
-    """Return a column as one array of pyarrow."""
+    """Return a column as one pyarrow array."""
     if isinstance(column, (pa.Table, pa.RecordBatch)):
         column = _only_column(column)
     elif hasattr(column, "__arrow_c_stream__"):
@@ -71,7 +71,7 @@ def _one_array(pa: Any, column: Any) -> Any:
             if column.num_chunks == 1
             else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
         )
-    if pa.types.is_struct(column.type):  # a table that came as a stream
+    if pa.types.is_struct(column.type):  # a table that was passed as a stream
         table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
         return _one_array(pa, _only_column(table))
     return column
@@ -85,11 +85,11 @@ def _only_column(table: Any) -> Any:
 
 
 def _list_of(pa: Any, array: Any, level: int) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a level and the array that they cut, or None if the array is rows."""
+    """Return the offsets of a list array and the array that they divide, or None if the array holds rows."""
     kind = array.type
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         _refuse_nulls(array, f"level {level}, sequence")
-        return np.append(0, np.cumsum(array.sizes.to_numpy())), array.flatten()  # views in any order: a copy
+        return np.append(0, np.cumsum(array.sizes.to_numpy())), array.flatten()  # `flatten` copies
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         _refuse_nulls(array, f"level {level}, sequence")
         return array.offsets.to_numpy(), array.values
@@ -100,14 +100,14 @@ def _list_of(pa: Any, array: Any, level: int) -> tuple[np.ndarray, Any] | None:
 
 
 def _has_lists(pa: Any, kind: Any) -> bool:
-    """Return whether there are lists of unequal sizes in a type of lists of fixed sizes."""
+    """Return whether a type contains lists of unequal sizes inside of its lists of fixed size."""
     while pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)
 
 
 def _numbers(pa: Any, array: Any) -> np.ndarray:
-    """Return rows of numbers on the memory of an array."""
+    """Return the numbers of an array as rows that share its memory."""
     shape = [len(array)]
     if isinstance(array.type, pa.FixedShapeTensorType):
         _refuse_nulls(array, "row")
@@ -122,7 +122,7 @@ def _numbers(pa: Any, array: Any) -> np.ndarray:
         shape.append(size)
         array = array.values.slice(array.offset * size, len(array) * size)
     kind = array.type
-    if pa.types.is_boolean(kind):  # bits
+    if pa.types.is_boolean(kind):  # stored as bits, so a copy is needed
         _refuse_nulls(array, "row")
         return array.to_numpy(zero_copy_only=False).reshape(shape)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -140,17 +140,18 @@ def _refuse_nulls(array: Any, what: str) -> None:
 
 
 def to_arrow(x: Rows) -> Any:
-    """Return rows with a LoD as an array of lists of pyarrow, on their memory.
+    """Return rows with a LoD as a pyarrow array of lists that shares their memory.
 
     Parameters
     ----------
     x : LoDTensor or Variable
-        Rows of at least one level; those that are not C-contiguous are copied.
+        Rows with at least one level; rows that are not C-contiguous are copied.
 
     Returns
     -------
     pyarrow.LargeListArray
-        A list for each level; rows of several numbers are lists of a fixed size.  pyarrow copies bools, into bits.
+        Lists nested once per level.  A row of several numbers is a list of fixed size.  Bools are copied, because Arrow
+        stores them as bits.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Arrays of the library awkward."""
+"""Arrays of the library Awkward Array."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from varlen_rnn.typing import Rows
 
 
 def from_awkward(array: Any) -> LoDTensor:
-    """Return the LoDTensor of an `awkward.Array` of lists of numbers, on its memory where that is contiguous.
+    """Return a LoDTensor of an `awkward.Array` of lists of numbers; rows share its memory if that is contiguous.
 
     Parameters
     ----------
     array : awkward.Array
-        Each list is a level; lists of one size inside all others (`to_regular`) are the numbers of a row.
+        Each depth of lists becomes a level; innermost regular lists (`to_regular`) are the numbers of a row.
 
     Raises
     ------
     LoDError, DTypeError
-        Lists or numbers that are missing, records, other types.
+        If a list or number is missing, or the type is not lists of numbers.
 
     Examples
     --------
@@ -52,12 +52,12 @@ def from_awkward(array: Any) -> LoDTensor:
 
 
 def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a level and the array that they cut, or None if the array is rows."""
+    """Return the offsets of a list layout and the layout that they divide, or None if the layout holds rows."""
     if layout.is_indexed and not layout.is_option:
         layout = layout.project()
     if isinstance(layout, ak.contents.ListArray):
         layout = layout.to_ListOffsetArray64(False)
-    if isinstance(layout, ak.contents.ListOffsetArray) and layout.parameter("__array__") is None:  # else a text
+    if isinstance(layout, ak.contents.ListOffsetArray) and layout.parameter("__array__") is None:  # not a string
         return np.asarray(layout.offsets.data), layout.content
     if layout.is_regular and _has_lists(layout.content):
         return np.arange(layout.length + 1) * layout.size, layout.content
@@ -65,19 +65,19 @@ def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
 
 
 def _has_lists(layout: Any) -> bool:
-    """Return whether there are lists of unequal sizes in lists of one size."""
+    """Return whether a layout contains lists of unequal sizes inside of its regular lists."""
     while layout.is_regular:
         layout = layout.content
     return layout.is_list
 
 
 def to_awkward(x: Rows) -> Any:
-    """Return rows with a LoD as an `awkward.Array`, on their memory.
+    """Return rows with a LoD as an `awkward.Array` that shares their memory.
 
     Parameters
     ----------
     x : LoDTensor or Variable
-        Rows of at least one level.
+        Rows with at least one level.
 
     Examples
     --------

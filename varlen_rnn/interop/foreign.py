@@ -1,4 +1,4 @@
-"""What the ways to other libraries share."""
+"""Helpers of the conversions from and to other libraries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlen_rnn.tape.variable import Variable
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """Import and return a library; if it is missing, raise an error that names the package to install."""
+    """Import and return a library, or raise an error that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -24,7 +24,7 @@ def library(name: str, extra: str) -> ModuleType:
 
 
 def tensor_of(value: Any, what: str) -> LoDTensor:
-    """Return the LoDTensor of a value that has at least one level, or raise."""
+    """Return the LoDTensor of `value`, or raise unless it has at least one level."""
     tensor = value.value if isinstance(value, Variable) else value
     if not isinstance(tensor, LoDTensor):
         raise DTypeError(what, expected="a LoDTensor or a Variable", got=type(value).__name__)
@@ -36,18 +36,18 @@ def tensor_of(value: Any, what: str) -> LoDTensor:
 
 
 class Levels:
-    """The offsets of a ragged array, level by level from coarse to fine."""
+    """Collects the offsets of a ragged array, level by level from coarse to fine."""
 
     def __init__(self) -> None:
         self.offsets: list[np.ndarray] = []
 
     def add(self, offsets: np.ndarray) -> tuple[int, int]:
-        """Take the offsets of the next level, which need not begin at 0; return which entries below it covers."""
+        """Add the offsets of the next level, which may begin above 0; return the range of entries they cover."""
         offsets = np.asarray(offsets, np.int64)
         first, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
         self.offsets.append(offsets - first if len(offsets) else np.zeros(1, np.int64))
         return first, end
 
     def over(self, rows: np.ndarray) -> LoDTensor:
-        """Return the tensor of rows."""
+        """Return a LoDTensor of `rows` with the collected offsets."""
         return LoDTensor(rows, LoD(self.offsets))

@@ -1,4 +1,4 @@
-"""Attention over rows instead of padding: multi-head, with PyTorch's names and shapes, and additive."""
+"""Attention layers over rows instead of padding: multi-head, with PyTorch's names and shapes, and additive."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from varlen_rnn.typing import Rows
 
 
 class MultiheadAttention(Module):
-    """Projections of queries, keys and values, attention of several heads between them, and a projection of its output.
+    """Project queries, keys and values, attend with several heads, and project the result.
 
-    It returns no weights: there is no matrix of them anywhere.
+    Unlike PyTorch's layer it returns no attention weights, because their matrix is never in memory.
 
     Parameters
     ----------
     embed_dim : int
-        Columns of queries and of outputs, a multiple of `num_heads`.
+        Columns of queries and outputs; a multiple of `num_heads`.
     num_heads : int
     bias : bool
     kdim, vdim : int, optional
-        Columns of keys and of values; `embed_dim`, unless given.
+        Columns of keys and of values; `embed_dim` by default.
     dtype : data type
         float32 or float64.
 
     Attributes
     ----------
     in_proj_weight : (3 * embed_dim, embed_dim), or None
-        Of queries, keys and values, where these have the same columns.
+        The projections of queries, keys and values, one below the other, if all three have `embed_dim` columns.
     q_proj_weight, k_proj_weight, v_proj_weight : (embed_dim, columns), or None
-        Otherwise.
+        The three projections, if keys or values have another number of columns.
     in_proj_bias : (3 * embed_dim,), or None
     out_proj : Linear
 
@@ -90,16 +90,16 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
         window: tuple[int | None, int | None] = (None, None),
     ) -> Variable:
-        """Return the attended values for the rows of `query`, with its LoD; unlike PyTorch, no weights are returned.
+        """Return the attended values for each row of `query`, with its LoD.
 
         Parameters
         ----------
         query : Variable, shape `(queries, embed_dim)`
         key : Variable, shape `(keys, kdim)`
-            Of as many sequences as `query`, of any lengths.
+            As many sequences as `query`, of any lengths.
         value : Variable, shape `(keys, vdim)`
         is_causal, window
-            As of `functional.scaled_dot_product_attention`.
+            As in `functional.scaled_dot_product_attention`.
         """
         sizes = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         rows = [
@@ -111,7 +111,7 @@ class MultiheadAttention(Module):
         return self.out_proj(found.reshape(-1, self.embed_dim))
 
     def _projected(self, rows: list[Variable]) -> list[Variable]:
-        """Return projected queries, keys and values; in self-attention they come from one product."""
+        """Return projected queries, keys and values; self-attention computes all three with one product."""
         query, key, value = rows
         if self.in_proj_weight is not None and query is key is value:
             whole, size = (
@@ -130,14 +130,14 @@ class MultiheadAttention(Module):
         ]
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         text = f"{self.embed_dim}, {self.num_heads}"
         text += f", kdim={self.kdim}" if self.kdim != self.embed_dim else ""
         return text + (f", vdim={self.vdim}" if self.vdim != self.embed_dim else "")
 
 
 def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
-    """Return rows as a Variable, or raise an error that names them unless they have so many columns."""
+    """Return `x` as a Variable, or raise an error that begins with `what` unless it has `columns` columns."""
     x = required(x, what)
     if x.shape[-1:] not in ((columns,), (-1,)):
         raise ShapeError(what, expected=f"rows of {columns} columns", got=f"shape {x.shape}")
@@ -145,7 +145,7 @@ def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
 
 
 def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
-    """Return a weight between -sqrt(6 / (rows + columns)) and that (Glorot and Bengio, 2010)."""
+    """Return a weight drawn uniformly between -b and b = sqrt(6 / (rows + columns)) (Glorot and Bengio, 2010)."""
 
     def draw(shape: tuple[int, ...]) -> np.ndarray:
         bound = math.sqrt(6 / sum(shape))
@@ -155,21 +155,21 @@ def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
 
 
 class AdditiveAttention(Module):
-    """Projections of queries and of keys to features, and attention by additive scores of these.
+    """Project queries and keys to the same features, and attend by additive scores (Bahdanau attention).
 
     Parameters
     ----------
     query_size, key_size : int
-        Columns of queries, and of keys.
+        Columns of queries, and columns of keys.
     hidden_size : int
-        Features.
+        Features to which both are projected.
     dtype : data type
         float32 or float64.
 
     Attributes
     ----------
     query_proj, key_proj : Linear
-        Of keys without a bias, which would be another one of queries.
+        `key_proj` has no bias, because it would only add to the bias of `query_proj`.
     weight : (hidden_size,)
 
     Examples
@@ -196,16 +196,17 @@ class AdditiveAttention(Module):
         is_causal: bool = False,
         window: tuple[int | None, int | None] = (None, None),
     ) -> Variable:
-        """Return the attended rows of `value` (or `key`) for each row of `query`, with the LoD of `query`.
+        """Return the attended rows of `value` for each row of `query`, with the LoD of `query`.
 
         Parameters
         ----------
         query : Variable, shape `(queries, query_size)`
         key : Variable, shape `(keys, key_size)`
-            Of as many sequences as `query`, of any lengths.
+            As many sequences as `query`, of any lengths.
         value : Variable, shape `(keys, columns)`, optional
+            The rows of `key` by default.
         is_causal, window
-            As of `functional.scaled_dot_product_attention`.
+            As in `functional.scaled_dot_product_attention`.
         """
         query = _rows_of("AdditiveAttention, query", query, self.query_proj.in_features)
         key = _rows_of("AdditiveAttention, key", key, self.key_proj.in_features)

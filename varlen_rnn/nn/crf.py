@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field as a layer: its transition scores are its parameters."""
+"""`LinearChainCRF`, a layer whose parameters are the transition scores of a conditional random field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from varlen_rnn.typing import Rows
 
 
 class LinearChainCRF(Module):
-    """Score the tags of a sequence by the rows and by which tag follows which; see `linear_chain_crf`.
+    """A linear-chain conditional random field over the tags of a sequence; see `linear_chain_crf`.
+
+    The score of a labelling is the sum of each row's score of its tag and of a trained score for each pair of
+    consecutive tags.
 
     Parameters
     ----------
@@ -43,14 +46,14 @@ class LinearChainCRF(Module):
         self.transition = uniform((tags + 2, tags), 100, check_dtype(dtype))
 
     def forward(self, emission: Rows, label: Rows) -> Variable:
-        """Return minus the logarithm of the probability of the labels of each sequence, shape `(sequences,)`."""
+        """Return minus the log-probability of each sequence's labels, shape `(sequences,)`."""
         return linear_chain_crf(emission, label, self.transition)
 
     def decode(self, emission: Rows) -> Variable:
-        """Return the most probable tag of each row, over all labellings of its sequence."""
+        """Return the tag of each row in the most probable labelling of its sequence."""
         with no_grad():
             return crf_decoding(emission, self.transition)
 
     def extra_repr(self) -> str:
-        """Return the number of tags."""
+        """Return the number of tags as text for `repr`."""
         return f"{self.tags}"

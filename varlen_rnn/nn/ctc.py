@@ -1,4 +1,4 @@
-"""The loss of connectionist temporal classification, as a module that remembers its options."""
+"""`CTCLoss`, the loss of connectionist temporal classification, as a module that stores its options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from varlen_rnn.typing import Rows
 
 
 class CTCLoss(Module):
-    """Return the loss of targets whose alignment with the steps is unknown; see `functional.ctc_loss`.
+    """The CTC loss, for targets whose alignment with the steps is unknown; see `functional.ctc_loss`.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class CTCLoss(Module):
     >>> np.exp(-np.asarray(CTCLoss(reduction="none")(log_probs, targets)))
     array([0.75, 0.5 ])
 
-    Source: `torch.nn.CTCLoss`, whose lengths the LoD has.
+    Source: `torch.nn.CTCLoss`; the LoD replaces its arguments for lengths.
     """
 
     def __init__(self, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False) -> None:
@@ -41,9 +41,9 @@ class CTCLoss(Module):
         self.zero_infinity = check_flag(zero_infinity, "zero_infinity")
 
     def forward(self, log_probs: Rows, targets: Rows) -> Variable:
-        """Return the loss; one per sequence, unless `reduction` makes one of them."""
+        """Return one loss for all sequences, or one per sequence if `reduction` is "none"."""
         return ctc_loss(log_probs, targets, self.blank, self.reduction, self.zero_infinity)
 
     def extra_repr(self) -> str:
-        """Return the options."""
+        """Return the options as text for `repr`."""
         return f"blank={self.blank}, reduction={self.reduction!r}, zero_infinity={self.zero_infinity}"

@@ -1,4 +1,4 @@
-"""Functions of Variables without parameters: attention, activations, choices, lookups, dropout, pooling and losses."""
+"""Functions of Variables: attention, activations, comparisons, lookups, dropout, pooling and losses."""
 
 from __future__ import annotations
 
@@ -59,30 +59,30 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     window: tuple[int | None, int | None] = (None, None),
 ) -> Variable:
-    """Return, for each query, the mean of the values of its own sequence, weighed by the softmax of scores.
+    """Return, for each query, the mean of its sequence's values, weighted by the softmax of dot-product scores.
 
-    The score of a query and a key is their dot product times `scale`.  Scores are never all in memory.  Scores
-    against other sequences, or against hidden keys, are not computed, except for some within a block of rows.
+    The score of a query and a key is their dot product times `scale`.  Scores are computed block by block and never all
+    in memory.  Blocks that lie in other sequences, or outside the window, are skipped.
 
     Parameters
     ----------
-    query : Variable, shape `(queries, heads, depth)`, or `(queries, depth)` of one head
-        Without a LoD, one for each sequence of `key`, as a state is.
+    query : Variable, shape `(queries, heads, depth)`, or `(queries, depth)` for one head
+        The last LoD level gives the sequences.  Without a LoD, there must be one query for each sequence of `key`.
     key : Variable, shape `(keys, heads, depth)`
-        Of as many sequences as `query`, of any lengths; the last levels count.
+        As many sequences as `query`, of any lengths.
     value : Variable, shape `(keys, heads, depth of values)`
-        The rows of `key`.
+        One value for each key.
     is_causal : bool
-        Whether query i of a sequence sees its keys 0 to i alone.
+        Whether query i of a sequence sees only its keys 0 to i.
     scale : float, optional
-        1 / sqrt(depth), unless given.
+        1 / sqrt(depth) by default.
     window : (left, right)
-        Query i of a sequence sees its keys i - left to i + right; None: all on that side.
+        Query i of a sequence sees its keys i - left to i + right; None means no limit on that side.
 
     Returns
     -------
-    Variable of shape `(queries, heads, depth of values)`, with the LoD of `query`; 0 for a query that sees no
-    key, for example because the keys' sequence is empty (PyTorch: NaN)
+    Variable, shape `(queries, heads, depth of values)`, with the LoD of `query`
+        The result is 0 for a query that sees no key, for example because the sequence of keys is empty (PyTorch: NaN).
 
     Examples
     --------
@@ -105,7 +105,7 @@ def __dir__() -> list[str]:
 
 
 def _limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
-    """Return how many keys before and after it a query sees; None: all of them."""
+    """Return how many keys before and after its own position a query sees; None means no limit."""
     limits = check_list(window, f"{op}, window", "a pair (left, right)")
     if len(limits) != 2:
         raise ShapeError(f"{op}, window", expected="a pair (left, right)", got=shown(window))
@@ -123,26 +123,27 @@ def additive_attention(
     is_causal: bool = False,
     window: tuple[int | None, int | None] = (None, None),
 ) -> Variable:
-    """Return, for each query, the mean of the values of its own sequence, weighed by the softmax of additive scores.
+    """Return, for each query, the mean of its sequence's values, weighted by the softmax of additive scores.
 
-    The score of a query and a key is `weight . tanh(query + key)`: both are projected before.  Scores are never all in
-    memory, as in `scaled_dot_product_attention`.
+    The score of a query and a key is `weight . tanh(query + key)`; the caller projects both to the same features
+    before.  Scores are never all in memory, as in `scaled_dot_product_attention`.
 
     Parameters
     ----------
     query : Variable, shape `(queries, features)`
-        Without a LoD, one for each sequence of `key`, as a state is.
+        The last LoD level gives the sequences.  Without a LoD, there must be one query for each sequence of `key`.
     key : Variable, shape `(keys, features)`
-        Of as many sequences as `query`, of any lengths; the last levels count.
+        As many sequences as `query`, of any lengths.
     value : Variable, shape `(keys, columns)`
-        The rows of `key`.
+        One value for each key.
     weight : Variable, shape `(features,)`
     is_causal, window
-        As of `scaled_dot_product_attention`.
+        As in `scaled_dot_product_attention`.
 
     Returns
     -------
-    Variable of shape `(queries, columns)`, with the LoD of `query`; 0 for a query that sees no key
+    Variable, shape `(queries, columns)`, with the LoD of `query`
+        The result is 0 for a query that sees no key.
 
     Examples
     --------
@@ -160,7 +161,7 @@ def additive_attention(
 
 
 def softmax(x: Rows) -> Variable:
-    """Return the softmax over the last axis: positive, and 1 in sum.
+    """Return the softmax over the last axis: positive numbers whose sum is 1.
 
     Examples
     --------
@@ -172,7 +173,7 @@ def softmax(x: Rows) -> Variable:
 
 
 def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
-    """Return two operands, of which one that is a Python number takes the data type of the other."""
+    """Return two operands as Variables; a Python number takes the data type of the other operand."""
     x, y = (v if isinstance(v, (int, float)) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
     if isinstance(x, Variable):
         return x, operand(y, x)
@@ -181,14 +182,14 @@ def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
 
 
 def maximum(x: Rows, y: Rows) -> Variable:
-    """Return the larger of two numbers, element by element; NaN if one is.
+    """Return the larger of two numbers, element by element, or NaN if one of them is NaN.
 
-    Where they are equal, each gets half of the gradient, as in PyTorch.
+    Where both are equal, each gets half of the gradient, as in PyTorch.
 
     Parameters
     ----------
     x, y : Variable, array or number
-        Of one data type, float32 or float64, and of shapes that broadcast; a Python number takes the other's data type.
+        Both float32 or both float64, with shapes that broadcast; a Python number takes the other operand's data type.
 
     Examples
     --------
@@ -200,7 +201,7 @@ def maximum(x: Rows, y: Rows) -> Variable:
 
 
 def minimum(x: Rows, y: Rows) -> Variable:
-    """Return the smaller of two numbers, element by element; otherwise as `maximum`.
+    """Return the smaller of two numbers, element by element; all else is as in `maximum`.
 
     Examples
     --------
@@ -212,14 +213,14 @@ def minimum(x: Rows, y: Rows) -> Variable:
 
 
 def equal(x: Rows, y: Rows) -> Variable:
-    """Return whether two numbers are equal, element by element, as bools, which have no gradient.
+    """Return whether two numbers are equal, element by element, as bools without a gradient.
 
-    `x == y` of Variables asks whether they are one; `<`, `<=`, `>` and `>=` compare the values.
+    The operator `==` of Variables compares identities, not values; `<`, `<=`, `>` and `>=` compare values.
 
     Parameters
     ----------
     x, y : Variable, array or number
-        Of one data type, and of shapes that broadcast; a Python number takes the other's data type.
+        Both of the same data type, with shapes that broadcast; a Python number takes the other operand's data type.
 
     Examples
     --------
@@ -231,7 +232,7 @@ def equal(x: Rows, y: Rows) -> Variable:
 
 
 def not_equal(x: Rows, y: Rows) -> Variable:
-    """Return whether two numbers differ, element by element; otherwise as `equal`.
+    """Return whether two numbers differ, element by element; all else is as in `equal`.
 
     Examples
     --------
@@ -243,13 +244,14 @@ def not_equal(x: Rows, y: Rows) -> Variable:
 
 
 def where(condition: Rows, x: Rows, y: Rows) -> Variable:
-    """Return `x` where a condition holds and `y` elsewhere, element by element.
+    """Return `x` where the condition is true and `y` elsewhere, element by element.
 
     Parameters
     ----------
-    condition : bools, as comparisons return
+    condition : Variable or array of bools
     x, y : Variable, array or number
-        Of one data type; a Python number takes the other's.  The three shapes broadcast, and LoDs must agree.
+        Both of the same data type; a Python number takes the other operand's data type.  The three shapes must
+        broadcast, and their LoDs must be equal.
 
     Examples
     --------
@@ -262,12 +264,12 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
 
 
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
-    """Return Variables side by side along an axis; along any but the first, the LoD is kept.
+    """Return Variables joined along an axis; unless this is the first axis, the result has their LoD.
 
     Parameters
     ----------
     variables : list of Variables
-        At least one; of one LoD where they have any.
+        At least one.  Variables that have a LoD must all have the same LoD.
     axis : int
 
     Examples
@@ -276,7 +278,7 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     >>> np.asarray(concat([Variable([[1.0]]), Variable([[2.0, 3.0]])]))
     array([[1., 2., 3.]])
     """
-    if not isinstance(variables, (list, tuple)):  # of a Variable or an array, the rows would be taken for a list
+    if not isinstance(variables, (list, tuple)):  # a Variable or array would be read as a list of its rows
         raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
@@ -284,14 +286,14 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
 
 
 def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
-    """Return Variables of one shape side by side along a new axis; behind the first, the LoD is kept.
+    """Return Variables of one shape joined along a new axis; unless it is the first, the result has their LoD.
 
     Parameters
     ----------
     variables : list of Variables
-        At least one; of one LoD where they have any.
+        At least one.  Variables that have a LoD must all have the same LoD.
     axis : int
-        Where the new axis stands in the result.
+        The position of the new axis in the result.
 
     Examples
     --------
@@ -311,14 +313,14 @@ def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
 
 
 def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]:
-    """Return pieces of `x` along an axis; along any but the rows, they keep the LoD.
+    """Split `x` into pieces along an axis; unless this is the axis of rows, the pieces have the LoD of `x`.
 
     Parameters
     ----------
     x : Variable
     sizes : int or list of int
-        The size of each piece, where the last may be less; or the sizes of all pieces, the axis's in sum.  A program
-        holds 64 pieces at most.
+        The size of every piece, where the last may be smaller; or a list of all sizes, whose sum is the size of the
+        axis.  A program can have at most 64 pieces.
     axis : int
 
     Examples
@@ -344,10 +346,10 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
 
 
 def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
-    """Return the `k` largest elements along an axis, the largest first, and where they stand.
+    """Return the `k` largest elements along an axis, largest first, and their indices.
 
-    Of equal elements the first is taken first; NaN is larger than all numbers.  Along any axis but the rows, the LoD is
-    kept.  A gradient passes to the elements that were taken.
+    Among equal elements, the first comes first; NaN is larger than all numbers.  Unless the axis is the axis of rows,
+    the results have the LoD of `x`.  The gradient goes to the selected elements.
 
     Parameters
     ----------
@@ -358,7 +360,7 @@ def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
 
     Returns
     -------
-    values, indices : Variables, shape of `x` with `k` for the axis
+    values, indices : Variables with the shape of `x`, except for the size `k` along the axis
         The indices are int64.
 
     Examples
@@ -375,15 +377,15 @@ def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
 
 
 def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:
-    """Return the rows of a table that ids name; the LoD of the ids is kept.
+    """Look up rows of a table by ids; the result has the LoD of the ids.
 
     Parameters
     ----------
     ids : integers of any shape, `0 <= id < height`
     table : Variable, shape `(height, features)`
-        Of floats, or of integers, which have no gradient.
+        Floats, or integers, which get no gradient.
     padding_idx : int, optional
-        A row that never learns; negative counts from the end.
+        A row that gets no gradient; a negative number counts from the end.
     sparse : bool
         Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
 
@@ -407,7 +409,7 @@ def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bo
 
 
 def check_padding_idx(padding_idx: int, height: int) -> int:
-    """Return a row of a table, counted from its beginning, or raise."""
+    """Return the index of a table's row from 0, given one that may be negative; raise if there is no such row."""
     padding_idx = check_int(padding_idx, "padding_idx")
     if not -height <= padding_idx < height:
         raise OutOfRangeError("padding_idx", expected=f"less than {height}", got=padding_idx)
@@ -426,8 +428,8 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") ->
         `0 <= p <= 1`.
     training : bool
     per : {"row", "sequence"}
-        What has a mask of its own: every row, or every sequence, all of whose rows lack the same elements (variational
-        dropout; Gal and Ghahramani, 2016).
+        Whether every row or every sequence gets its own mask.  With "sequence", the same elements are zeroed in all
+        rows of a sequence (variational dropout; Gal and Ghahramani, 2016).
 
     Examples
     --------
@@ -444,7 +446,7 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") ->
 
 
 def _without_elements(x: Variable, p: float) -> Variable:
-    """Return `x` times a mask for each sequence."""
+    """Return `x` with elements zeroed by one random mask per sequence."""
     with no_grad():
         mask = apply("row_mask", x, p=p, units=math.prod(x.shape[1:]), per_sequence=True, training=True)
     return x * mask.reshape(-1, *x.shape[1:])
@@ -470,5 +472,5 @@ def weight_norm(v: Rows, g: Rows) -> Variable:
 
 
 def check_probability(p: float, name: str = "dropout, p") -> None:
-    """Raise unless `p` is a probability."""
+    """Raise unless `p` is a number from 0 to 1."""
     check_number(p, name, "0 <= p <= 1", lambda p: 0 <= p <= 1)

@@ -1,4 +1,4 @@
-"""Layers without recurrence: row by row, over windows of rows, and over sequences."""
+"""Layers without recurrence: layers of single rows, of windows of rows, and of whole sequences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from varlen_rnn.typing import Rows
 
 
 def uniform(shape: tuple[int, ...], size: int, dtype: np.dtype) -> Parameter:
-    """Return a Parameter drawn uniformly from 1 / sqrt(size) on both sides of 0."""
+    """Return a Parameter drawn uniformly from -1 / sqrt(size) to 1 / sqrt(size)."""
 
     def draw(shape: tuple[int, ...]) -> np.ndarray:
         bound = 1 / math.sqrt(size)
@@ -36,7 +36,7 @@ def uniform(shape: tuple[int, ...], size: int, dtype: np.dtype) -> Parameter:
 
 
 def drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
-    """Return random numbers of a shape, or raise if no array can have it."""
+    """Return `draw(shape)`, or raise a ShapeError if no array can have that shape."""
     try:
         return draw(shape)
     except (ValueError, OverflowError) as error:
@@ -44,7 +44,7 @@ def drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray])
 
 
 class Linear(Module):
-    """`x W^T + b` of every row; the LoD is kept.
+    """Map every row x to `x W^T + b`; the result has the LoD of the input.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class Linear(Module):
     >>> Linear(3, 2)(np.zeros((4, 3), np.float32)).shape
     (4, 2)
 
-    Source: the layer and the initialisation, uniform within 1 / sqrt(in_features), of `torch.nn.Linear`.
+    Source: `torch.nn.Linear`, with its initialisation, which is uniform within 1 / sqrt(in_features).
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
-        # The ints of Python from here on: NumPy's small ones overflow.
+        # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.in_features = in_features = check_int(in_features, "in_features", 1)
         self.out_features = out_features = check_int(out_features, "out_features", 1)
         dtype, bias = check_dtype(dtype), check_flag(bias, "bias")
@@ -79,18 +79,18 @@ class Linear(Module):
         return apply("matmul", x, self.weight, self.bias, transposed=True)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
 class LayerNorm(Module):
-    """Every row less its mean, over its standard deviation, times a weight, plus a bias; see `functional.layer_norm`.
+    """Normalise every row to mean 0 and variance 1, then apply a weight and a bias; see `functional.layer_norm`.
 
     Parameters
     ----------
     features : int
     eps : float
-        What is added to the variance, at least 0.
+        A number that is added to the variance; at least 0.
     elementwise_affine : bool
         Whether there is a weight.
     bias : bool
@@ -107,7 +107,7 @@ class LayerNorm(Module):
     >>> np.asarray(LayerNorm(2, eps=0.0)(np.array([[1.0, 3.0]], np.float32)))
     array([[-1.,  1.]], dtype=float32)
 
-    Source: the layer and the initialisation, ones and zeros, of `torch.nn.LayerNorm`.
+    Source: `torch.nn.LayerNorm`, with its initialisation: weights of 1, biases of 0.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class LayerNorm(Module):
         return apply("layer_norm", x, self.weight, self.bias, eps=self.eps)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         affine = self.weight is not None
         return f"{self.features}, eps={self.eps}, elementwise_affine={affine}, bias={self.bias is not None}"
 
 
 class Embedding(Module):
-    """Rows of a table, looked up by ids; the LoD of the ids is kept.
+    """Look up rows of a table by ids; the result has the LoD of the ids.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Embedding(Module):
     embedding_dim : int
         Features of a row.
     padding_idx : int, optional
-        A row that is zero and never learns; negative counts from the end.
+        A row that is zero and is never trained; a negative number counts from the end.
     sparse : bool
         Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
     dtype : data type
@@ -160,7 +160,7 @@ class Embedding(Module):
     >>> Embedding(10, 3)(np.array([1, 4])).shape
     (2, 3)
 
-    Source: the layer and the initialisation, standard normal, of `torch.nn.Embedding`.
+    Source: `torch.nn.Embedding`, with its initialisation, which is standard normal.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ class Embedding(Module):
         self.weight = Parameter(table)
 
     def forward(self, ids: Rows) -> Variable:
-        """Return the rows of `ids`, integers of any shape: `(*ids.shape, embedding_dim)`."""
+        """Return the table's row for each id, `(*ids.shape, embedding_dim)`; ids are integers of any shape."""
         return apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         return f"{self.num_embeddings}, {self.embedding_dim}, padding_idx={self.padding_idx}, sparse={self.sparse}"
 
 
@@ -199,7 +199,7 @@ class Dropout(Module):
     p : float
         `0 <= p <= 1`.
     per : {"row", "sequence"}
-        What has a mask of its own; see `functional.dropout`.
+        Whether each row or each sequence has its own mask; see `functional.dropout`.
 
     Examples
     --------
@@ -213,16 +213,16 @@ class Dropout(Module):
         self.p, self.per = p, per
 
     def forward(self, x: Rows) -> Variable:
-        """Return `x`, thinned in training mode."""
+        """Return `x`, with elements zeroed in training mode and unchanged in evaluation mode."""
         return functional.dropout(x, self.p, self.training, self.per)
 
     def extra_repr(self) -> str:
-        """Return the probability, and the unit (element or sequence) that gets its own mask."""
+        """Return the probability, and `per` unless it is "row", as text for `repr`."""
         return f"p={self.p}" + (f", per={self.per!r}" if self.per != "row" else "")
 
 
 class SequenceConv(Module):
-    """A convolution along each sequence: every row becomes the product of a window of rows; see `sequence_conv`.
+    """Convolve along each sequence: multiply the window of rows around each row by the weight; see `sequence_conv`.
 
     Parameters
     ----------
@@ -233,9 +233,9 @@ class SequenceConv(Module):
     filter_size : int
         Rows of a window.
     padding_start : int, optional
-        Where the window of a row begins, relative to the row; by default `-(filter_size // 2)`.
+        The offset from a row to the first row of its window; by default `-(filter_size // 2)`.
     trainable_padding : bool
-        Whether the padding outside of a sequence is learned, starting from zeros, instead of zeros.
+        Whether rows outside of a sequence are trained parameters, which start as zeros; otherwise they stay zeros.
     bias : bool
     dtype : data type
         float32 or float64.
@@ -244,7 +244,8 @@ class SequenceConv(Module):
     ----------
     weight : (filter_size * input_size, num_filters)
     bias : (num_filters,), or None
-    padding : (rows before a sequence and rows behind it, input_size), or None
+    padding : (rows outside of a sequence, input_size), or None
+        First the rows before a sequence, then the rows behind it.
 
     Examples
     --------
@@ -277,12 +278,12 @@ class SequenceConv(Module):
         self.padding = Parameter(drawn((outside, input_size), np.zeros).astype(dtype)) if trainable else None
 
     def forward(self, x: Rows) -> Variable:
-        """Return rows of `num_filters`, as many as `x` has."""
+        """Return `(rows, num_filters)`, with as many rows as `x` and its LoD."""
         constants = {"filter_size": self.filter_size, "padding_start": self.padding_start}
         return apply("sequence_conv", x, self.weight, self.bias, self.padding, **constants)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         sizes = f"{self.input_size}, {self.num_filters}, filter_size={self.filter_size}"
         trainable = self.padding is not None
         return (
@@ -291,13 +292,15 @@ class SequenceConv(Module):
 
 
 class RowConv(Module):
-    """Every row becomes a weighted sum, feature by feature, of itself and the rows that follow; see `row_conv`.
+    """Replace every row by a weighted sum of it and the rows that follow; see `row_conv`.
+
+    Each feature has its own weights.
 
     Parameters
     ----------
     features : int
     future_context_size : int
-        How many rows that follow; at least 0.
+        The number of following rows in the sum; at least 0.
     dtype : data type
         float32 or float64.
 
@@ -324,12 +327,12 @@ class RowConv(Module):
         return apply("row_conv", x, self.weight)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         return f"{self.features}, {self.future_context_size}"
 
 
 class SequencePool(Module):
-    """One row per sequence; see `sequence_pool`.
+    """Pool each sequence to one row; see `sequence_pool`.
 
     Parameters
     ----------
@@ -350,13 +353,14 @@ class SequencePool(Module):
         return functional.sequence_pool(x, self.pool_type)
 
     def extra_repr(self) -> str:
-        """Return the kind of pooling."""
+        """Return the kind of pooling as text for `repr`."""
         return repr(self.pool_type)
 
 
 class Sequential(Module):
-    """Modules one after another, each on the result of the one before; a recurrent layer does not fit: it returns a
-    pair.
+    """Run modules one after another, each on the output of the module before.
+
+    A recurrent layer cannot be among them, because it returns a pair.
 
     Examples
     --------
@@ -366,7 +370,7 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module) -> None:
         for number, module in enumerate(modules):
-            if not isinstance(module, Module):  # `forward` would pass it by
+            if not isinstance(module, Module):  # `forward` would skip it silently
                 raise DTypeError(f"Sequential, entry {number}", expected="a Module", got=shown(module))
             setattr(self, str(number), module)
 

@@ -1,4 +1,4 @@
-"""Losses, reduced over rows or over sequences, with optional weights."""
+"""Loss functions, reduced over rows or over sequences, with optional weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Per: TypeAlias = Literal["row", "sequence"]
 
 
 class Reduced(TypedDict, total=False):
-    """The options of every loss besides `reduction`, as `cross_entropy` documents them."""
+    """The options that every loss takes besides `reduction`; `cross_entropy` documents them."""
 
     per: Per
     sample_weight: Rows | None
@@ -48,32 +48,32 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     **reduced: Unpack[Reduced],
 ) -> Variable:
-    """Return minus the log-probability of the labels' classes.
+    """Return minus the log-probability of each row's class, reduced over the rows.
 
     Parameters
     ----------
     logits : Variable, shape `(rows, classes)`
-        Unnormalised; softmax is inside.
+        Unnormalised scores; the loss applies the softmax.
     labels : integers, shape `(rows,)`, or floats, shape `(rows, classes)`
         Classes, or the probability of each class.  If they have a LoD, it must equal the LoD of `logits`.
     reduction : {"mean", "sum", "none"}
         "none" returns the loss of each row, with the LoD of `logits`.
     per : {"row", "sequence"}
-        Whether every row has the same weight, or every sequence.  The loss of a sequence is the mean over its rows that
-        count; a sequence without such rows does not count.
+        Whether every row, or every sequence, has the same weight in the mean.  The loss of a sequence is the mean over
+        its rows that are not ignored; a sequence without such rows is ignored.
     weight : array, shape `(classes,)`, optional
-        The weight of each class; a mean is weighted by the classes of the labels.
+        The weight of each class; a mean over rows is weighted by the classes of their labels.
     ignore_index : int
-        Rows with this label do not count; any other label outside the classes is an error.
+        Rows with this label are ignored; any other label outside the classes is an error.
     label_smoothing : float
-        The share of a label's probability that goes to all classes alike, 0 to 1.
+        The share of a label's probability that is spread evenly over all classes, 0 to 1.
     sample_weight : array, optional
-        The weight of each row, shape `(rows,)`, or with `per="sequence"` of each sequence.
+        The weight of each row, shape `(rows,)`; with `per="sequence"`, the weight of each sequence.
 
     Returns
     -------
     Variable
-        Where nothing counts, the mean is 0 (PyTorch's is not a number).
+        If all rows are ignored, the mean is 0 (PyTorch: NaN).
 
     Examples
     --------
@@ -96,7 +96,7 @@ def cross_entropy(
 
 
 def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
-    """Return the cross entropy of each row against probabilities."""
+    """Return the cross entropy of each row against target probabilities of the classes."""
     targets = _same_shape("cross_entropy", logits, targets, "labels")
     if smoothing:
         targets = targets * (1 - smoothing) + smoothing / logits.shape[-1]
@@ -113,11 +113,11 @@ def _of_classes(
     label_smoothing: float,
     gamma: float = 0.0,
 ) -> tuple[Variable, Variable | None]:
-    """Return the cross entropy of each row against its class, or the focal loss, and the weight of each row or None."""
+    """Return each row's cross entropy, or focal loss if `gamma` is not 0, and each row's weight or None."""
     ignore_index = check_int(ignore_index, "ignore_index")
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
-    # Values tell whether any row is ignored; a program, whose labels are not there yet, counts always.
+    # Row weights are skipped if no row is ignored.  A recorded program has no labels yet, so it always computes them.
     weight = None if weight is None else _per_class(weight, logits)
     if weight is not None or recorder() is not None or (np.asarray(labels.value.data) == ignore_index).any():
         of_class = as_variable(np.ones(logits.shape[1], logits.dtype)) if weight is None else weight
@@ -129,7 +129,7 @@ def _of_classes(
     if label_smoothing:
         spread = apply("log_softmax", logits)
         spread = (spread if weight is None else spread * weight).mean(axis=1)
-        if counts is not None:  # ignored rows have no share
+        if counts is not None:  # ignored rows get a smoothing term of 0
             counted = apply("not_equal", labels, operand(ignore_index, labels))
             spread = apply("where", counted, spread, operand(0.0, spread))
         loss = loss * (1 - label_smoothing) - spread * label_smoothing
@@ -146,17 +146,17 @@ def focal_loss(
     ignore_index: int = -100,
     **reduced: Unpack[Reduced],
 ) -> Variable:
-    """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the label's class.
+    """Return the cross entropy times `(1 - p) ** gamma`, where p is the probability of the row's class.
 
-    Rows that are already classified well count little.  Other parameters are as in `cross_entropy`; `weight` is the
-    paper's alpha, and a mean is weighted by it.
+    Rows that are already classified well contribute little.  Other parameters are as in `cross_entropy`; `weight` is
+    the paper's alpha, and a mean is weighted by it.
 
     Examples
     --------
     >>> round(focal_loss(np.zeros((3, 2)), np.array([0, 1, 1])).item(), 4)  # 0.25 log 2
     0.1733
 
-    Source: Lin et al. (2017), over classes.
+    Source: Lin et al. (2017), "Focal loss for dense object detection", with softmax classes.
     """
     gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
@@ -174,7 +174,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Rows | None = None,
     **reduced: Unpack[Reduced],
 ) -> Variable:
-    """Return the binary cross entropy of logits against targets between 0 and 1, of the same shape.
+    """Return the binary cross entropy of logits against targets of the same shape, between 0 and 1.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def binary_cross_entropy_with_logits(
     reduction, per, sample_weight
         As in `cross_entropy`; elements of a row have equal weights.
     weight : array, optional
-        The factor of each element's loss, of a shape that fits.
+        A factor for each element's loss; its shape must broadcast to the shape of `logits`.
     pos_weight : array, shape `(columns,)`, optional
         The weight of positive targets in each column.
 
@@ -197,7 +197,7 @@ def binary_cross_entropy_with_logits(
     logits, targets = required(logits, f"{what}, logits"), required(targets, f"{what}, targets")
     loss = apply("binary_cross_entropy", logits, targets)
     if pos_weight is not None:
-        # At a target of 1 the loss is softplus(-x) = log(1 + exp(-x)).
+        # The loss for a target of 1 is log(1 + exp(-x)); `pos_weight` scales this part of the loss.
         of_ones = apply("binary_cross_entropy", logits, targets * 0.0 + 1.0)
         loss = loss + (_factor(pos_weight, logits, f"{what}, pos_weight") - 1.0) * targets * of_ones
     if weight is not None:
@@ -208,20 +208,22 @@ def binary_cross_entropy_with_logits(
 def ctc_loss(
     log_probs: Rows, targets: Rows, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False
 ) -> Variable:
-    """Return the loss of connectionist temporal classification: of targets whose alignment with the steps is unknown.
+    """Return the CTC loss, for targets whose alignment with the rows is unknown.
+
+    CTC is connectionist temporal classification.
 
     Parameters
     ----------
     log_probs : Variable, shape `(rows, classes)`
-        Logarithms of probabilities, as of `log_softmax`; the last level's sequences.
+        Log-probabilities of the classes, as `log_softmax` returns them; the last LoD level gives the sequences.
     targets : integers, shape `(labels,)`
-        Of as many sequences; classes but `blank`.
+        The classes of each sequence's target, without `blank`; as many sequences as `log_probs`.
     blank : int
     reduction : {"mean", "sum", "none"}
-        "mean" first divides each loss by the labels of its target, at least one, as PyTorch does; "none" returns one
-        loss per sequence.
+        "mean" first divides each loss by the number of labels of its target, at least 1, as PyTorch does; "none"
+        returns one loss per sequence.
     zero_infinity : bool
-        Whether the loss of a target that is too long for its steps is 0 instead of infinity; its gradient is 0.
+        Whether a target that is too long for its rows has the loss 0, with gradient 0, instead of infinity.
 
     Examples
     --------
@@ -231,7 +233,7 @@ def ctc_loss(
     >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
     array([0.75, 0.5 ])
 
-    Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, whose lengths the LoD has.
+    Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, where the LoD replaces the arguments for lengths.
     """
     check_choice(reduction, "reduction", "mean", "sum", "none")
     log_probs, targets = required(log_probs, "ctc_loss, log_probs"), required(targets, "ctc_loss, targets")
@@ -273,7 +275,7 @@ def l1_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unp
 def huber_loss(
     x: Rows, target: Rows, reduction: Reduction = "mean", delta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
-    """Return half the squared difference of two Variables of the same shape, and beyond `delta` its tangent.
+    """Return half the squared difference of two Variables of the same shape; beyond `delta` the loss is linear.
 
     `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
@@ -281,7 +283,7 @@ def huber_loss(
     ----------
     x, target : Variable
     delta : float
-        The difference from which on the loss grows in proportion to it; more than 0.
+        The absolute difference above which the loss grows linearly; more than 0.
 
     Examples
     --------
@@ -298,9 +300,9 @@ def huber_loss(
 def smooth_l1_loss(
     x: Rows, target: Rows, reduction: Reduction = "mean", beta: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
-    """Return Huber's loss divided by its `delta`, here `beta`: beyond `beta`, the difference less `beta / 2`.
+    """Return the Huber loss with `delta=beta`, divided by `beta`.
 
-    Its parameters are as in `huber_loss`.
+    Above `beta` it is the absolute difference minus `beta / 2`.  Other parameters are as in `huber_loss`.
 
     Examples
     --------
@@ -316,7 +318,7 @@ def smooth_l1_loss(
 def hinge_loss(
     x: Rows, target: Rows, reduction: Reduction = "mean", *, margin: float = 1.0, **reduced: Unpack[Reduced]
 ) -> Variable:
-    """Return `max(0, margin - target x)` of scores against targets that are -1 or 1, of the same shape.
+    """Return `max(0, margin - target * x)` for scores `x` and targets of the same shape, which are -1 or 1.
 
     `reduction`, `per` and `sample_weight` are as in `cross_entropy`; elements of a row have equal weights.
 
@@ -342,14 +344,17 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     **reduced: Unpack[Reduced],
 ) -> Variable:
-    """Return minus the log-likelihood of counts under Poisson distributions, but for a term of the counts alone.
+    """Return minus the log-likelihood of counts under Poisson distributions.
+
+    The term that depends on the counts alone is left out, as it has no gradient.
 
     Parameters
     ----------
     x, target : Variable
-        The logarithm of the rate, or the rate itself; counts, of the same shape.
+        The logarithm of the rate, or the rate itself; and the counts, in the same shape.
     log_input : bool
-        Whether the loss is `exp(x) - target x`, or `x - target log(x + eps)`.
+        Whether `x` is the logarithm of the rate and the loss is `exp(x) - target * x`; otherwise `x` is the rate and
+        the loss is `x - target * log(x + eps)`.
     reduction, per, sample_weight
         As in `cross_entropy`; elements of a row have equal weights.
 
@@ -374,12 +379,12 @@ def quantile_loss(
     reduction: Reduction = "mean",
     **reduced: Unpack[Reduced],
 ) -> Variable:
-    """Return `max(q d, (q - 1) d)` of the difference `d = target - x`: its mean is least at the quantile q.
+    """Return `max(q * d, (q - 1) * d)`, where `d = target - x`; its mean is smallest if x is the quantile q.
 
     Parameters
     ----------
     x : Variable
-        Predictions: in the shape of the targets for one quantile, one column per quantile for several.
+        Predictions: for one quantile, in the shape of the targets; for several, with one column per quantile.
     target : Variable
     quantiles : float, or list of float
         Between 0 and 1.
@@ -417,7 +422,7 @@ def quantile_loss(
 
 
 def _like(value: Rows, x: Variable, what: str) -> Variable:
-    """Return weights as a Variable of the data type of `x`: lists and arrays of float64 are cast."""
+    """Return weights as a Variable; a list or array is cast to the data type of `x`."""
     if isinstance(value, Variable):
         return value
     array = as_rows(value, what)
@@ -425,14 +430,14 @@ def _like(value: Rows, x: Variable, what: str) -> Variable:
 
 
 def _per_class(weight: Variable, logits: Variable) -> Variable:
-    """Return weights, or raise unless there is one per class."""
+    """Return `weight`, or raise unless it has one number per class."""
     if weight.shape != logits.shape[1:]:
         raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
     return weight
 
 
 def _factor(value: Rows, x: Variable, what: str) -> Variable:
-    """Return weights of elements, or raise unless they broadcast to the shape of `x`."""
+    """Return weights of elements as a Variable, or raise unless they broadcast to the shape of `x`."""
     weights = _like(value, x, what)
     pairs = zip(reversed(weights.shape), reversed(x.shape), strict=False)
     if len(weights.shape) > len(x.shape) or any(a != b and a != 1 and -1 not in (a, b) for a, b in pairs):
@@ -445,7 +450,10 @@ def _shape_error(what: str, expected: str, x: Variable) -> ShapeError:
 
 
 def _same_shape(op: str, x: Variable, target: Variable, name: str = "target") -> Variable:
-    """Return the target, or raise unless it has the shape of `x`: broadcast, it would make a matrix of two vectors."""
+    """Return the target, or raise unless it has the shape of `x`.
+
+    Broadcasting `(rows, 1)` against `(rows,)` would silently compute a matrix of losses.
+    """
     differ = any(a != b and -1 not in (a, b) for a, b in zip(x.shape, target.shape, strict=False))
     if len(x.shape) != len(target.shape) or differ:
         raise _shape_error(f"{op}, {name}", str(x.shape), target)
@@ -465,16 +473,16 @@ def reduce_loss(
     per: Per = "row",
     sample_weight: Rows | None = None,
 ) -> Variable:
-    """Return the loss of elements reduced over rows or over sequences; 0 when there are none.
+    """Return the loss of elements reduced over rows or over sequences; a mean over no rows is 0.
 
     Parameters
     ----------
     loss : Variable
-        Of rows, by which `weights` have been multiplied.
+        The loss of each row or element, already multiplied by `weights`.
     weights : Variable, optional
-        What each row counts in a mean.
+        The weight of each row in a mean.
     sample_weight : array, optional
-        Of rows or sequences, as `per` says.
+        The weight of each row or sequence, as `per` says.
     """
     check_choice(reduction, "reduction", "mean", "sum", "none")
     check_choice(per, "per", "row", "sequence")
@@ -484,7 +492,7 @@ def reduce_loss(
             return loss
         if reduction == "sum":
             return loss.sum()
-        # Not a mean of nothing, which is NaN and would end a training run at an empty batch.
+        # The mean of an empty batch is 0, because NaN would spoil the parameters of a training run.
         return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)
     if per == "sequence":
         return _over_sequences(loss, weights, sample_weight, reduction)
@@ -501,14 +509,14 @@ def reduce_loss(
 
 
 def _of_rows(loss: Variable) -> Variable:
-    """Return one number per row: the mean of its elements."""
+    """Return the mean of each row's elements."""
     return loss.reshape(-1, math.prod(loss.shape[1:])).mean(axis=1) if len(loss.shape) > 1 else loss
 
 
 def _over_sequences(
     loss: Variable, weights: Variable | None, sample_weight: Variable | None, reduction: Reduction
 ) -> Variable:
-    """Return the loss of each sequence, the mean of its rows that count, or their sum, or their mean by weight."""
+    """Return the weighted mean loss of each sequence's rows, then reduced over sequences as `reduction` says."""
     sums, extra = sequence_pool(loss, "sum"), [1] * (len(loss.shape) - 1)
     counts, alive = _counts_and_alive(loss, weights)
     if sample_weight is not None:
@@ -523,19 +531,19 @@ def _over_sequences(
 
 
 def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:
-    """Return the total weight of each sequence's rows, and 1 where it is positive, else 0."""
-    if weights is None and not isinstance(loss.value, Symbol):  # known without reading a row
+    """Return the total weight of each sequence's rows, and for each sequence 1 if that is positive, else 0."""
+    if weights is None and not isinstance(loss.value, Symbol):  # lengths are enough, without reading rows
         lengths = np.diff(levels_of(loss.value.structure)[-1])
         return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)
     one, zero = (as_variable(np.full(1, number, loss.dtype)) for number in (1, 0))
-    # Labels may have no LoD.
+    # `lod_reset` gives the weights the LoD of the loss, because labels may have no LoD.
     weights = apply("where", _of_rows(loss) > 0.0, one, one) if weights is None else lod_reset(weights, loss)
     counts = sequence_pool(weights, "sum")
     return counts, apply("where", counts > 0.0, one, zero)
 
 
 def _ratio(sums: Variable, counts: Any) -> Variable:
-    """Return sums over counts; 0 where nothing counts."""
+    """Return sums divided by counts; 0 where a count is 0, because its sum is 0, too."""
     tiny = float(np.finfo(np.float32).tiny)
     if isinstance(counts, (np.ndarray, np.generic)):
         return sums / np.maximum(counts, counts.dtype.type(tiny))
@@ -543,7 +551,10 @@ def _ratio(sums: Variable, counts: Any) -> Variable:
 
 
 def _check_weights(sample_weight: Variable, number: int, per: str) -> None:
-    """Raise unless there is a number of at least 0 for each row or sequence, as far as they are known."""
+    """Raise unless there is one weight per row or sequence, finite and at least 0.
+
+    Weights of a recorded program have no values yet, so only their shape is checked.
+    """
     shape = sample_weight.shape
     if len(shape) != 1 or (shape[0] != number and -1 not in (shape[0], number)):
         expected = f"shape ({number},)"

@@ -1,4 +1,4 @@
-"""Modules: parameters under names, and a forward pass."""
+"""The base class of layers and models, `Module`, and the trained arrays that it holds, `Parameter`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class Parameter(Variable):
         return self.value.data
 
     def assign(self, array: ArrayLike) -> None:
-        """Overwrite the values, in place, by numbers that fit or broadcast; the shape and the data type stay."""
+        """Overwrite the values in place with an array that broadcasts to the parameter's shape.
+
+        The shape and the data type of the parameter do not change.
+        """
         array = as_rows(array, "assign")
         try:
             self.value.data[...] = array
@@ -61,16 +64,17 @@ class Parameter(Variable):
 
 
 class _Runs(Protocol[P, R]):
-    """A module for type checkers: a call has the arguments and results of its `forward`."""
+    """Tell type checkers that calling a module takes and returns the same as its `forward`."""
 
     def forward(self, *inputs: P.args, **named: P.kwargs) -> R:
         """Compute the output."""
 
 
 class Module:
-    """The base of layers and models: Parameters and Modules are found by name, in attributes, lists and dicts.
+    """The base class of layers and models.
 
-    A subclass sets them in `__init__` and computes in `forward`.
+    A subclass sets Parameters and Modules as attributes in `__init__`, also inside lists and dicts, and computes its
+    output in `forward`.  Methods such as `named_parameters` find all of them by name.
 
     Examples
     --------
@@ -85,9 +89,9 @@ class Module:
     """
 
     training = True
-    normalised: tuple[str, ...] = ()  # parameters that are computed of a direction and a length, by `weight_norm`
+    normalised: tuple[str, ...] = ()  # names of parameters that `weight_norm` computes from `{name}_v` and `{name}_g`
 
-    if not TYPE_CHECKING:  # which would take any name for an attribute
+    if not TYPE_CHECKING:  # Hidden, because type checkers would accept any attribute name.
 
         def __getattr__(self, name):
             if name in self.normalised:
@@ -101,31 +105,37 @@ class Module:
             super().__setattr__(name, value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Compute the module's output; subclasses define it."""
+        """Compute the module's output; every subclass defines this method."""
         raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
 
     def __call__(self: _Runs[P, R], *inputs: P.args, **named: P.kwargs) -> R:
-        """Run `forward`; in a program, parameters take the names that they have in the outermost module."""
+        """Run `forward`.
+
+        While a program is recorded, the parameters get the names that they have in the outermost module.
+        """
         if (into := recorder()) is not None:
             into.suggest(self)
         return self.forward(*inputs, **named)
 
     def children(self) -> list[tuple[str, Module]]:
-        """Return the modules that are attributes of this one, or stand in its lists or dicts, as (name, module)."""
+        """Return (name, module) pairs of the modules in this module's attributes, lists and dicts."""
         return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
 
     def _entries(self) -> list[tuple[str, object]]:
-        """Return attributes by name; an entry of a list or dict is called `layers.0`, or `layers.key`."""
+        """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
         return list(_flat(vars(self)))
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
-        """Return (name, Parameter) pairs, names dotted as in `encoder.weight_ih_l0`; each Parameter once."""
+        """Return (name, Parameter) pairs, with dotted names such as `encoder.weight_ih_l0`.
+
+        A Parameter that is found under several names is returned once, under the first of them.
+        """
         if not isinstance(prefix, str):
             raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
         found: dict[int, tuple[str, Parameter]] = {}
         self._collect(prefix, found)
         pairs = list(found.values())
-        if len(dict(pairs)) != len(pairs):  # one of them would not be saved
+        if len(dict(pairs)) != len(pairs):  # A checkpoint could save only one of two parameters with the same name.
             twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
             hint = "keys of a dict that read alike, as 1 and '1'?"
             raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
@@ -145,21 +155,24 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode here and below, or evaluation mode, which leaves dropout out; return the module."""
+        """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
+
+        Dropout acts in training mode only.
+        """
         self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
             child.train(mode)
         return self
 
     def eval(self) -> Self:
-        """Set evaluation mode here and below; return the module."""
+        """Set evaluation mode in this module and its children; return the module."""
         return self.train(False)
 
     def prepare(self) -> Callable[..., Any]:
-        """Return a function that runs the module as it is now, for inference: in evaluation mode, without a tape.
+        """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of its recurrent layers are packed once.  What becomes of the module later does not reach the
-        function, and any number of threads may call it at the same time.
+        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function.
+        Any number of threads may call it at the same time.
 
         Examples
         --------
@@ -178,27 +191,27 @@ class Module:
         return run
 
     def _freeze(self) -> None:
-        """Get ready for calls without gradients, between which no parameter changes."""
+        """Prepare the module's children for inference with constant parameters."""
         for _, child in self.children():
             child._freeze()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' arrays by name, as `load_state_dict` and PyTorch take them."""
+        """Return copies of the parameters' arrays by name; `load_state_dict` and PyTorch accept this dict."""
         return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
-        """Overwrite the parameters with the arrays of `state`: all of them, or, on any error, none.
+        """Overwrite the parameters with the arrays of `state`; an error leaves all parameters unchanged.
 
         Parameters
         ----------
         state : dict of str to array
         strict : bool
-            Whether names must match exactly.
+            Whether the names in `state` must be exactly the names of the parameters.
 
         Raises
         ------
         CheckpointError
-            Names that are missing or unexpected; the first array of the wrong shape or data type.
+            If names are missing or unexpected, or an array has the wrong shape or data type.
         """
         named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
         missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
@@ -223,26 +236,26 @@ class Module:
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
 
     def extra_repr(self) -> str:
-        """Return the text between the parentheses of `repr`: the sizes, in the order of the constructor."""
+        """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
         return ""
 
 
 def _flat(
     container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
 ) -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a dict, list or tuple, nested to any depth, with their dotted names."""
+    """Yield (dotted name, value) pairs of the leaves of a dict, list or tuple, nested to any depth."""
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if not isinstance(value, (dict, list, tuple)):
             yield f"{prefix}{name}", value
-        elif not any(value is other for other in outside):  # else it contains itself
+        elif not any(value is other for other in outside):  # a container that contains itself would never end
             yield from _flat(value, f"{prefix}{name}.", (*outside, value))
 
 
 def check_dtype(dtype: DTypeLike) -> np.dtype:
-    """Return a parameter's data type, or raise: float32 or float64."""
+    """Return a parameter's data type, or raise unless it is float32 or float64."""
     try:
         dtype = np.dtype(dtype)
-    except Exception as error:  # the object may raise anything when NumPy asks it
+    except Exception as error:  # `np.dtype` runs code of the object, which may raise anything.
         raise DTypeError("dtype", expected="float32 or float64", got=shown(dtype)) from error
     if dtype not in (np.float32, np.float64):
         raise DTypeError("dtype", expected="float32 or float64", got=dtype)

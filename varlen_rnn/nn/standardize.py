@@ -1,4 +1,4 @@
-"""Features of mean 0 and variance 1, by numbers that are part of the model."""
+"""`Standardize`, a layer that scales features to mean 0 and variance 1."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _AT_ONCE = 1 << 16  # rows converted to float64 at once, since the data may be l
 
 
 class Standardize(Module):
-    """Rows less the mean of each feature, over its standard deviation, both of the data that `fit` saw.
+    """Subtract each feature's mean and divide by its standard deviation, as `fit` computed them from data.
 
-    They are parameters that no optimizer trains, so a saved model takes them along.  Before `fit`, rows stay as they
-    are.
+    Mean and standard deviation are parameters that optimizers do not train, so a saved model contains them.  Before
+    `fit`, the layer returns rows unchanged.
 
     Parameters
     ----------
@@ -52,40 +52,41 @@ class Standardize(Module):
         self.mean.requires_grad = self.scale.requires_grad = False
 
     def fit(self, sequences: Any) -> Standardize:
-        """Take mean and standard deviation of all rows; return the layer.
+        """Compute mean and standard deviation of each feature over all rows; return the layer.
 
         Parameters
         ----------
         sequences : LoDTensor, or list of arrays of shape `(rows, features)`
-            Memory maps are read in parts.  A feature that is constant has the scale 1; no rows leave all as it was.
+            Memory maps are read in parts.  A constant feature gets the scale 1.  Without any rows, the layer does not
+            change.
 
         Raises
         ------
         ShapeError
-            Rows of other features.
+            If rows do not have `features` columns.
         DTypeError
-            What holds no numbers.
+            If the data type is not numeric.
         """
         alone = isinstance(sequences, (LoDTensor, np.ndarray, Variable))
         parts = [sequences] if alone else check_list(sequences, "Standardize.fit, sequences", "a list of arrays")
         number, mean, squares = 0, np.zeros(self.features), np.zeros(self.features)
         for part in parts:
             for rows in self._pieces(part):
-                # Chan, Golub and LeVeque (1983): combine the sums of squares about the means of two sets.
+                # Combine the sums of squared deviations of two sets of rows (Chan, Golub and LeVeque, 1983).
                 own = rows.mean(axis=0)
                 difference, total = own - mean, number + len(rows)
                 squares += ((rows - own) ** 2).sum(axis=0) + difference**2 * (number * len(rows) / total)
                 mean, number = mean + difference * (len(rows) / total), total
         if number:
             deviation = np.sqrt(squares / number)
-            # Of a constant feature the rounding is left, which no scale may blow up.
+            # The deviation of a constant feature is rounding noise, and dividing by it would amplify the noise.
             constant = deviation <= 1e-7 * np.abs(mean)
             self.mean.assign(mean)
             self.scale.assign(np.where(constant | (deviation < np.finfo(self.scale.dtype).tiny), 1.0, deviation))
         return self
 
     def _pieces(self, part: Any) -> Iterable[np.ndarray]:
-        """Yield the rows of a sequence in float64, a part at a time."""
+        """Yield the rows of a sequence in float64, at most `_AT_ONCE` at a time."""
         rows = part.value.data if isinstance(part, Variable) else part.data if isinstance(part, LoDTensor) else part
         if not isinstance(rows, np.ndarray):
             rows = as_rows(rows, "Standardize.fit")
@@ -102,5 +103,5 @@ class Standardize(Module):
         return (x - self.mean) / self.scale
 
     def extra_repr(self) -> str:
-        """Return the size."""
+        """Return the number of features as text for `repr`."""
         return str(self.features)

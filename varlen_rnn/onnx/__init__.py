@@ -1,4 +1,4 @@
-"""ONNX: programs of inference as models that others run, and their recurrent models as programs."""
+"""Export programs as ONNX models for inference, and load recurrent ONNX models as programs."""
 
 from varlen_rnn.onnx.export import export
 from varlen_rnn.onnx.load import load

@@ -1,4 +1,4 @@
-"""A program of inference as a model of ONNX."""
+"""Export a program for inference as an ONNX model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.whole_file import write_file
 
 OPSET, IR_VERSION = 17, 8
-_LENGTHS = "_lengths"  # of the names of inputs
+_LENGTHS = "_lengths"  # suffix of the names of inputs with lengths
 
 
 def library() -> Any:
@@ -36,25 +36,26 @@ def library() -> Any:
 
 
 def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> None:
-    """Write the part of a program that computes some variables as a model of ONNX, for inference.
+    """Write the part of a program that computes the fetched variables as an ONNX model for inference.
 
-    What is fed with a LoD becomes two inputs: a padded batch `(sequences, steps, ...)` of its name, and its lengths,
-    int64, of the name that ends with `_lengths`.  What is fetched with a LoD is a padded batch, zeros beyond the
-    lengths.  All else is as in the program.
+    A feed with a LoD becomes two inputs: a padded batch `(sequences, steps, ...)` with the feed's name, and the int64
+    lengths of the sequences, with the name `<feed>_lengths`.  A fetched variable with a LoD becomes a padded batch,
+    with zeros in the padding.  Other inputs and outputs are as in the program.
 
     Parameters
     ----------
     program : Program
         A recorded or loaded program; `Program.prune` removes operators that only training needs.
     path : str or path
-        The file, which appears whole or not at all.
+        The file to write; an error leaves no half-written file.
     fetches : list of Variables or str
-        The outputs of the model, under their names.
+        The variables that become the outputs of the model, with the same names.
 
     Raises
     ------
     ProgramError
-        Operators that ONNX cannot say, all of them; more than one level of sequences; models of 2 GiB.
+        If ONNX cannot express some operators, which the error lists, if a variable has several LoD levels, or if the
+        model has 2 GiB or more.
 
     Examples
     --------
@@ -78,7 +79,7 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
 
 
 class _Writer:
-    """Writes the operators of a program one after another."""
+    """Converts the operators of a program to ONNX nodes, one after another."""
 
     def __init__(self, onnx: Any, program: Program) -> None:
         (block, *others) = program.desc.blocks
@@ -98,7 +99,7 @@ class _Writer:
         self.values[name] = Value(self.graph.constant(data), data.ndim, data.dtype, None, data)
 
     def write(self) -> None:
-        """Write all operators, or raise those that cannot be said."""
+        """Convert all operators, or raise an error that lists the operators that ONNX cannot express."""
         for described in self.ops:
             if described.type == "feed":
                 self._feed(described.output_names()[0])
@@ -119,7 +120,7 @@ class _Writer:
         arrays = [None if value is None else value.data for value in inputs]
         if all(
             value is None or value.data is not None for value in inputs
-        ):  # a value that depends on no feed is a constant
+        ):  # a value that depends on no feed is computed now
             found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
             for name, value in zip(described.output_names(), found, strict=True):
                 if isinstance(value, LoDTensor):
@@ -138,7 +139,7 @@ class _Writer:
                 self.values[name] = value
 
     def _said(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], described: Any) -> Any:
-        """Return the values that an operator becomes."""
+        """Convert one operator; return the ONNX values of its outputs."""
         places = sum(not place.startswith("*") for place in op.inputs)
         inputs = inputs + [None] * (places - len(inputs))
         if op.type in SAID:
@@ -152,7 +153,7 @@ class _Writer:
         return found
 
     def _takes_each_row(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], names: list[str]) -> bool:
-        """Return whether an operator takes each row of sequences on its own."""
+        """Return whether an operator computes each row of sequences independently of other rows."""
         given = [without_rows(None)] * len(inputs)
         for n, (value, name) in enumerate(zip(inputs, names, strict=False)):
             if value is not None:
@@ -186,7 +187,7 @@ class _Writer:
 
     def _fetch(self, name: str) -> None:
         if name not in self.values:
-            return  # its operator was refused
+            return  # its operator could not be converted, and `write` will raise
         if any(name == item.name for item in self.inputs):
             raise ProgramError("onnx.export, fetches", expected="a computed variable", got=f"{name!r}, which is fed")
         value, described = self.values[name], self._described(name)
@@ -202,7 +203,7 @@ class _Writer:
         into.append(self.onnx.helper.make_tensor_value_info(name, kind, sizes))
 
     def model(self) -> Any:
-        """Return the model."""
+        """Return the ONNX model of the converted nodes."""
         helper = self.onnx.helper
         nodes = needed(self.graph.nodes, [item.name for item in self.outputs])
         read = {name for node in nodes for name in node.input}

@@ -1,7 +1,7 @@
-"""An ONNX graph under construction: nodes, constants, and the ONNX value of each variable of a program.
+"""Build an ONNX graph: its nodes, its constants, and the ONNX values of a program's variables.
 
-Rows with a LoD are padded in ONNX: rows (n, ...) of sequences become (sequences, steps, ...), and the lengths of the
-sequences are a value beside them.  What stands in the padding is anything, until somebody asks.
+Rows with a LoD are padded in ONNX: rows (n, ...) become (sequences, steps, ...), and the lengths of the sequences are
+another value.  The padding has arbitrary content until `Graph.masked` overwrites it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 
 
 class Value(NamedTuple):
-    """What stands for a variable: a name in the graph, its rank in the program, its data type, and its sequences.
+    """The ONNX value of a variable.
 
-    `data` are the numbers of a constant.  The rank of rows with sequences is one more in the graph.
+    `name` is its name in the graph, `rank` its rank in the program; rows with sequences have one more axis in the
+    graph.  `sequences` is None without a LoD.  `data` has the numbers if it is a constant.
     """
 
     name: str
@@ -26,14 +27,18 @@ class Value(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """The sequences of padded values: the names of their lengths, and of which places are inside of them."""
+    """The sequences of a padded value.
+
+    `lengths` is the name of the value with their lengths, `inside` the name of a mask that is True outside of the
+    padding.
+    """
 
     lengths: str
     inside: str
 
 
 class Graph:
-    """The nodes and constants of a graph."""
+    """An ONNX graph under construction: its nodes and constants."""
 
     def __init__(self, onnx: Any, taken: Container[str]) -> None:
         self.onnx, self._names, self._taken = onnx, 0, taken
@@ -41,7 +46,7 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no other value has."""
+        """Return a new name for a value."""
         while True:
             self._names += 1
             name = f"{hint}/{self._names}"
@@ -49,29 +54,29 @@ class Graph:
                 return name
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; return the name of its output, or the names of several.  An input that is missing is ''."""
+        """Add a node; return the name of its output, or a list of names for several.  A missing input is ''."""
         names = [self.fresh(kind) for _ in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
     def constant(self, array: Any, dtype: Any = None) -> str:
-        """Return the name of a constant."""
+        """Add a constant; return its name."""
         name = self.fresh("constant")
         self.constants[name] = np.ascontiguousarray(array, dtype)
         return name
 
     def numbers(self, *numbers: int) -> str:
-        """Return the name of a constant, integers."""
+        """Add a constant vector of integers; return its name."""
         return self.constant(np.array(numbers, np.int64))
 
     def inside_of(self, lengths: str, padded: str) -> str:
-        """Return the name of which places of a padded batch are inside of sequences: (sequences, steps)."""
+        """Add a mask `(sequences, steps)`, True outside of a padded batch's padding; return its name."""
         steps = self.node("Gather", self.node("Shape", padded), self.constant(np.int64(1)), axis=0)
         places = self.node("Range", self.constant(np.int64(0)), steps, self.constant(np.int64(1)))
         return self.node("Less", places, self.node("Unsqueeze", lengths, self.numbers(1)))
 
     def masked(self, value: Value, beyond: float = 0) -> str:
-        """Return the name of a padded value with a number in its padding."""
+        """Add nodes that replace the padding of a value by the number `beyond`; return the name of the result."""
         assert value.sequences is not None
         inside = value.sequences.inside
         if value.rank > 1:
@@ -82,7 +87,7 @@ class Graph:
 
 
 def needed(nodes: Any, names: list[str]) -> list[Any]:
-    """Return the nodes that some values are computed by, in their order."""
+    """Return the nodes on which the values `names` depend, in their order."""
     wanted, found = set(names), []
     for node in reversed(nodes):
         if wanted.intersection(node.output):

@@ -1,4 +1,4 @@
-"""A model of ONNX as a program over rows, without the padding that it asks for."""
+"""Load a recurrent ONNX model as a program over rows, which needs no padding."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _OF_SHAPES = (
     "Equal",
     "Where",
 )
-# What the axes of steps and sequences pass on their way from an input to a recurrent layer, as they are.
-_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and the nodes that operators are
+# Nodes that do not change the axes of steps and sequences, on the path from an input to a recurrent layer.
+_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and all `onnx=` nodes
 
 
 def load(path: Any) -> Program:
-    """Return the program of a model of ONNX that has RNN, GRU or LSTM: the same numbers, over rows without padding.
+    """Load an ONNX model with RNN, GRU or LSTM as a program that computes the same numbers without padding.
 
-    Inputs that the model takes as padded sequences are fed as rows with a LoD, under the same name, so `sequence_lens`
-    is no feed.  Each sequence gets the results that it would get in a batch of its own.  Outputs that the model returns
-    as padded sequences are rows with a LoD; everything else is as in the model.
+    An input of padded sequences becomes a feed of rows with a LoD, with the same name; its lengths come from the LoD,
+    so `sequence_lens` is no feed.  An output of padded sequences becomes rows with a LoD.  Other inputs and outputs are
+    as in the model.  The result of a sequence does not depend on other sequences of the batch.
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ def load(path: Any) -> Program:
     Raises
     ------
     ProgramError
-        Nodes that cannot be read, all of them; no recurrent layer; a file that is no model, or is damaged.
+        If some nodes cannot be converted, which the error lists, the model has no recurrent layer, or the file is
+        damaged or no ONNX model.
     """
     onnx = library()
     path = check_path(path, "onnx.load, path")
@@ -67,7 +68,7 @@ def load(path: Any) -> Program:
         onnx.checker.check_model(model)
     except OSError:
         raise
-    except Exception as error:  # of protobuf, or of the checker
+    except Exception as error:  # protobuf and the checker raise many kinds of errors
         raise ProgramError("onnx.load", expected="a model of ONNX", got=str(error)[:200]) from error
     opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
     if opset not in _OPSETS:
@@ -79,7 +80,7 @@ def load(path: Any) -> Program:
 
 
 class _Reader:
-    """Reads the nodes of a graph one after another, under `program_guard`."""
+    """Converts the nodes of an ONNX graph, one after another, while `program_guard` records the operators."""
 
     def __init__(self, onnx: Any, model: Any) -> None:
         self.onnx, self.graph, self.opsets = onnx, model.graph, model.opset_import
@@ -89,7 +90,7 @@ class _Reader:
         self.refused: list[str] = []
 
     def _array(self, tensor: Any) -> np.ndarray:
-        """Return the numbers of a tensor, or raise if its content contradicts its shape or its data type."""
+        """Return the array of an ONNX tensor, or raise if its content contradicts its shape or data type."""
         try:
             return np.array(self.onnx.numpy_helper.to_array(tensor))
         except (KeyError, TypeError, ValueError) as error:
@@ -99,7 +100,7 @@ class _Reader:
             raise ProgramError(f"onnx.load, tensor {tensor.name!r}", expected=expected, got=shown(error)) from error
 
     def read(self) -> list[Variable]:
-        """Return the outputs of the model; raise if a node cannot be read."""
+        """Convert the graph; return the model's outputs, or raise an error that lists unconvertible nodes."""
         if self.graph.sparse_initializer:
             raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
         axes, lengths = self._sequences()
@@ -118,12 +119,12 @@ class _Reader:
             if variable.name != name and (
                 variable.name in self.values or any(variable is other for other in variables[:place])
             ):
-                variables[place] = variable = assign(variable)  # an input, or another output, keeps its name
+                variables[place] = variable = assign(variable)  # a copy of an input or output
             variable.value.take_name(name)
         return variables
 
     def _sequences(self) -> tuple[dict[str, tuple[int, int]], set[str]]:
-        """Return the axes of steps and of sequences of the inputs that have them, and which inputs are lengths."""
+        """Return, by input, the axes of steps and of sequences, and the names of the inputs that are lengths."""
         made = {name: node for node in self.graph.node for name in node.output if name}
         given = {item.name for item in self.graph.input} - self.values.keys()
         layers = [node for node in self.graph.node if node.op_type in _LAYERS]
@@ -149,7 +150,7 @@ class _Reader:
                 continue
             elif node.op_type == "Transpose":
                 perm = next((item.ints for item in node.attribute if item.name == "perm"), None)
-                if perm is not None:  # else the node is refused
+                if perm is not None:  # converting the node raises if it has no perm
                     waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
@@ -169,7 +170,7 @@ class _Reader:
         except KeyError as error:
             expected, got = "a data type of ONNX", kind.elem_type
             raise ProgramError(f"onnx.load, input {item.name!r}", expected=expected, got=got) from error
-        if axes is None or max(axes) >= len(sizes):  # the latter has no sequences, though it meets some
+        if axes is None or max(axes) >= len(sizes):  # too few axes for sequences
             return feed_data(item.name, sizes, str(dtype))
         own = [size for place, size in enumerate(sizes) if place not in axes]
         named: list[Any] = [None] * len(sizes)
@@ -228,7 +229,7 @@ class _Reader:
             if op is not None:
                 return read_operator(op, *inputs, **attributes)
             raise Unread("")
-        except TypeError as error:  # an attribute that it does not know
+        except TypeError as error:  # the converter does not know an attribute
             raise Unread(f"({error})") from error
 
     def _constant(self, node: Any) -> list[np.ndarray]:
@@ -242,7 +243,7 @@ class _Reader:
         feed = {name: self.values[name] for name in node.input if name}
         try:
             return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feed)]
-        except Exception as error:  # it names none of its own
+        except Exception as error:  # the evaluator may raise any kind of error
             raise Unread(f"of constants ({error})") from error
 
     def _fetch(self, name: str) -> Variable:

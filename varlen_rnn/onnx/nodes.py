@@ -1,4 +1,7 @@
-"""What nodes of ONNX are among our operators, unless an operator says by `onnx=` that it is the node."""
+"""Convert ONNX nodes to operators of this library.
+
+An operator that corresponds to exactly one ONNX node declares it by `onnx=`; the functions here convert other nodes.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,20 @@ READS: dict[str, Callable[..., Any]] = {}
 
 
 class Unread(Exception):
-    """A node with attributes or inputs for which there is no operator; the text names them."""
+    """Raised for a node with attributes or inputs for which there is no operator; the message names them."""
 
 
 class Rows(NamedTuple):
-    """Rows of sequences, and the meaning of each ONNX axis: steps, sequences, or the number of a row's axis."""
+    """Rows of sequences in place of a padded ONNX value.
+
+    `axes` has the meaning of each axis of the ONNX value: STEPS, SEQUENCES, or the index of an axis of a row.
+    """
 
     variable: Variable
     axes: tuple[Any, ...]
 
     def place(self, axis: int) -> int:
-        """Return the axis of the variable that an axis of ONNX is, one of its rows."""
+        """Return the variable's axis for an axis of the ONNX value; raise if that runs over steps or sequences."""
         found = self.axes[axis]
         if isinstance(found, str):
             raise Unread(f"over {found}")
@@ -37,13 +43,17 @@ class Rows(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A value of which nothing but a run tells: a shape, or, `is_zeros`, zeros of such a shape."""
+    """A value that is known only in a run, such as a shape; if `is_zeros`, zeros of a shape that is not known."""
 
     is_zeros: bool = False
 
 
 def reads(*kinds: str) -> Callable[[Callable], Callable]:
-    """Take a function that reads nodes: `function(kind, inputs, attributes)` returns a value, or a list of them."""
+    """Return a decorator that registers a converter for these kinds of nodes.
+
+    The converter is called as `function(kind, *inputs, **attributes)` and returns the node's output, or a list of
+    outputs.
+    """
 
     def take(function: Callable) -> Callable:
         READS.update(dict.fromkeys(kinds, function))
@@ -87,12 +97,12 @@ def _cast(kind: str, x: Any, to: int) -> Any:
 
 
 def operator_of(kind: str) -> Op | None:
-    """Return the operator that declares an ONNX node, or the first of them if there are several."""
+    """Return the first operator that declares this kind of ONNX node by `onnx=`, or None."""
     return next((op for op in OPERATORS.values() if op.onnx == kind), None)
 
 
 def read_operator(op: Op, *x: Any, **attributes: Any) -> Any:
-    """Apply the operator that a node of ONNX is: the attributes are its constants."""
+    """Apply the operator that corresponds to an ONNX node; the node's attributes are the operator's constants."""
     if len(x) > len(op.inputs) and not op.inputs[-1].startswith("*"):
         raise Unread(f"of more than {len(op.inputs)}")
     if attributes.keys() - op.attrs.keys():
@@ -111,7 +121,7 @@ def read_operator(op: Op, *x: Any, **attributes: Any) -> Any:
 
 
 def _default(kind: str, name: str) -> Any:
-    """Return the value of an attribute that a node does not name."""
+    """Return the default that ONNX defines for an attribute, or raise if it has none."""
     from onnx import defs, helper
 
     schema = defs.get_schema(kind)
@@ -121,7 +131,7 @@ def _default(kind: str, name: str) -> Any:
 
 
 def _beside(rows: Rows, value: Any) -> Any:
-    """Return an operand of rows."""
+    """Return `value` as an operand beside `rows`, or raise if their axes do not match."""
     if value is None:
         return None
     if isinstance(value, Rows):
@@ -188,7 +198,7 @@ def _layer_norm(
 
 @reads("Gather")
 def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
-    if isinstance(x, np.ndarray):  # a table
+    if isinstance(x, np.ndarray):  # an embedding table
         if axis or x.ndim != 2:
             raise Unread("of an array that is no table")
         found = F.embedding(_variable(indices), nn.Parameter(x))
@@ -207,7 +217,7 @@ def _gather(kind: str, x: Any, indices: Any, axis: int = 0) -> Any:
 
 
 def _without(axes: tuple[Any, ...], dropped: Sequence[int]) -> tuple[Any, ...]:
-    """Return axes without some of them, with the row's axes numbered anew."""
+    """Return `axes` without the dropped positions, with the remaining axes of a row renumbered from 0."""
     kept = [axis for place, axis in enumerate(axes) if place not in dropped]
     order = sorted(axis for axis in kept if not isinstance(axis, str))
     return tuple(axis if isinstance(axis, str) else order.index(axis) for axis in kept)
@@ -295,7 +305,7 @@ def _reshape(kind: str, x: Any, shape: Any = None, allowzero: int = 0, axis: int
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return a shape: 0 copies the given size, -1 is the size that remains."""
+    """Return the sizes of an ONNX Reshape: 0 copies a size of `given`, and -1 is computed if possible."""
     sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]
     left = [size for place, size in enumerate(given) if place >= len(shape) or shape[place] != 0 or size != -1]
     if sizes.count(-1) > 1 and -1 in shape and -1 not in left:
@@ -381,7 +391,7 @@ def _state(state: Any, layout: int) -> Any:
 
 
 def activations_of(kind: str, attributes: dict[str, Any], count: int) -> list[list[Any]]:
-    """Return the activations of each direction; the values of alpha and beta go to those that take some, in order."""
+    """Return the activations of each direction, with the parameters alpha and beta assigned in ONNX's order."""
     named = {ours: theirs for theirs, (ours, _, _) in _OURS.items()}
     names = attributes.get("activations") or [named[name] for name in DEFAULTS[kind]] * count
     alphas, betas = list(attributes.get("activation_alpha", ())), list(attributes.get("activation_beta", ()))
@@ -397,7 +407,7 @@ def activations_of(kind: str, attributes: dict[str, Any], count: int) -> list[li
 
 
 def layer_of(kind: str, attributes: dict[str, Any], way: str, specs: list[Any], weights: list[Any]) -> Any:
-    """Return the layer of one direction."""
+    """Return a recurrent layer for one direction of an ONNX node, with the node's weights."""
     w, r, b, p = weights
     options: dict[str, Any] = {"clip": attributes.get("clip")}
     if kind == "RNN":
@@ -419,9 +429,9 @@ def layer_of(kind: str, attributes: dict[str, Any], way: str, specs: list[Any], 
 
 
 def _ours(array: np.ndarray, kind: str, coupled: bool) -> np.ndarray:
-    """Return blocks of gates in our order, and without those that a layer has not."""
+    """Reorder blocks of gates from ONNX's order to ours; if `coupled`, leave out the forget gate."""
     parts = np.split(array, len(ORDERS[kind]))
     ours = [parts[place] for place in ORDERS[kind]]
-    if coupled:  # without f
+    if coupled:  # a coupled LSTM has no weights for f
         del ours[1]
     return np.concatenate(ours)

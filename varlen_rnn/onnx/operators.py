@@ -1,6 +1,7 @@
-"""What the operators of a program are in ONNX that are several nodes, or one with attributes of other names.
+"""Convert operators of a program to ONNX nodes.
 
-An operator that is one node says so itself, by `onnx=` where it is declared.
+An operator that corresponds to exactly one ONNX node declares it by `onnx=`.  The functions here convert operators that
+need several nodes, or one node with other attributes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ SAID: dict[str, Callable[..., Any]] = {}
 
 
 class Unsaid(Exception):
-    """An operator with constants or inputs that ONNX cannot express; the text names them."""
+    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
-    """Take a function that writes operators: `function(graph, inputs, constants, names)` returns Values."""
+    """Return a decorator that registers a converter for these operators.
+
+    The converter is called as `function(graph, op, *inputs, **constants)` and returns the Value of the output, or a
+    list.
+    """
 
     def take(function: Callable) -> Callable:
         SAID.update(dict.fromkeys(names, function))
@@ -38,7 +43,7 @@ def _like(value: Value, name: str, **changes: Any) -> Value:
 
 
 def one_node(graph: Graph, kind: str, *x: Value | None, dtype: Any, rank: int, **attributes: Any) -> Value:
-    """Write an operator that is one node of ONNX: its operands broadcast, its constants are the attributes."""
+    """Add the ONNX node of an operator; operands are broadcast, and the operator's constants become attributes."""
     like = functools.reduce(lambda one, other: _broadcast(graph, one, other)[2], filter(None, x))
     names = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
     return _like(like, graph.node(kind, *names, **attributes), dtype=np.dtype(dtype), rank=rank)
@@ -55,7 +60,7 @@ def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
 
 
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
-    """Return the names of two operands, with the axes that broadcasting needs, and the layout of the result."""
+    """Return the names of two operands prepared for broadcasting, and the operand with the layout of the result."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
         raise Unsaid("rows with a LoD of other ranks")
     if (x.sequences is None) == (y.sequences is None):
@@ -131,7 +136,7 @@ def _embedding(graph: Graph, op: str, ids: Value, table: Value, padding_idx: int
 
 
 def _axis(x: Value, axis: int | None, what: str) -> int:
-    """Return an axis as the graph has it; the rows of sequences are no axis there."""
+    """Return the axis in the graph for an axis of the program, or raise if it runs over the rows of sequences."""
     if axis is None or (x.sequences is not None and axis % x.rank == 0):
         raise Unsaid(f"{what} over the rows of sequences")
     return axis % x.rank + (x.sequences is not None)
@@ -168,7 +173,7 @@ def _reshape(graph: Graph, op: str, x: Value, shape: Sequence[int]) -> Value:
     if x.sequences is not None:
         if shape[0] != -1:
             raise Unsaid(f"a shape {tuple(shape)} of rows with a LoD")
-        shape = (0, 0, *shape[1:])  # the sizes that are there
+        shape = (0, 0, *shape[1:])  # 0 copies the sizes of sequences and steps
     return _like(x, graph.node("Reshape", x.name, graph.numbers(*shape)), rank=len(shape) - (x.sequences is not None))
 
 
@@ -214,7 +219,7 @@ def _layer_norm(graph: Graph, op: str, x: Value, weight: Value | None, bias: Val
     return _like(x, graph.node("LayerNormalization", x.name, weight.name, *more, axis=-1, epsilon=eps))
 
 
-# Over sequences.
+# Operators over sequences.
 
 
 def _sequences(x: Value, what: str) -> Sequences:
@@ -252,7 +257,7 @@ def _type(graph: Graph, dtype: np.dtype) -> int:
 
 
 def _beside(graph: Graph, name: str, rank: int) -> str:
-    """Return numbers of sequences as operands of rows of a rank, one for each."""
+    """Return the name of one number per sequence, with axes added so that it broadcasts against rank `rank`."""
     return name if rank == 1 else graph.node("Unsqueeze", name, graph.numbers(*range(1, rank)))
 
 
@@ -285,7 +290,7 @@ def _attention(
         raise Unsaid("attention in a window")
     across = lambda one, perm: graph.node("Transpose", one, perm=perm)
     q, k = across(query.name, [0, 2, 1, 3]), across(key.name, [0, 2, 3, 1])
-    v = across(graph.masked(value), [0, 2, 1, 3])  # zeros, since 0 times a NaN in the padding would be NaN
+    v = across(graph.masked(value), [0, 2, 1, 3])  # padding must be zeros, because 0 times a NaN would be NaN
     scores = graph.node("MatMul", q, k)
     if scale is None:
         width = graph.node("Gather", graph.node("Shape", query.name), graph.constant(np.int64(3)), axis=0)
@@ -354,7 +359,7 @@ def _recurrent(
     by_sequence = graph.node("Transpose", y, perm=[2, 0, 1, 3])
     rows = graph.node("Reshape", by_sequence, graph.numbers(0, 0, len(ways) * hidden))
     empty = graph.node("Unsqueeze", graph.node("Equal", lengths, graph.constant(np.int32(0))), graph.numbers(0, 2))
-    # ONNX leaves zeros of sequences without rows.
+    # ONNX returns zeros as the last states of empty sequences; they are replaced by the initial states.
     ends = [
         end if state is None else graph.node("Where", empty, state.name, end)
         for end, state in zip(ends, states, strict=True)
@@ -367,7 +372,7 @@ def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
-    """Return the names of W, R and B for all directions, and of P for an LSTM, in the order of ONNX."""
+    """Add ONNX's weights W, R and B of all directions, and P of an LSTM; return their names."""
     parts: list[list[np.ndarray]] = [[], [], [], []]
     for weight_ih, weight_hh, bias_ih, bias_hh, *peepholes in ways:
         zeros = np.zeros(len(weight_hh), weight_hh.dtype)

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM of ONNX: the order of their gates, and their activations and options in terms of our cells.
+"""Translate between the cells of this library and ONNX's RNN, GRU and LSTM: gate order, activations and options.
 
 Source: the operators' documentation, opset 22.
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-# Where our gates stand among theirs: h; r z n of z r h; i f g o of i o f c.
+# The position in ONNX of each gate of our cells.  GRU: r z n here, z r h in ONNX.  LSTM: i f g o here, i o f c in ONNX.
 ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
 DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
-# Of each activation, their name, and how many of alpha and beta it takes.
+# For each activation: its name in ONNX, and whether it takes the parameters alpha and beta (1) or not (0).
 ACTIVATIONS = {
     "relu": ("Relu", 0, 0),
     "tanh": ("Tanh", 0, 0),
@@ -55,14 +55,14 @@ def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def specs_of(kind: str, options: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the activations of a cell, one for each of its places."""
+    """Return the activations of a cell with these options, in the order of `DEFAULTS`."""
     if kind == "RNN":
         return (options.get("activation", "tanh"),)
     return tuple(options.get("activations", DEFAULTS[kind]))
 
 
 def said_activations(specs: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the attributes that say activations; None where one of them has no name there."""
+    """Return the ONNX attributes for activations, or None if ONNX does not have one of them."""
     names, alphas, betas = [], [], []
     for spec in specs:
         name, *numbers = spec if isinstance(spec, tuple) else (spec,)
@@ -70,7 +70,7 @@ def said_activations(specs: Sequence[Any]) -> dict[str, Any] | None:
             return None
         theirs, alpha, beta = ACTIVATIONS[name]
         if len(numbers) < alpha + beta:
-            return None  # whose defaults are not ours to know
+            return None  # ONNX's default parameters may differ from ours
         names.append(theirs)
         alphas += numbers[:alpha]
         betas += numbers[alpha : alpha + beta]
@@ -79,7 +79,7 @@ def said_activations(specs: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def theirs(array: np.ndarray, kind: str, coupled: bool) -> np.ndarray:
-    """Return blocks of gates, one below the other, in the order of ONNX; zeros of a forget gate that a cell has not."""
+    """Reorder the blocks of gates in `array` to the order of ONNX; a coupled forget gate becomes zeros."""
     ours = np.split(array, len(ORDERS[kind]) - coupled)
     if coupled:
         ours.insert(1, np.zeros_like(ours[0]))

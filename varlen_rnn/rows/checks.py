@@ -1,6 +1,6 @@
-"""How user input becomes LoD levels and rows: every check of a structure stands here.
+"""Check user input and convert it to LoD levels and rows.
 
-Errors name the level and the entry, the expected and the found value, and a likely remedy.
+Errors name the level and the entry, the expected and the actual value, and a likely remedy.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, count, shown
 from varlen_rnn.typing import Offsets
 
-_MOST_DEPTH = 64  # of lists inside of lists: NumPy's
+_MOST_DEPTH = 64  # NumPy's limit on nested lists
 
 
 def as_levels(levels: Any) -> list:
-    """Return the levels as a list, or raise."""
+    """Return `levels` as a list, or raise if it is not iterable or is a string or a dict."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
         raise LoDError("LoD", expected="a list of levels", got=shown(levels))
     return list(levels)
@@ -43,8 +43,8 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
 
 
 def check_offsets(level: Offsets, number: int) -> np.ndarray:
-    """Return the offsets of a level as a read-only int64 array, or raise: they start at 0 and never fall."""
-    # Before the checks: the caller's own array may change between them and here.
+    """Return a level's offsets as a read-only int64 array, or raise unless they start at 0 and never fall."""
+    # Offsets are copied before they are checked, because the caller may change its array after the checks.
     offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of sequences of 2 and 3 rows"))
     if len(offsets) == 0:
         raise LoDError(f"level {number}", expected="at least the offset 0", got="no offset")
@@ -67,7 +67,7 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
 
 
 def offsets_of(level: Offsets, number: int) -> np.ndarray:
-    """Return the offsets of a level given by its lengths, or raise: none is negative."""
+    """Return the offsets of a level, given its lengths, or raise if a length is negative."""
     lengths = _as_integers(level, number, "[[2, 3]], the lengths of sequences of 2 and 3 rows")
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
@@ -81,17 +81,17 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
 
 
 def as_rows(data: Any, name: str = "data") -> np.ndarray:
-    """Return `data` as an array of numbers in native byte order, or raise; no copy where NumPy needs none.
+    """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
-    It is plain, and an object of its own: it keeps its number of rows when the caller's array gets another shape.
+    The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
     """
     if type(data) is not np.ndarray:
         check_unmasked(data, name)
     try:
         array = np.asarray(data)
-        if array.dtype.kind == "O" and hasattr(data, "__dlpack__"):  # and none of NumPy's own ways
+        if array.dtype.kind == "O" and hasattr(data, "__dlpack__"):  # `np.asarray` could not read the object
             array = np.from_dlpack(data)
-    # A tensor of PyTorch that requires a gradient raises a RuntimeError, memory of a GPU a BufferError.
+    # A PyTorch tensor that requires a gradient raises a RuntimeError, a tensor on a GPU a BufferError.
     except (ValueError, TypeError, OverflowError, RecursionError, RuntimeError, BufferError) as error:
         lists = isinstance(data, (list, tuple))
         hint = "use LoDTensor.from_sequences for lists of unequal length" if lists else f"NumPy says: {error}"
@@ -104,9 +104,9 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
 
 
 def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
-    """Raise if an entry of a masked array is masked, because a plain array would show the number behind the mask.
+    """Raise if `data` is a masked array with masked entries, whose hidden values a plain array would expose.
 
-    Masked arrays inside lists are found, too, as deep as NumPy would go to make an array.
+    Masked arrays inside of nested lists are found, too, down to `depth` levels.
     """
     if isinstance(data, np.ma.MaskedArray):
         if np.ma.is_masked(data):
@@ -118,17 +118,17 @@ def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
 
 
 def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
-    """Return indices of `count` sequences, or a mask of them, as a new array of int64, each at least 0; or raise.
+    """Return indices of sequences, or a mask, as a new int64 array of indices of at least 0, or raise.
 
     Parameters
     ----------
     indices : array_like of int or of bool
-        Negative ones count from the end.
+        Negative indices count from the end; bools are a mask of all `count` sequences.
 
     Raises
     ------
     DTypeError, ShapeError, OutOfRangeError
-        Indices that are neither, or that no sequence has.
+        If `indices` are neither integers nor bools, or an index is out of range.
 
     Examples
     --------
@@ -156,16 +156,16 @@ def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a copy of a flat array over `bytes`, which nobody can write to or resize.
+    """Return a copy of a flat array whose memory is a `bytes` object, so that nobody can write to it or resize it.
 
-    Kernels trust such an array, so it is never handed out itself but as a view of its own: of any array that somebody
-    holds, shape and data type can be changed in place.
+    Kernels use such arrays without checks.  Callers only get views of them, because anyone who holds an array itself
+    can change its shape and data type in place.
     """
     return np.frombuffer(array.tobytes(), array.dtype)
 
 
 def depth_of(item: object) -> int | None:
-    """Return how many levels of lists stand above the sequences; None where an empty list leaves it open."""
+    """Return how many levels of lists are above the sequences; None if `item` is empty, so that it is unknown."""
     if not isinstance(item, (list, tuple)):
         return 0
     if not item:
@@ -181,14 +181,14 @@ def depth_of(item: object) -> int | None:
 
 
 def children_of(item: object, number: int) -> list | tuple:
-    """Return the list that stands for a sequence of an upper level, or raise."""
+    """Return `item`, a sequence of an upper level, or raise unless it is a list."""
     if not isinstance(item, (list, tuple)):
         raise LoDError(f"level {number}", expected="a list of sequences", got=type(item).__name__)
     return item
 
 
 def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
-    """Return the rows of one sequence, or raise."""
+    """Return the rows of one sequence as an array, or raise if they do not form one."""
     check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))
@@ -200,7 +200,7 @@ def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
 
 
 def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndarray:
-    """Concatenate sequences; one without rows and without an element shape takes the element shape of the others."""
+    """Concatenate sequences; an empty one-dimensional sequence gets the element shape of the others."""
     shapes = [leaf.shape[1:] for leaf in leaves if leaf.size or leaf.ndim > 1]
     element = shapes[0] if shapes else ()
     for number, leaf in enumerate(leaves):
@@ -214,7 +214,7 @@ def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndar
 
 
 def check_cover(lod: Any, data: np.ndarray) -> None:
-    """Raise unless the last level of `lod`, if there is one, covers the rows of `data`."""
+    """Raise unless the last level of `lod` covers exactly the rows of `data`; a LoD without levels always fits."""
     if len(lod) == 0:
         return
     if data.ndim == 0:

@@ -1,11 +1,11 @@
-"""LoD levels and LoDTensor: rows of unequal sequences one after another, and the offsets that tell them apart.
+"""`LoD` and `LoDTensor`: the rows of sequences of unequal length, one after another, and the sequences' offsets.
 
-A LoD (level of detail) is a list of levels from coarse to fine; a level is a list of offsets that starts at 0 and
-never falls.  Upper levels index the entries of the next lower level, the last level indexes rows.  The example of
-the design documents, three articles of 3, 1 and 2 sentences: lengths `[[3, 1, 2], [3, 2, 4, 1, 2, 3]]`, offsets
-`[[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]`.
+A LoD (level of detail) is a list of levels from coarse to fine.  A level is a list of offsets that starts at 0 and
+never falls.  Offsets of the last level count rows; offsets of an upper level count the sequences of the next lower
+level.  For example, three articles have 3, 1 and 2 sentences, which have 3, 2, 4, 1, 2 and 3 words (rows).  Their
+lengths are `[[3, 1, 2], [3, 2, 4, 1, 2, 3]]`, their offsets `[[0, 3, 4, 6], [0, 3, 5, 9, 10, 12, 15]]`.
 
-An invalid LoD or LoDTensor cannot exist: constructors check, so kernels may trust.
+Constructors check every LoD and LoDTensor, so kernels use them without checks.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from varlen_rnn.rows.checks import (
 from varlen_rnn.typing import Lengths, Offsets, Rows
 
 T = TypeVar("T")
-_new = object.__new__  # every operator wraps its results
-rows_of = attrgetter("_data")  # of a tensor, as its `data`, for `map`
-levels_of = attrgetter("_levels")  # the arrays of a LoD, which are never handed out
+_new = object.__new__  # bound once, because every operator creates tensors
+rows_of = attrgetter("_data")  # returns the rows of a tensor, like `data`, for use in `map`
+levels_of = attrgetter("_levels")  # returns a LoD's own arrays, which users must never get
 
 
 class LoD(Frozen):
-    """Offsets of every level, from coarse to fine; immutable and shared by reference.
+    """The offsets of every level, from coarse to fine; a LoD is immutable, and tensors share it.
 
     Parameters
     ----------
     offsets : sequence of sequences of int
-        One per level; each starts at 0 and never falls.  None at all for an ordinary tensor.
+        One sequence of offsets per level; each starts at 0 and never falls.  Empty for an ordinary tensor.
 
     Attributes
     ----------
     levels : tuple of arrays, int64 and read-only
     num_levels : int
-    num_rows : int, the rows that the last level covers; 0 when there is no level
+    num_rows : int, the rows that the last level covers; 0 if there is no level
 
     Raises
     ------
     LoDError
-        If an offset is wrong; the error names level and entry, the expected value, and a hint.
+        If an offset is invalid; the error names level and entry, the expected value, and a hint.
 
     Examples
     --------
@@ -90,21 +90,21 @@ class LoD(Frozen):
 
     def _set(self, levels: tuple[np.ndarray, ...]) -> None:
         self._put("_levels", levels)
-        self._put("num_levels", len(levels))  # every operator asks
-        self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # of Python: every operator compares it
+        self._put("num_levels", len(levels))  # stored, because every operator reads it
+        self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # a Python int, which is faster to compare
         self._put("_cache", {})
 
     def __reduce__(self) -> tuple[type[LoD], tuple[tuple[np.ndarray, ...]]]:
-        return LoD, (self.levels,)  # through the checks: NumPy's copies of read-only arrays can be written to
+        return LoD, (self.levels,)  # unpickling calls the constructor, because unpickled arrays are writeable
 
     @property
     def levels(self) -> tuple[np.ndarray, ...]:
-        """The offsets of each level: views that nobody else holds."""
+        """The offsets of each level, as new read-only views."""
         return tuple([level.view() for level in self._levels])
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[Lengths]) -> LoD:
-        """Return the LoD whose levels have these lengths.
+        """Return a LoD, given the lengths of the sequences of each level.
 
         Examples
         --------
@@ -115,7 +115,7 @@ class LoD(Frozen):
 
     @classmethod
     def trusted(cls, levels: Iterable[np.ndarray]) -> LoD:
-        """Return a LoD of levels that are known to be valid, int64 and read-only: nothing is checked.
+        """Return a LoD of levels without checking them; they must be valid, int64 and read-only.
 
         Examples
         --------
@@ -127,15 +127,15 @@ class LoD(Frozen):
         return lod
 
     def offsets(self) -> list[list[int]]:
-        """Return the offset form as lists."""
+        """Return the offsets of each level as lists."""
         return [level.tolist() for level in self._levels]
 
     def lengths(self) -> list[list[int]]:
-        """Return the length form as lists."""
+        """Return the lengths of each level as lists."""
         return [np.diff(level).tolist() for level in self._levels]
 
     def absolute(self) -> list[list[int]]:
-        """Return the offset form with every level counted in rows.
+        """Return the offsets of each level as lists, all counted in rows.
 
         Examples
         --------
@@ -145,7 +145,7 @@ class LoD(Frozen):
         return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
 
     def _check_level(self, level: int) -> int:
-        """Return the number of a level, where negative ones count from the end, or raise."""
+        """Return the index of a level, converted from a negative index; raise if there is no such level."""
         level = check_int(level, "level")
         if not -self.num_levels <= level < self.num_levels:
             expected = f"less than {self.num_levels}, the number of levels"
@@ -161,7 +161,7 @@ class LoD(Frozen):
         return rows
 
     def slice(self, level: int, begin: int, end: int) -> tuple[LoD, int, int]:
-        """Return the LoD of sequences `begin` to `end` of `level` and below, and the rows that they cover."""
+        """Return the LoD of sequences `begin` to `end` of `level` and all lower levels, and their range of rows."""
         level, begin, end = self._check_level(level), check_int(begin, "begin"), check_int(end, "end")
         if not 0 <= begin <= end < len(self._levels[level]):
             expected = f"0 <= begin <= end <= {len(self._levels[level]) - 1}"
@@ -193,16 +193,17 @@ NO_LOD = LoD.trusted(())
 
 
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
-    """Return the result of the first `make(*arguments)` for `key`, never None; the LoD keeps its plans in this way."""
+    """Return `make(*arguments)`, which must not be None, cached on the LoD under `key`; plans are cached so."""
     found = lod._cache.get(key)
-    # One call of C: if two threads make it at once, both get the object of the first.
+    # `setdefault` is atomic, so that two threads that call `make` at once both get the first result.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found
 
 
 def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T]) -> T:
-    """Return the result of `make()` for `key` and this very `other`, often a second LoD; only the last is kept.
+    """Return `make()`, cached on the LoD under `key` until it is called with another object `other`, often a LoD.
 
-    What is made for two LoDs together would fill the memory of the one that lives longer, were all of it kept.
+    Only the last result per key is cached, because a long-lived LoD would otherwise collect a result for every other
+    LoD.
     """
     found = lod._cache.get(key)
     if found is None or found[0] is not other:
@@ -211,13 +212,13 @@ def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T])
 
 
 def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
-    """Return the LoD of some sequences of level 0 and below, in this order, and the rows that they cover.
+    """Return the LoD of chosen sequences of level 0 with all lower levels, and the indices of their rows.
 
     Parameters
     ----------
     lod : LoD
     indices : array, int64
-        Each a sequence of level 0, as `as_indices` returns them.
+        Indices of sequences of level 0, at least 0, as `as_indices` returns them.
 
     Examples
     --------
@@ -230,31 +231,31 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
         begins = offsets[indices]
         joined = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(offsets[indices + 1] - begins, out=joined[1:])
-        # Entry e of the result lies in the source as far behind its sequence's begin as in the result.
+        # An entry has the same distance from the begin of its sequence in the source and in the result.
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
         levels.append(read_only(joined))
     return LoD.trusted(levels), indices
 
 
 def _getter(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute, in C: every operator asks, and this takes half the time."""
+    """Return a property that reads an attribute; implemented in C, it takes half the time of a Python function."""
     return property(attrgetter(path), doc=doc)
 
 
 class LoDTensor:
-    """Rows of any element shape, and the LoD that cuts them into sequences, any number of levels deep.
+    """Rows of any element shape, and a LoD that divides them into sequences on any number of levels.
 
     Parameters
     ----------
     data : array_like
-        Shape `(rows, ...)`, any numeric data type; a view of it is kept, without a copy where NumPy can.
+        Shape `(rows, ...)`, of any numeric data type.  The tensor shares its memory if it is an array.
     lod : LoD or sequence of offset lists
-        The offset form; `create_lod_tensor` takes the length form.
+        The offsets of each level; `create_lod_tensor` takes lengths instead.
 
     Raises
     ------
     LoDError
-        The offsets are invalid, or do not cover the rows.
+        If the offsets are invalid, or do not cover exactly the rows.
 
     Examples
     --------
@@ -277,31 +278,32 @@ class LoDTensor:
 
     @classmethod
     def wrap(cls, data: np.ndarray, lod: LoD = NO_LOD) -> LoDTensor:
-        """Return a tensor of rows that are known to fit `lod`: no check, no copy."""
+        """Return a tensor of rows without a check or copy; the rows must fit `lod`."""
         tensor = _new(cls)
-        tensor._data = data.view()  # whoever holds an array that owns its memory can resize it under all views
+        tensor._data = data.view()  # a view cannot be resized, unlike an array that owns its memory
         tensor._lod = lod
         return tensor
 
     def __reduce__(self) -> tuple[type[LoDTensor], tuple[np.ndarray, LoD]]:
-        return type(self), (self._data, self._lod)  # through the checks
+        return type(self), (self._data, self._lod)  # unpickling calls the constructor, which checks
 
     @classmethod
     def from_sequences(
         cls, sequences: list | tuple, *, num_levels: int | None = None, dtype: DTypeLike | None = None
     ) -> LoDTensor:
-        """Return the LoDTensor of nested lists of sequences, to any depth.
+        """Return a LoDTensor of sequences in lists that may be nested to any depth.
 
-        Every list is a level; an array is a sequence of rows; a list of numbers is a sequence of scalars.
+        Each depth of lists becomes a level.  An array is a sequence of rows, a list of numbers is a sequence of
+        scalars.
 
         Parameters
         ----------
         sequences : nested list
         num_levels : int, optional
-            Stop at this depth and read the items there as the rows of one sequence: 1 reads `[[[1, 2], [3, 4]]]`
-            as one sequence of two rows.
+            The number of levels, if lists below this depth are rows instead of sequences.  For example, 1 reads
+            `[[[1, 2], [3, 4]]]` as one sequence of two rows.
         dtype : data type, optional
-            By default NumPy's choice for the numbers.
+            By default, the data type that NumPy chooses for the numbers.
 
         Examples
         --------
@@ -325,7 +327,7 @@ class LoDTensor:
             level = list(itertools.chain.from_iterable(lists))
         try:
             dtype = None if dtype is None else np.dtype(dtype)
-        except Exception as error:  # the object may raise anything when NumPy asks it
+        except Exception as error:  # `np.dtype` runs code of the object, which may raise anything.
             raise DTypeError("dtype", expected="a data type", got=shown(dtype)) from error
         leaves = [as_sequence(item, number, dtype) for number, item in enumerate(level)]
         lengths.append([len(leaf) for leaf in leaves])
@@ -342,29 +344,29 @@ class LoDTensor:
         return self._lod.num_levels
 
     def lod(self) -> list[list[int]]:
-        """Return the offset form: one list of offsets per level."""
+        """Return a list of offsets for each level."""
         return self._lod.offsets()
 
     def set_lod(self, offsets: LoD | Iterable[Offsets]) -> None:
-        """Give this tensor another LoD, in offset form; tensors that shared the old one keep it."""
+        """Give this tensor another LoD, by offsets; other tensors that share the old LoD do not change."""
         lod = offsets if isinstance(offsets, LoD) else LoD(offsets)
         check_cover(lod, self.data)
         self._lod = lod
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
-        """Return the length form: one list of lengths per level."""
+        """Return a list of lengths for each level."""
         return self._lod.lengths()
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[Lengths]) -> None:
-        """Give this tensor another LoD, in length form."""
+        """Give this tensor another LoD, by lengths."""
         self.set_lod(LoD.from_lengths(lengths))
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Return whether the LoD covers the rows: yes, unless the shape of `data` was changed in place."""
+        """Return whether the LoD covers the rows; False only if the shape of `data` was changed in place."""
         return not len(self._lod) or self.shape[:1] == (self._lod.num_rows,)
 
     def absolute_lod(self) -> list[list[int]]:
-        """Return the offset form with every level counted in rows."""
+        """Return a list of offsets for each level, all counted in rows."""
         return self._lod.absolute()
 
     def num_elements(self, level: int = 0) -> int:
@@ -378,7 +380,7 @@ class LoDTensor:
         return len(self._lod._levels[self._lod._check_level(level)]) - 1
 
     def slice(self, level: int, begin: int, end: int) -> LoDTensor:
-        """Return sequences `begin` to `end` of `level`: a view that keeps the levels below and drops those above.
+        """Return the sequences `begin` to `end` of `level` with all lower levels; their rows are a view.
 
         Examples
         --------
@@ -390,15 +392,15 @@ class LoDTensor:
         return LoDTensor.wrap(self.data[first:last], lod)
 
     def like(self, rows: np.ndarray) -> LoDTensor:
-        """Return rows that fit this tensor's LoD, which they share: no check, no copy."""
+        """Return other rows with this tensor's LoD, without a check or copy; the rows must fit the LoD."""
         return LoDTensor.wrap(rows, self._lod)
 
     def copy(self) -> LoDTensor:
-        """Return a tensor with rows of its own; the LoD is shared, for it never changes."""
+        """Return a tensor with copied rows and the same LoD, which is immutable."""
         return LoDTensor.wrap(self.data.copy(), self._lod)
 
     def to_sequences(self) -> list[Any]:
-        """Return nested lists, one per level, whose leaves are the sequences: views of their rows.
+        """Return lists of sequences, nested once per level; each sequence is a view of its rows.
 
         Examples
         --------
@@ -413,9 +415,9 @@ class LoDTensor:
         return items
 
     def __getitem__(self, branch: int | tuple[int, ...] | ArrayLike) -> LoDTensor:
-        """Return the slice that a branch names: `x[2]` the <2>-slice, `x[2, 0]` the <2,0>-slice; views.
+        """Return one sequence as a view: `x[2]` is sequence 2 of level 0, `x[2, 0]` is its first sub-sequence.
 
-        An array or a list of indices, or a mask, takes these sequences of level 0, in this order: a copy.
+        A list or array of indices, or a mask, returns a copy of the chosen sequences of level 0, in this order.
 
         Examples
         --------
@@ -447,7 +449,7 @@ class LoDTensor:
         return LoDTensor.wrap(self._data.take(rows, axis=0), lod)
 
     def __len__(self) -> int:
-        """Return the number of sequences of level 0; of rows for an ordinary tensor."""
+        """Return the number of sequences of level 0, or the number of rows if there is no level."""
         return self.num_elements(0) if len(self._lod) else len(self.data)
 
     def __iter__(self) -> Iterator[LoDTensor]:
@@ -457,14 +459,14 @@ class LoDTensor:
         return np.array(self.data, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Hand the memory of the rows to another library, as NumPy does."""
+        """Share the memory of the rows with another library, as NumPy arrays do."""
         return self.data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.data.__dlpack_device__()
 
     def __repr__(self) -> str:
-        # Rank 0 is a loss: one number, no rows.
+        # A tensor of rank 0, such as a loss, is a single number without rows.
         if self.data.ndim == 0:
             return f"LoDTensor: {self.data!r}"
         head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
@@ -476,19 +478,20 @@ class LoDTensor:
 
 
 def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDTensor:
-    """Return a LoDTensor of `data` cut by lengths, from coarse to fine.
+    """Return a LoDTensor of `data`, divided into sequences by the lengths of each level.
 
     Parameters
     ----------
     data : array_like or LoDTensor
-        Rows, shape `(rows, ...)`; the LoD of a LoDTensor is replaced in the result, its rows are shared.
+        Rows, shape `(rows, ...)`.  Of a LoDTensor, only the rows are used; they are shared, not copied.
     recursive_seq_lens : sequence of sequences of int
-        The length form: one list per level, upper levels counting the sequences of the next lower level.
+        A list of lengths for each level, from coarse to fine.  Lengths of the last level count rows; lengths of an
+        upper level count the sequences of the next lower level.
 
     Raises
     ------
     LoDError
-        A length is negative, levels do not fit together, or the last level does not cover the rows.
+        If a length is negative, levels do not fit together, or the last level does not cover exactly the rows.
 
     Examples
     --------

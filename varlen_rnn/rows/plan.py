@@ -1,8 +1,8 @@
-"""The planner: sequences sorted by length, longest first, so that the batch of each time step only shrinks.
+"""Plans: the sequences of a LoD sorted by length, longest first, so that the batch only shrinks from step to step.
 
-`sorted_seqs` is made once per LoD, without a Python loop over steps, and is kept on the LoD: layers that share a
-LoD share the plan.  Row of the sequence of rank k at step t is `starts[k] + t`; the sequences still alive at step
-t are the first `batch_sizes[t]` ranks.
+A plan is computed once per LoD and cached on it, so that all layers share it.  The row of the sequence with rank k at
+step t is `starts[k] + t`.  The sequences that have not ended at step t are the first `batch_sizes[t]` ranks.  For
+example, sequences of 1, 3 and 2 rows have the ranks 2, 0 and 1, and the batch sizes 3, 2 and 1.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember
 from varlen_rnn.typing import Offsets
 
-# Of a plan, for kernels, the very arrays: never handed out.
+# Return a plan's own arrays, for kernels; users must never get them.
 ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
 
 
 class SortedSeqItem(NamedTuple):
-    """One sequence of a plan: its entries `start` to `end`, and its `index` in the caller's order."""
+    """One sequence of a plan: it has the entries `start` to `end`, and is number `index` in the caller's order."""
 
     start: int
     end: int
-    index: int  # type: ignore[assignment]  # the method of tuples is hidden
+    index: int  # type: ignore[assignment]  # hides `tuple.index`
 
 
 class PaddingReport(NamedTuple):
-    """What padding would have cost: rows in all, and as ratios to the rows that exist (1.0 is no padding).
+    """The cost of padding a batch: the number of rows without and with padding.
 
-    `padded_rows` pads every sequence to the longest; `bucketed_rows` pads each bucket, neighbours in length, to
-    its own longest.
+    `rows` is the number of rows without padding.  `padded_rows` is the number after padding every sequence to the
+    longest.  `bucketed_rows` is the number if sequences are sorted into buckets by length, and each bucket is padded to
+    its own longest sequence.  Ratios are relative to `rows`; 1.0 means no padding.
 
     Examples
     --------
@@ -50,37 +51,37 @@ class PaddingReport(NamedTuple):
 
     @property
     def rows_saved(self) -> int:
-        """Rows of padding that a batch without padding does not have."""
+        """The number of padding rows that a batch without padding saves."""
         return self.padded_rows - self.rows
 
     @property
     def padding_ratio(self) -> float:
-        """Rows of the padded batch for each row that exists; 1.0 for a batch without rows."""
+        """`padded_rows` divided by `rows`; 1.0 for a batch without rows."""
         return self.padded_rows / self.rows if self.rows else 1.0
 
     @property
     def bucketed_ratio(self) -> float:
-        """Rows of the bucketed batch for each row that exists; 1.0 for a batch without rows."""
+        """`bucketed_rows` divided by `rows`; 1.0 for a batch without rows."""
         return self.bucketed_rows / self.rows if self.rows else 1.0
 
 
 class SortedSeqs(Frozen):
-    """The plan of one LoD level: its sequences, longest first, and how many of them each step has.
+    """The plan of one LoD level: its sequences, longest first, and the number of sequences at each step.
 
-    Made by `sort_by_seq_len`.  All arrays are int64 and read-only: views that nobody else holds.
+    `sort_by_seq_len` makes it.  All arrays are int64 and read-only views.
 
     Attributes
     ----------
     offsets : (num_sequences + 1,)
-        Those of the level.
+        The offsets of the level.
     sorted_indices : (num_sequences,)
-        The caller's index of each rank; equal lengths keep the caller's order.
+        The index in the caller's order of each rank; sequences of equal length stay in the caller's order.
     starts, seq_lens : (num_sequences,)
-        First entry (a row, at the last level) and length in steps, of each rank.
+        The first entry (for the last level, the first row) and the length in steps of each rank.
     batch_sizes : (max_seq_len,)
-        Sequences still alive at each step; never rises.
+        The number of sequences that have not ended at each step; it never rises.
     total_len : int
-        Entries in all.
+        The total number of entries.
 
     Examples
     --------
@@ -119,10 +120,10 @@ class SortedSeqs(Frozen):
         self._put("_starts", read_only(offsets[:-1][order]))
         self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
-        self._put("_made", {})  # arrays made on demand, with `setdefault` because threads may ask at once
+        self._put("_made", {})  # arrays computed on demand
 
     def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
-        return SortedSeqs, (self.offsets,)  # NumPy's copies of read-only arrays can be written to
+        return SortedSeqs, (self.offsets,)  # unpickling calls the constructor, because unpickled arrays are writeable
 
     @property
     def offsets(self) -> np.ndarray:
@@ -131,7 +132,7 @@ class SortedSeqs(Frozen):
 
     @property
     def sorted_indices(self) -> np.ndarray:
-        """The caller's index of each rank."""
+        """The index in the caller's order of each rank."""
         return self._sorted_indices.view()
 
     @property
@@ -146,28 +147,28 @@ class SortedSeqs(Frozen):
 
     @property
     def batch_sizes(self) -> np.ndarray:
-        """Sequences still alive at each step."""
-        # Made when asked for: two offsets that came over a pipe may claim more steps than fit in memory.
+        """The number of sequences that have not ended at each step."""
+        # Computed on demand, because offsets from an untrusted source may claim more steps than fit into memory.
         found = self._made.get("batch_sizes")
         if found is None:
-            # The count of lengths above t, by bisection in the lengths, which fall.
+            # The number of lengths above t, found by bisection, because lengths are sorted in descending order.
             sizes = np.searchsorted(-self._seq_lens, -np.arange(self.max_seq_len), side="left")
             found = self._made.setdefault("batch_sizes", read_only(sizes))
         return found.view()
 
     @property
     def num_sequences(self) -> int:
-        """The number of sequences, empty ones too."""
+        """The number of sequences, including empty ones."""
         return len(self._seq_lens)
 
     @property
     def max_seq_len(self) -> int:
-        """Steps of the longest sequence; 0 when there is none."""
+        """The number of steps of the longest sequence; 0 if there are no sequences."""
         return int(self._seq_lens[0]) if len(self._seq_lens) else 0
 
     @property
     def padding_ratio(self) -> float:
-        """Rows of the padded batch for each row that exists; `padding()` tells more."""
+        """The number of rows after padding, divided by the number of rows; `padding()` returns more details."""
         return self.padding().padding_ratio
 
     def padding(self, bucket_size: int = 32) -> PaddingReport:
@@ -186,7 +187,9 @@ class SortedSeqs(Frozen):
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
     def previous_rows(self, reverse: bool = False) -> np.ndarray:
-        """Return, for every row, the row of the step before it; -1 - i at the first step of the caller's sequence i.
+        """Return, for every row, the row of the previous step, or -1 - i at the first step of sequence i.
+
+        Sequences are numbered in the caller's order.
 
         Parameters
         ----------
@@ -199,7 +202,7 @@ class SortedSeqs(Frozen):
         (array([-1, -2,  1,  2]), array([-1,  2,  3, -2]))
         """
         reverse = check_flag(reverse, "reverse")
-        found = self._made.get(("previous_rows", reverse))  # layers share a plan
+        found = self._made.get(("previous_rows", reverse))  # cached, because layers share a plan
         if found is None:
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)
@@ -228,30 +231,33 @@ class SortedSeqs(Frozen):
 
 
 class Holder(Protocol):
-    """What holds rows or a LoD, as a Variable does."""
+    """An object whose `value` has rows or a LoD, such as a Variable."""
 
     value: Any
 
 
 def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> SortedSeqs:
-    """Return the plan of a level: its sequences sorted by length, longest first, ties in the caller's order.
+    """Return the plan of a level: its sequences sorted by length, longest first.
+
+    Sequences of equal length stay in the caller's order.
 
     Parameters
     ----------
     x : LoDTensor, Variable, LoD or sequence of int
-        Where the offsets come from; a sequence of int is one level of offsets.
+        An object with a LoD, or a sequence of int, which is one level of offsets.
     level : int
-        By default the last, whose entries are rows; entries of an upper level are sequences of the next lower.
+        By default the last level, whose entries are rows.  The entries of an upper level are the sequences of the next
+        lower level.
 
     Returns
     -------
     SortedSeqs
-        Kept on the LoD: a second call returns the same object.
+        It is cached on the LoD, so that a second call returns the same object.
 
     Raises
     ------
     LoDError
-        There is no such level, or the offsets are invalid.
+        If there is no such level, or the offsets are invalid.
 
     Examples
     --------
@@ -262,26 +268,26 @@ def sort_by_seq_len(x: LoDTensor | LoD | Holder | Offsets, level: int = -1) -> S
     SortedSeqItem(start=1, end=4, index=1)
     """
     if not isinstance(x, (LoDTensor, LoD)):
-        x = getattr(x, "value", x)  # a Variable
+        x = getattr(x, "value", x)  # x may be a Variable
     if isinstance(x, LoDTensor):
         x = x.structure
     if not isinstance(x, LoD):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             raise DTypeError("x", expected="a LoDTensor, or one level of offsets", got=f"an array of {x.dtype}")
-        return SortedSeqs(x)  # type: ignore[arg-type]  # the content of a Holder
+        return SortedSeqs(x)  # type: ignore[arg-type]
     level, num_levels = check_int(level, "level"), len(x)
     if not -num_levels <= level < num_levels:
         raise LoDError("level", expected=f"one of the {num_levels} levels", got=level)
-    level = level % num_levels - num_levels  # from the end, as `plan_of_rows` counts
+    level = level % num_levels - num_levels  # negative, as in the cache key of `plan_of_rows`
     return remember(x, ("plan", level), SortedSeqs.of_level, x, level)
 
 
 def plan_of_rows(lod: LoD) -> SortedSeqs:
-    """Return the plan of a LoD's last level, as `sort_by_seq_len`, without a check: every layer asks for it."""
+    """Return the plan of a LoD's last level, as `sort_by_seq_len` does, but without checks, to save time."""
     return remember(lod, ("plan", -1), SortedSeqs.of_level, lod, -1)
 
 
 def check_is_plan(sorted_seqs: object) -> None:
-    """Raise unless `sorted_seqs` is a plan."""
+    """Raise unless `sorted_seqs` is a SortedSeqs."""
     if not isinstance(sorted_seqs, SortedSeqs):
         raise DTypeError("sorted_seqs", expected="the result of sort_by_seq_len", got=type(sorted_seqs).__name__)

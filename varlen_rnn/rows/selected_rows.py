@@ -1,7 +1,7 @@
-"""SelectedRows: some rows of a tall array, as the gradient of an embedding table has them.
+"""`SelectedRows`: a sparse array of which only some rows are stored, such as the gradient of an embedding table.
 
-Rows may repeat and come in any order; repeated rows add up.  The example of the design document, an array in which only
-rows 73 and 84 have values: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.
+For example, if only rows 73 and 84 of an array are not 0: `rows = [73, 84]`, `value = [[1, 2], [3, 4]]`.  Rows may be
+in any order, and a row that occurs several times has the sum of its values.
 
 Source: PaddlePaddle's design document "Selected Rows".
 """
@@ -22,12 +22,13 @@ from varlen_rnn.runtime.device import as_operand
 
 
 class SelectedRows:
-    """Rows of an array of `height` rows; all others are 0.
+    """Some rows of an array of `height` rows; all other rows are 0.
 
     Parameters
     ----------
     rows : (n,) array_like of int
-        The row that each entry of `value` adds to, at least 0 and less than `height`; may repeat, in any order.
+        The row to which each entry of `value` is added, at least 0 and less than `height`.  Rows may repeat and be in
+        any order.
     value : (n, ...) array_like of float32 or float64
     height : int
         Rows of the dense array.
@@ -35,7 +36,7 @@ class SelectedRows:
     Raises
     ------
     DTypeError, ShapeError, OutOfRangeError
-        If an argument is wrong; the error names it, the expected and the found value.
+        If an argument is invalid; the error names it, the expected and the actual value.
 
     Examples
     --------
@@ -49,7 +50,7 @@ class SelectedRows:
     __slots__ = ("_height", "_rows", "_value")
 
     def __init__(self, rows: ArrayLike, value: ArrayLike, height: int) -> None:
-        # A copy of the rows before they are checked: the caller's may change at any time.
+        # Rows are copied before they are checked, because the caller may change its array after the checks.
         height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
             raise ShapeError("rows", expected=f"{len(value)}, one per row of value", got=len(rows))
@@ -61,33 +62,33 @@ class SelectedRows:
         self._set(rows, value, height)
 
     def _set(self, rows: np.ndarray, value: np.ndarray, height: int) -> None:
-        # Kernels write at these rows, and read as many rows of `value`, without a check: nobody holds these two views.
+        # These views are never given to users, because kernels use the indices and the length of `value` unchecked.
         self._rows, self._value, self._height = rows, value.view(), height
 
     def __reduce__(self) -> tuple[type[SelectedRows], tuple[np.ndarray, np.ndarray, int]]:
-        # Through the checks: NumPy's copies of read-only arrays can be written to.
+        # Unpickling calls the constructor with its checks, because unpickled arrays are writeable.
         return SelectedRows, (self._rows, self._value, self._height)
 
     @property
     def rows(self) -> np.ndarray:
-        """The listed rows, (n,) int64, read-only: a view that nobody else holds."""
+        """The indices of the stored rows, (n,) int64, as a new read-only view."""
         return self._rows.view()
 
     @property
     def value(self) -> np.ndarray:
-        """What is added to each listed row, (n, ...): a view, whose entries may be changed in place."""
+        """The values that are added to the rows, (n, ...), as a view whose entries may be changed in place."""
         return self._value.view()
 
     @property
     def height(self) -> int:
-        """Rows of the dense array."""
+        """The number of rows of the dense array."""
         return self._height
 
     @classmethod
     def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
-        """Return a SelectedRows of arguments known to be right, without a check: for the hot path.
+        """Return a SelectedRows without checks; the arguments must be valid, and `rows` int64.
 
-        `rows`, int64, are copied.
+        The rows are copied, the values are not.
 
         Examples
         --------
@@ -114,9 +115,9 @@ class SelectedRows:
         return self._value.dtype
 
     def merge(self) -> SelectedRows:
-        """Return the same array with ascending rows, each once; repeated rows are summed in order of appearance.
+        """Return the same array with ascending, distinct rows; values of repeated rows are summed in order.
 
-        One whose rows are so already is returned itself.
+        If the rows are ascending and distinct already, return `self`.
 
         Examples
         --------
@@ -127,12 +128,12 @@ class SelectedRows:
         if (self._rows[1:] > self._rows[:-1]).all():
             return self
         rows, position = np.unique(self.rows, return_inverse=True)
-        if len(rows) == len(self.rows):  # nothing repeats: only the order may change
+        if len(rows) == len(self.rows):  # no row repeats, so sorting is enough
             return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)
         return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
 
     def to_dense(self) -> np.ndarray:
-        """Return the dense array; repeated rows are summed in order of appearance.
+        """Return the dense array; values of repeated rows are summed in order.
 
         Examples
         --------
@@ -142,7 +143,7 @@ class SelectedRows:
         return _sum_rows(self._value, self._rows, self._height)
 
     def copy(self) -> SelectedRows:
-        """Return a SelectedRows that shares nothing with this one."""
+        """Return a copy that shares no memory with this SelectedRows."""
         return SelectedRows.wrap(self.rows.copy(), self.value.copy(), self.height)
 
     @overload
@@ -150,12 +151,12 @@ class SelectedRows:
     @overload
     def __add__(self, other: np.ndarray) -> np.ndarray: ...
     def __add__(self, other: SelectedRows | np.ndarray) -> SelectedRows | np.ndarray:
-        """Return the sum: another SelectedRows is appended without merging, an array makes the result dense.
+        """Return the sum with another SelectedRows, whose rows are appended, or with an array, as a dense array.
 
         Raises
         ------
         ShapeError, DTypeError
-            Heights, the shapes of rows, or data types differ; they are never mixed or broadcast silently.
+            If heights, shapes of rows, or data types differ; they are never mixed or broadcast silently.
 
         Examples
         --------
@@ -178,8 +179,8 @@ class SelectedRows:
         if other.dtype != self.dtype:
             raise DTypeError("SelectedRows, sum", expected=self.dtype, got=other.dtype)
 
-    __radd__ = __add__  # the sum of two numbers does not depend on their order
-    __array_ufunc__ = None  # so that `array + selected` comes here, not element by element to NumPy
+    __radd__ = __add__  # addition is commutative
+    __array_ufunc__ = None  # makes NumPy call `__radd__` for `array + selected`
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         hint = "to_dense() returns all rows, .value the listed ones"
@@ -193,7 +194,7 @@ class SelectedRows:
 
 
 def append(parts: Sequence[SelectedRows]) -> SelectedRows:
-    """Return the sum of one or more SelectedRows, one after another without merging: each is copied once.
+    """Return the sum of one or more SelectedRows by joining their rows without merging; each is copied once.
 
     Examples
     --------
@@ -208,7 +209,7 @@ def append(parts: Sequence[SelectedRows]) -> SelectedRows:
 
 
 def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return `count` rows; row k is the sum, in order of appearance, of the values whose entry of `rows` is k."""
+    """Return an array of `count` rows; row k is the sum, in order, of `value[i]` for all i with `rows[i] == k`."""
     width = math.prod(value.shape[1:])
     out = np.zeros((count, width), value.dtype)
     scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out)
@@ -236,7 +237,7 @@ def _as_rows(rows: ArrayLike) -> np.ndarray:
         raise ShapeError("rows", expected="a flat list of integers", got=type(rows).__name__) from error
     if array.ndim != 1:
         raise ShapeError("rows", expected="a flat list of integers", got=f"an array of shape {array.shape}")
-    if array.size == 0 and not isinstance(rows, np.ndarray):  # an empty list has no type of its own
+    if array.size == 0 and not isinstance(rows, np.ndarray):  # NumPy reads an empty list as float64
         return np.empty(0, np.int64)
     wide = array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max
     if array.dtype.kind not in "iu" or wide:

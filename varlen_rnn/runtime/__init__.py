@@ -1,1 +1,1 @@
-"""How code runs on this machine: compiled kernels and their cache, threads, memory, and where arrays live."""
+"""Run code on this machine: compiled kernels and their cache, threads, memory, and devices."""

@@ -1,4 +1,4 @@
-"""Where arrays live: NumPy arrays on the host, Numba's device arrays on a GPU (or in its simulator)."""
+"""Create and move arrays: NumPy arrays on the host, Numba's device arrays on a GPU (or in its simulator)."""
 
 import math
 
@@ -23,28 +23,29 @@ def to_device(array):
 
 
 def to_host(array):
-    """Return a NumPy array: itself, or a copy of one on the device."""
+    """Return a NumPy array unchanged, or a host copy of a device array."""
     return array.copy_to_host() if on_device(array) else array
 
 
 def beside(index, array):
-    """Return `index` where `array` lives: moved to the device if it is still on the host."""
+    """Return `index`, copied to the device if `array` is on the device and `index` is not."""
     return to_device(index) if on_device(array) and not on_device(index) else index
 
 
 def as_operand(array):
-    """Return a host array as kernels are compiled for, C-contiguous and writeable: itself, or a copy.
+    """Return a host array unchanged if it is C-contiguous and writeable, otherwise a copy that is.
 
-    For one that is read-only, as memory maps are, Numba would compile a kernel again: seconds, in mid-run.
+    Kernels are compiled for such arrays.  For a read-only array, such as a memory map, Numba would compile the kernel
+    again, which takes seconds.
     """
     return array if array.flags.carray else np.array(array, order="C")
 
 
 def empty(shape, like):
-    """Return an uninitialised array of `shape`, a tuple, with the data type and the place of `like`.
+    """Return an uninitialised array of `shape`, a tuple, with the data type of `like` and on the same device.
 
-    On the host a large one begins at a cache line, so that rows of 16 float32, or a multiple, never share one, and its
-    memory is used again.
+    On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16 float32, or of a
+    multiple, never share a cache line.
     """
     dtype = like.dtype
     if not isinstance(like, np.ndarray):
@@ -54,12 +55,12 @@ def empty(shape, like):
 
 
 def zeros(shape, like):
-    """Return zeros of `shape`, with the data type and the place of `like`."""
+    """Return zeros of `shape`, with the data type of `like` and on the same device."""
     array = np.zeros(shape, like.dtype)
     return array if isinstance(like, np.ndarray) else to_device(array)
 
 
 def launch(kernel, num_threads, *arguments):
-    """Run a CUDA kernel on at least `num_threads` threads, in blocks of `THREADS_PER_BLOCK`; none for none."""
+    """Run a CUDA kernel on at least `num_threads` threads, in blocks of `THREADS_PER_BLOCK`; do nothing for 0."""
     if num_threads:
         kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)

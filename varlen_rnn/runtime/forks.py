@@ -1,7 +1,7 @@
-"""A fork waits for the thread that compiles, so that the child can compile too.
+"""Let a fork wait until no thread compiles, so that the child process can compile, too.
 
-In a child, only the thread that forked continues.  A lock held by another thread would stay locked forever, and work of
-LLVM under it would stay half done.
+In a child process, only the thread that forked continues.  A lock that another thread held would stay locked forever,
+and LLVM's work under the lock would stay half done.
 """
 
 import os
@@ -9,13 +9,13 @@ import threading
 
 from varlen_rnn.runtime.numba_internals import compiler_locks, replace_compiler_lock
 
-LONGEST_WAIT = 60  # seconds, for one function; the largest takes some ten
+LONGEST_WAIT = 60  # seconds; compiling the largest function takes about ten
 
-_held = threading.local()  # by the thread that forks
+_held = threading.local()  # the locks that the forking thread holds during the fork
 
 
 class _Lost:
-    """Stands for the lock of the compiler in a child that was forked in the middle of a compilation."""
+    """Replaces the compiler's lock in a child that was forked during a compilation, and refuses to compile."""
 
     def acquire(self, *arguments, **named):
         raise RuntimeError(
@@ -38,15 +38,15 @@ def _release():
 
 def _release_in_child():
     _release()
-    instead = (_Lost, threading.RLock)  # finished machine code can still be called and freed
+    instead = (_Lost, threading.RLock)  # a new lock for LLVM, so that compiled code can still be called and freed
     for position, lock in enumerate(compiler_locks()):
         if lock.acquire(blocking=False):
             lock.release()
-        else:  # the thread that held it does not exist here
+        else:  # the thread that held it does not exist in the child
             replace_compiler_lock(position, instead[position]())
 
 
 def let_forks_wait():
-    """Have every fork of this process wait while another thread compiles."""
+    """Make every fork of this process wait while another thread compiles."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_acquire, after_in_parent=_release, after_in_child=_release_in_child)

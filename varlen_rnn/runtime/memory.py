@@ -1,7 +1,7 @@
-"""Memory of large arrays, which waits for the next array of about its size.
+"""Allocate large arrays, and reuse the memory of a freed array for the next array of about its size.
 
-The system clears each page of new memory at its first use and takes all pages back when an array is freed.  That would
-cost a tenth of a training step.  So memory that one step releases is lent to the next.
+For fresh memory, the system clears each page at its first use, and it takes all pages back when the array is freed.
+That would take a tenth of a training step.  So each step reuses the memory that the previous step has freed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 CACHE_LINE = 64  # bytes
-MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, lent and waiting together; each array counts as at least 4 MiB
-_owned: set[_Lender] = set()  # lenders of memory that is lent or waits
-_waiting: list[_Lender] = []  # lenders in the order of their release
+MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, in use and idle together; each array counts as at least 4 MiB
+_owned: set[_Lender] = set()  # lenders whose memory is in use or idle
+_waiting: list[_Lender] = []  # lenders with idle memory, in the order of their release
 
 
 class _Memory:
-    """Bytes that begin at a cache line: `start` bytes into a buffer."""
+    """A buffer; its usable bytes begin at a cache line, `start` bytes into it."""
 
     __slots__ = ("buffer", "counted", "size", "start")
 
@@ -29,23 +29,24 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         array: Any = np.empty(size + CACHE_LINE, np.uint8)
-        # No array: NumPy takes for the base of a view the array at the bottom, and that is to be the loan's.
+        # A buffer that is no array: otherwise NumPy would make it the base of views, and the loan would be freed too
+        # early.
         self.buffer = (ctypes.c_char * len(array)).from_buffer(array)
         self.start = -array.__array_interface__["data"][0] % CACHE_LINE
         self.size, self.counted = size, max(size, LEAST_COUNTED)
 
 
 class _Lender(weakref.ref):
-    """Owns the memory behind one array, and appends itself to those who wait when the last view of it is gone.
+    """Owns the memory of one array, and appends itself to `_waiting` when the last view of the array is gone.
 
-    A weak reference, whose callback is a function of C: in a `__del__`, an interrupt would be lost.
+    It is a weak reference whose callback is implemented in C.  In a `__del__` method, an interrupt would be lost.
     """
 
     __slots__ = ("memory",)
 
     memory: _Memory
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # a weak reference would take them from the array, which has none
+    __eq__, __hash__ = object.__eq__, object.__hash__  # a weak reference uses the array's hash, but arrays have none
 
 
 _counted = attrgetter("memory.counted")
@@ -67,17 +68,17 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
         lender = _Lender(loan, _waiting.append)
         lender.memory = memory
         _owned.add(lender)
-    return loan[...]  # whoever holds a view of it, or a view of that, holds the loan
+    return loan[...]  # every view, and every view of a view, holds a reference to the loan
 
 
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
-    """Return memory that waits, the smallest that is large enough and not twice too large, or None.
+    """Return the smallest idle block of `size` to `2 * size` bytes, or None.
 
-    A fitting block has at least `roomy` bytes, the size of new memory for this request; an exact fit ends the search.
+    `roomy` is the size of a new block for this request; a block of exactly this size ends the search.
     """
     while True:
         found, smallest = None, 2 * size + 1
-        for lender in reversed(_waiting):  # the latest of equal sizes may still be in the caches
+        for lender in reversed(_waiting):  # the latest block may still be in the processor's caches
             if size <= lender.memory.size < smallest:
                 found, smallest = lender, lender.memory.size
                 if smallest == roomy:
@@ -89,23 +90,23 @@ def _waiting_memory(size: int, roomy: int) -> _Memory | None:
 
 
 def _take_back(lender: _Lender) -> bool:
-    """Return whether the lender got its memory back before anybody else took it."""
-    _owned.discard(lender)  # first, so that an interrupt leaves it in the waiting list at worst
+    """Remove a lender from the lists; return whether its memory was still idle, so that the caller may use it."""
+    _owned.discard(lender)  # first, so that after an interrupt the lender is still in `_waiting`
     try:
         _waiting.remove(lender)
-    except ValueError:  # another thread was faster
+    except ValueError:  # another thread took the memory
         return False
     return True
 
 
 def _with_room_to_grow(size: int) -> int:
-    """Return up to a quarter more than `size`, for the batches that are a little larger."""
+    """Round `size` up by at most a quarter, so that a slightly larger batch fits into the same memory."""
     step = 1 << (size.bit_length() - 3)
     return -(-size // step) * step
 
 
 def _make_room(memory: _Memory) -> bool:
-    """Return whether `size` more bytes may be owned; release the memory that waits longest if that helps."""
+    """Return whether `memory` fits under the limit; if necessary, release the memory that has been idle longest."""
     need, owned = memory.counted, sum(map(_counted, list(_owned)))
     if owned + need <= MOST_OWNED:
         return True
@@ -120,9 +121,10 @@ def _make_room(memory: _Memory) -> bool:
 
 
 def release_memory() -> None:
-    """Return idle memory, which waits for the next large arrays, to the operating system: 1 GiB at most.
+    """Return to the operating system the memory of freed large arrays, at most 1 GiB.
 
-    A process keeps it after arrays are freed, since fresh memory costs a training step a tenth of its time.
+    Without this call, a process reuses it for its next large arrays, because fresh memory would cost a tenth of a
+    training step's time.
 
     Examples
     --------
@@ -138,4 +140,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # pages shared with the parent cost a copy, new ones do not
+    os.register_at_fork(after_in_child=_forget)  # writing to a page that is shared with the parent would copy it

@@ -1,4 +1,4 @@
-"""The only file with private and internal names of Numba, and of llvmlite, which may change with each version.
+"""The only file that uses private and internal names of Numba and llvmlite, which may change with each version.
 
 `numba`, `numba.types`, `numba.cuda`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
 users and used elsewhere too; `tests/test_house.py` finds every other name.  `python -m tests.versions` runs the suite
@@ -17,20 +17,20 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
-is_device_array = cuda.cudadrv.devicearray.is_cuda_ndarray  # of Numba's own arrays on a GPU, or in its simulator
-Cache = caching._Cache  # the interface of a cache for one function
+is_device_array = cuda.cudadrv.devicearray.is_cuda_ndarray  # True for Numba's arrays on a GPU or in its simulator
+Cache = caching._Cache  # the base class of a cache for one function
 
 
 def use_cache(kernel, cache_for):
-    """Return a compiled function that loads from and saves into the cache `cache_for(kernel)`."""
-    if isinstance(kernel, CPUDispatcher):  # else a plain function, as when NUMBA_DISABLE_JIT=1
+    """Make a compiled function load its code from the cache `cache_for(kernel)` and save it there; return it."""
+    if isinstance(kernel, CPUDispatcher):  # a plain function, as with NUMBA_DISABLE_JIT=1, needs no cache
         kernel._cache = cache_for(kernel)
         kernel.compile = kernel._cache.compile_alone(kernel.compile)
     return kernel
 
 
 def can_be_saved(compiled):
-    """Return whether the code of a compiled function means something to another process."""
+    """Return whether another process could run the code of a compiled function."""
     return not (compiled.library.has_dynamic_globals or compiled.lifted)
 
 
@@ -41,9 +41,9 @@ def to_bytes(compiled, linkable):
     ----------
     compiled : CompileResult
     linkable : bool
-        Whether other compiled code may make it part of itself, for which it keeps its bitcode too.
+        Whether other compiled code may inline the function; the bytes then also hold its bitcode.
     """
-    library, *others = compiled._replace(type_annotation="")._reduce()  # nobody reads the text of loaded code
+    library, *others = compiled._replace(type_annotation="")._reduce()  # the annotation is only for people
     if not linkable:
         name, kind, (code, _) = library
         library = name, kind, (code, _symbols_alone(compiled.library))
@@ -51,15 +51,15 @@ def to_bytes(compiled, linkable):
 
 
 def from_bytes(payload, target_context, linkable):
-    """Return the compiled function of these bytes."""
+    """Return the compiled function that `to_bytes` has turned into bytes."""
     compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
     if not linkable:
-        compiled.library._shared_module = None  # linking it is an error, and never links its empty functions
+        compiled.library._shared_module = None  # so linking fails instead of linking empty functions
     return compiled
 
 
 def _symbols_alone(library):
-    """Return bitcode that defines the names of functions, by which a library finds them in its machine code."""
+    """Return bitcode with an empty function for each name that a library looks up in its machine code."""
     module = llvmlite.ir.Module(library.name)
     for function in library._get_module_for_linking().functions:
         if not function.is_declaration:
@@ -70,7 +70,7 @@ def _symbols_alone(library):
 
 
 def compiled_for_level(level, kernel, arguments):
-    """Compile a kernel by a second code generator, for processors that this host need not be; it is never run here."""
+    """Compile a kernel for the processors of a level; the code is only saved, as this host may not run it."""
     context = cpu_target.target_context
     before, context._internal_codegen = context._internal_codegen, _generator_of(level)
     try:
@@ -91,41 +91,41 @@ def _generator_of(level):
 
 
 def start_runtime(target_context):
-    """Prepare the runtime functions that the code of a kernel calls.
+    """Prepare Numba's runtime functions, which the code of a kernel calls.
 
-    `target_context.refresh()`, which Numba's cache calls, also imports modules that only the compiler needs, SciPy
-    among them, which takes a third of a second.  The compiler imports them when it starts to work.
+    Numba's own cache calls `target_context.refresh()` instead.  That also imports modules that only the compiler needs,
+    such as SciPy, which takes a third of a second.  The compiler imports them when it starts.
     """
     rtsys.initialize(target_context)
 
 
 def target():
-    """Return the triple, the processor and its features, which code is compiled for."""
+    """Return the target of compiled code: LLVM's triple, the processor, and its features."""
     return cpu_target.target_context.codegen().magic_tuple()
 
 
-# The lock of Numba's compiler, and of each call of LLVM, in the order in which a compilation takes them.
+# The objects that hold the compiler's lock and LLVM's lock, in the order in which a compilation takes the locks.
 _LOCK_OWNERS = (global_compiler_lock, ffi.lib._lock)
 
 
 def compiler_locks():
-    """Return the two locks that a compilation takes, in this order: of Numba's compiler, and of LLVM."""
+    """Return the locks that a compilation takes, in order: Numba's compiler lock, then LLVM's lock."""
     return [owner._lock for owner in _LOCK_OWNERS]
 
 
 def replace_compiler_lock(position, lock):
-    """Put another lock in the place of `compiler_locks()[position]`."""
+    """Replace the lock `compiler_locks()[position]` by `lock`."""
     _LOCK_OWNERS[position]._lock = lock
 
 
 def address_of_code(kernel, arguments):
-    """Return the address of a function that was compiled for arguments of these types."""
+    """Return the address of the machine code of `kernel` for these argument types; it must be compiled already."""
     compiled = kernel.overloads[arguments]
     return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
 
 
 def write_call(context, builder, address, kinds, values):
-    """Write the call of a compiled function at an address, with values of these types."""
+    """Emit LLVM code that calls the compiled function at `address` with `values` of the types `kinds`."""
     function = builder.inttoptr(
         address, llvmlite.ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
     )
@@ -133,16 +133,16 @@ def write_call(context, builder, address, kinds, values):
 
 
 def is_inlined(function):
-    """Return whether a compiled function becomes part of its callers."""
+    """Return whether Numba always inlines a compiled function into its callers."""
     return getattr(function, "targetoptions", {}).get("inline") == "always"
 
 
 @compiler_machinery.register_pass(mutates_CFG=True, analysis_only=False)
 class InlineParts(untyped_passes.InlineInlinables):
-    """Inline the parts of a loop as they are written; calls inside a part are inlined after it has arrived.
+    """Inline called functions from the outside in: first a call, then the calls inside the code that it inserted.
 
-    Numba's own pass runs all passes on a part at each call and inlines into it first.  So it copies deeply nested code
-    once per level, and all names of a part once per block, and it copies arguments to parameters, tuple by tuple.
+    Numba's own pass works from the inside out and runs all its passes on the function at every call.  It so copies
+    deeply nested code once per level and all names of a function once per block, and it copies arguments to parameters.
     """
 
     _name = "inline_parts"
@@ -153,12 +153,12 @@ class InlineParts(untyped_passes.InlineInlinables):
             return False
         function = called.value.py_func
         written = compiler.run_frontend(function)
-        for part in written.blocks.values():  # made for this call alone: Numba need not copy them, names and all
+        for part in written.blocks.values():  # used for this call only, so Numba need not copy it
             part.__deepcopy__ = functools.partial(_itself, part)
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
         for _, part in blocks:
             vars(part).pop("__deepcopy__", None)
-        _forget_parameters(dict(blocks[1:]))  # the first block holds the code after the call
+        _forget_parameters(dict(blocks[1:]))  # The first block holds the code after the call.
         work_list.extend(blocks)
         return True
 
@@ -168,7 +168,7 @@ def _itself(block, memo):
 
 
 def _forget_parameters(blocks):
-    """Replace the parameters of a part by the caller's variables; those that it assigns to keep their copies."""
+    """Replace parameters of inlined code by the caller's variables, except parameters that the code assigns to."""
     steps = [step for block in blocks.values() for step in block.body if isinstance(step, ir.Assign)]
     assigned, entry, variables = Counter(step.target.name for step in steps), next(iter(blocks.values())), {}
     for step in [step for step in entry.body if isinstance(step, ir.Assign)]:
@@ -180,7 +180,7 @@ def _forget_parameters(blocks):
 
 
 class _EngineCompiler(compiler.CompilerBase):
-    """Numba's compiler with our inlining, and without static single assignment, which LLVM does anyway."""
+    """Numba's compiler with `InlineParts`, and without static single assignment form, which LLVM builds anyway."""
 
     def define_pipelines(self):
         self.state.flags.enable_ssa = False
@@ -191,18 +191,19 @@ class _EngineCompiler(compiler.CompilerBase):
         return [passes]
 
 
-# Options of `njit`: for loops that make no arrays, and for functions that only compiled code calls.
+# Options of `njit`: ENGINE_OPTIONS for loops that allocate no arrays, NO_WRAPPERS for functions called by compiled
+# code.
 ENGINE_OPTIONS = {"pipeline_class": _EngineCompiler, "_nrt": False}
 NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def items_read(function, position):
-    """Return the numbers of the items that a function reads of its argument `position`, a tuple.
+    """Return the indices of the items that a function reads from a tuple, its argument number `position`.
 
     Returns
     -------
     list of int, or None
-        None if the function does anything else with the tuple than to ask for items by constant numbers.
+        None if the function uses the tuple in any other way than by indexing it with constants.
 
     Examples
     --------

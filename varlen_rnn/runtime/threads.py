@@ -1,12 +1,12 @@
-"""Shards of work on threads, over kernels that release the GIL.
+"""Run kernels that release the GIL on several threads, each on a part of the work, a shard.
 
-There is no threading layer: a kernel is called once per shard, with the shard's number and their count.  It owns its
-share from the first step to the last, or takes piece after piece at a counter.  What is computed does not depend on how
-many shards there are, so results do not depend on the number of threads.  Shards wait for each other only within a
-`team`, or for a piece that one has taken, which therefore must not fail.
+A kernel is called once per shard, with the number of the shard and the number of shards.  Its shard is either a fixed
+part of the work, or it takes one piece of work after another from a shared counter.  Each piece is computed in the same
+way for any number of shards, so results do not depend on the number of threads.  Shards wait for each other only
+within a `team`, or for a piece that another shard has taken; computing such a piece must not fail.
 
-An interrupt (Ctrl-C) may come after any call in the main thread.  So nothing here takes a lock or counts in several
-steps: threads share lists and queues, each changed by one call of C.
+An interrupt (Ctrl-C) may raise an exception between any two calls in the main thread.  So this file uses no locks and
+no counters: threads share lists and queues, and each change is a single atomic call.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from queue import SimpleQueue
 
 from varlen_rnn.errors import DTypeError, check_int, shown
 
-# Multiply-adds below which work stays on the calling thread: a helper comes after 30 to 60 us.
+# Work of fewer multiply-adds stays on the calling thread, because waking a helper takes 30 to 60 us.
 SMALL_WORK = 4_000_000
-MAX_THREADS = 64  # of a call, the calling one among them
+MAX_THREADS = 64  # threads of one call, including the calling thread
 
-VARIABLE = "VARLEN_RNN_NUM_THREADS"  # of the environment
+VARIABLE = "VARLEN_RNN_NUM_THREADS"  # environment variable
 
 _own_number: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
-_last_number: int | None = None  # the last number that any context has set; it holds for contexts without their own
+_last_number: int | None = None  # the last number set in any context, for contexts without their own
 _jobs: list[_Job] = []  # unfinished jobs
-_helpers: list[None] = []  # one entry per thread
-_wakes: SimpleQueue[None] = SimpleQueue()  # for each entry, a helper looks into all jobs
-_teams: list[object] = []  # those who asked to be a team; the first of them is
+_helpers: list[None] = []  # one entry per helper thread
+_wakes: SimpleQueue[None] = SimpleQueue()  # each entry wakes one helper, which then looks into all jobs
+_teams: list[object] = []  # callers that asked to be a team; the first is the team
 
 
 def _available_cores() -> int:
@@ -42,12 +42,12 @@ def _available_cores() -> int:
 
 
 def get_num_threads() -> int:
-    """Return the number of threads that kernels run on when they are called here, 64 at most.
+    """Return the number of threads that kernels use when called in this context, at most 64.
 
     Raises
     ------
     DTypeError, ShapeError
-        Nobody has set one, and the environment's `VARLEN_RNN_NUM_THREADS` is no integer of at least 1.
+        If no number was set and the environment variable `VARLEN_RNN_NUM_THREADS` is not an integer of at least 1.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def get_num_threads() -> int:
 
 @functools.cache
 def _number_of_environment() -> int | None:
-    """Return the number that the environment set when it was first asked for, or None."""
+    """Return the number in the environment variable, or None if it is not set; it is read once per process."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return None
@@ -69,21 +69,21 @@ def _number_of_environment() -> int | None:
 
 
 def set_num_threads(num_threads: int) -> None:
-    """Set the number of threads that kernels run on; results do not depend on it.
+    """Set the number of threads that kernels use; results do not depend on it.
 
-    It holds for the whole process, except for a thread (or another context of `contextvars`, such as an asyncio task)
-    that has called this function itself.  So two threads may compute on different numbers of threads.
+    The number holds for the whole process, except for a thread (or another context of `contextvars`, such as an asyncio
+    task) that has called this function itself.  So two Python threads may use different numbers.
 
     Parameters
     ----------
     num_threads : int
-        At least 1; by default the environment variable `VARLEN_RNN_NUM_THREADS`, else the cores that this process may
-        use.  More than 64 are no error: kernels then run on 64, and `get_num_threads` returns 64.
+        At least 1.  Without a call, the number is the environment variable `VARLEN_RNN_NUM_THREADS`, or the number of
+        cores that this process may use.  More than 64 is no error, but kernels then use 64 threads.
 
     Raises
     ------
     DTypeError, ShapeError
-        `num_threads` is no integer, or less than 1.
+        If `num_threads` is not an integer, or less than 1.
 
     Examples
     --------
@@ -98,19 +98,19 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def set_num_threads_here(num_threads: int) -> None:
-    """Set the number of threads that kernels run on in this context alone."""
+    """Set the number of threads that kernels use in this context only."""
     _own_number.set(check_int(num_threads, "num_threads", 1))
 
 
 def count_shards(work: int, max_shards: int) -> int:
-    """Return into how many shards to cut work: one, if it is not worth waking helpers.
+    """Return the number of shards for some work: 1 if the work is too small to wake helpers.
 
     Parameters
     ----------
     work : int
-        Multiply-adds in all; below `SMALL_WORK` there is one shard, on the calling thread.
+        The total number of multiply-adds; work below `SMALL_WORK` gets one shard, on the calling thread.
     max_shards : int
-        Into how many shards the work can be cut at most.
+        The largest number of shards into which the work can be divided.
     """
     return 1 if work < SMALL_WORK else max(1, min(get_num_threads(), max_shards))
 
@@ -121,14 +121,15 @@ def for_each_shard(
     num_shards: int,
     give_up: Callable[[], object] | None = None,
 ) -> None:
-    """Call `kernel(shard, num_shards, *arguments)`, a function that releases the GIL, for every shard.
+    """Call `kernel(shard, num_shards, *arguments)`, which should release the GIL, for every shard.
 
-    It returns, or raises the error of a shard, after all started shards have ended; after an error, no more start.
+    The call returns after all shards have ended.  If a shard fails, no further shard starts, and its error is raised
+    after the running shards have ended.
 
     Parameters
     ----------
     give_up : function, optional
-        Called when a shard failed, so that those that wait for it return; perhaps more than once.  It must not fail.
+        Called when a shard failed, perhaps more than once, so that shards that wait for it return.  It must not raise.
     """
     if num_shards == 1:
         kernel(0, 1, *arguments)
@@ -136,17 +137,17 @@ def for_each_shard(
     job = _Job(kernel, arguments, num_shards, give_up)
     try:
         job.run()
-    finally:  # after any error, no thread may still work on arrays that the caller will use
+    finally:  # even after an error, no thread may still work on the caller's arrays
         try:
             job.settle()
-        finally:  # an interrupt may come as `settle` begins, or between its attempts
+        finally:  # an interrupt may have ended the first call early
             job.settle()
     if job.errors:
         raise job.errors.pop(0)
 
 
 class _Job:
-    """The shards of one call: the caller and its helpers each take the next one, until none is left."""
+    """The shards of one call; the caller and its helpers take one after another until none is left."""
 
     def __init__(
         self,
@@ -159,14 +160,14 @@ class _Job:
         self.give_up = give_up or (lambda: None)
         self.shards = iter(range(num_shards))
         self.num_helpers = min(num_shards, MAX_THREADS) - 1
-        self.errors: list[BaseException] = []  # of helpers
+        self.errors: list[BaseException] = []  # errors of helpers
         self.has_run, self.is_closed = False, False
         self.came: list[None] = []
         self.went: list[None] = []
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> None:
-        """Wake the helpers and take part; a helper that comes late finds nothing left, and nobody waits for it."""
+        """Wake the helpers and work on shards; a helper that comes too late finds none, and nobody waits for it."""
         _jobs.append(self)
         _wake_helpers()
         for shard in self.shards:
@@ -176,8 +177,8 @@ class _Job:
         self.has_run = True
 
     def help(self) -> None:
-        """Take part, as a helper."""
-        self.came.append(None)  # before it looks whether the job is closed, for who closes it then looks here
+        """Work on shards as a helper thread."""
+        self.came.append(None)  # before reading `is_closed`, because `settle` sets that first and then reads `came`
         for shard in self.shards:
             if self.is_closed:
                 break
@@ -191,7 +192,7 @@ class _Job:
         self.news.put(None)
 
     def settle(self) -> None:
-        """Return once no helper is in a shard; an interrupt during the wait is raised then."""
+        """Wait until no helper is in a shard; an interrupt during the wait is raised after it."""
         interrupt = None
         while True:
             try:
@@ -210,7 +211,10 @@ class _Job:
 
 
 def _wake_helpers() -> None:
-    """Wake as many helpers as all jobs want, for the members of a team wait for each other; start those missing."""
+    """Wake as many helpers as all jobs together need, and start missing helper threads.
+
+    Fewer helpers could block forever, because the members of a team wait for each other.
+    """
     wanted = sum(job.num_helpers for job in list(_jobs))
     _ensure_helpers(wanted)
     while _wakes.qsize() < wanted:
@@ -218,14 +222,15 @@ def _wake_helpers() -> None:
 
 
 def _ensure_helpers(count: int) -> bool:
-    """Start the helpers missing from so many, as far as the system gives threads; return whether all are there."""
+    """Start helper threads until there are `count`; return False if the system refuses one."""
     while len(_helpers) < count:
         try:
-            # Not `threading.Thread`, whose `start` takes locks that an interrupt leaves locked.  These are daemons.
+            # `threading.Thread.start` takes locks that an interrupt would leave locked.  Threads of `_thread` are
+            # daemons.
             _thread.start_new_thread(_help_for_ever, ())
-        except RuntimeError:  # a limit of the user's, or the interpreter ends
+        except RuntimeError:  # a limit on threads is reached, or the interpreter is exiting
             return False
-        _helpers.append(None)  # after: an interrupt in between costs a thread too many, never one too few
+        _helpers.append(None)  # after the start, so that an interrupt leaves a thread too many, never too few
     return True
 
 
@@ -235,17 +240,17 @@ def _help_for_ever() -> None:
         _help_all()
 
 
-def _help_all() -> None:  # a function of its own, so that a helper that waits holds no job, and no arrays of one
+def _help_all() -> None:  # a separate function, so that a waiting helper holds no reference to a job's arrays
     for job in list(_jobs):
         job.help()
 
 
 @contextlib.contextmanager
 def team() -> Iterator[bool]:
-    """Yield whether shards, as many as there are threads, may wait for each other: all of them then run at once.
+    """Yield whether the shards of a call, one per thread, may wait for each other because all of them run at once.
 
-    There is one team at a time: the members of two would spin on the cores that the others need.  There is none where
-    the system refuses a thread, for the others would wait for that member forever.
+    There is only one team at a time, because members of two teams would spin on cores that the other team needs.  There
+    is no team if the system refuses a thread, because the members would wait forever for the missing one.
     """
     mine = object()
     try:
@@ -266,4 +271,4 @@ def _forget_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_forget_threads)  # the parent's threads do not exist in the child

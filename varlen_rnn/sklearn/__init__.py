@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn for sequences of unequal length: a classifier, a regressor, a tagger."""
+"""Estimators with scikit-learn's interface for sequences of unequal length: a classifier, a regressor, a tagger."""
 
 from varlen_rnn.sklearn.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
 from varlen_rnn.sklearn.files import load

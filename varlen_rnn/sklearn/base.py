@@ -1,4 +1,4 @@
-"""What the estimators share: parameters, the fit, predictions batch by batch."""
+"""The base class of the estimators: parameters, fitting, batched predictions, saving."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
-# Steps that "auto" plans for, within so many epochs; and rows of a batch of predictions.
+# max_epochs="auto" trains for about _STEPS steps, between the least and the most epochs.  _ROWS is the number of rows
+# in a batch of predictions.
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 200
 _ROWS = 8192
 
 
 class SequenceEstimator(BaseEstimator):
-    """The base of the estimators: subclasses define labels, the loss, and predictions from outputs."""
+    """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
 
@@ -99,38 +100,38 @@ class SequenceEstimator(BaseEstimator):
     n_iter_: int
     history_: list[dict[str, float]]
 
-    # What subclasses define.
+    # Methods that subclasses define or override.
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        """Learn the set of labels; return the number of outputs."""
+        """Learn the classes or the scale of labels; return the number of outputs of the network."""
         raise NotImplementedError
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> Any:
-        """Return labels as the loss takes them: by sequence, an array or a list of arrays."""
+        """Return labels as the loss takes them: an array with an entry per sequence, or a list of arrays."""
         raise NotImplementedError
 
     def _losses(self, outputs: Variable, labels: Any) -> Variable:
-        """Return the loss of each sequence of a batch, or of each row."""
+        """Return the loss of each sequence of a batch; a tagger returns the loss of each row."""
         raise NotImplementedError
 
     def _weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weight of each loss, given the weights of sequences; None if all weigh the same."""
+        """Return the weight of each loss, given the weights of sequences; None if all weights are equal."""
         return weights
 
     def _cut(self, X: Any, y: Any) -> str:
-        """Return the kind of tokens of the texts."""
+        """Return how texts are divided into tokens."""
         return self.tokens
 
     def _label_state(self) -> dict[str, Any]:
-        """Return the learned labels in values that JSON has."""
+        """Return the learned properties of labels as values that JSON can hold."""
         raise NotImplementedError
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        """Restore the labels from the result of `_label_state`."""
+        """Restore the learned properties of labels from the result of `_label_state`."""
         raise NotImplementedError
 
     def _weights(self, labels: Any, sample_weight: Any) -> np.ndarray | None:
-        """Return the weight of each sequence, or None where all weigh the same."""
+        """Return the weight of each sequence, or None if all weights are equal."""
         if sample_weight is None:
             return None
         try:
@@ -145,22 +146,23 @@ class SequenceEstimator(BaseEstimator):
             raise InputError("sample_weight", expected=expected, got=shown(weights))
         return weights
 
-    # The fit.
+    # Fitting.
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Train on sequences and their labels; return the estimator.
+        """Train the network on sequences and their labels; return the estimator.
 
         Parameters
         ----------
         X : sequences
-            A list of arrays of shape `(steps, features)` or `(steps,)`: floating-point numbers are measurements,
-            integers are ids of tokens.  Or a list of texts or of lists of tokens, a column of Arrow or Awkward, a
-            LoDTensor, a `data.Dataset`, or an array of shape `(sequences, steps)` or `(sequences, steps, features)` if
-            all sequences have one length.
+            A list of arrays of shape `(steps, features)` or `(steps,)`, where floating-point numbers are measurements
+            and integers are token ids.  Or a list of texts or of lists of tokens, an Arrow or Awkward column, a
+            LoDTensor, or a `data.Dataset`.  Sequences of equal length may be one array, `(sequences, steps)` or
+            `(sequences, steps, features)`.
         y : labels
-            One per sequence; for a tagger, one per step.  A data set brings its own labels.
+            One label per sequence, or for a tagger one per step.  If `X` is a `data.Dataset`, its labels are the
+            default.
         sample_weight : array, shape `(sequences,)`, optional
-            How much each sequence counts.
+            The weight of each sequence in the loss.
         """
         y = labels_of_data(X, y)
         if self.warm_start and self.checkpoints is not None:
@@ -173,14 +175,14 @@ class SequenceEstimator(BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Train for one more epoch on some sequences at a constant rate; return the estimator.
+        """Train for one epoch on these sequences, at a constant learning rate; return the estimator.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`.
         classes : array, optional
-            All labels of all calls; a classifier or tagger needs them in the first call.
+            The classes that occur in any call; a classifier or tagger needs them in the first call.
         """
         y = labels_of_data(X, y)
         first = not hasattr(self, "module_")
@@ -200,21 +202,21 @@ class SequenceEstimator(BaseEstimator):
         return self
 
     def _seed(self) -> int:
-        """Return the seed of a fit: a new one at each fit if `random_state` is None and there are no checkpoints."""
+        """Return the seed of a fit; it is random if `random_state` is None and there are no checkpoints."""
         state = self.random_state
-        if state is None and self.checkpoints is not None:  # a continued fit must draw the same numbers
+        if state is None and self.checkpoints is not None:  # a resumed fit must draw the same random numbers
             state = 0
         return int(check_random_state(state).randint(2**31 - 1))
 
     def _rows(self, X: Any, inputs: Inputs | None = None) -> list[np.ndarray]:
-        """Return the rows of sequences, of which there is one at least."""
+        """Return the rows of each sequence, or raise if there are no sequences."""
         sequences = (self._inputs if inputs is None else inputs).rows_of(X)
         if not sequences:
             raise ShapeError("X", expected="at least one sequence", got="0 sample(s)")
         return sequences
 
     def _start(self, X: Any, y: Any, classes: Any = None) -> list[np.ndarray]:
-        """Learn kinds of inputs and labels, and make the network; return the rows of the sequences."""
+        """Learn the kind of inputs and labels, and create the network; return the rows of the sequences."""
         self.__dict__.pop("_optimizer", None)
         inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
         sequences = self._rows(X, inputs)
@@ -237,7 +239,7 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
 
     def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
-        """Return labels and weights of sequences."""
+        """Return encoded labels, and the weights of sequences."""
         labels = self._encode_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)))
         return labels, self._weights(labels, sample_weight)
 
@@ -269,7 +271,7 @@ class SequenceEstimator(BaseEstimator):
         self.history_, self.n_iter_ = trainer.history, trainer.epoch
 
     def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the sequences to train on, and those that early stopping holds back."""
+        """Return the indices of the training sequences, and of the validation sequences or None."""
         if not self.early_stopping:
             return np.arange(count), None
         share = check_number(self.validation_fraction, "validation_fraction", "0 to 1", lambda share: 0 < share < 1)
@@ -278,16 +280,16 @@ class SequenceEstimator(BaseEstimator):
             expected = "sequences to train on beside those that early stopping holds back"
             raise ShapeError("X", expected=expected, got=f"{count} in all")
         order = np.random.default_rng(seed).permutation(count)
-        if getattr(labels, "dtype", None) == np.int64:  # of each class the same share
+        if getattr(labels, "dtype", None) == np.int64:  # stratified: each class has the same share in both
             order = order[np.argsort(labels[order], kind="stable")]
             chosen = order[np.linspace(0, count - 1, held).round().astype(int)]
             return np.setdiff1d(np.arange(count), chosen), chosen
         return np.sort(order[held:]), order[:held]
 
     def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
-        """Return batches of sequences, each with their numbers in place of labels."""
+        """Return batches of the training sequences, with the indices of the sequences in place of labels."""
         size = self.batch_size
-        if size == "auto":  # some 40 steps per epoch at least, for small data has few
+        if size == "auto":  # small batches for small data, for about 40 steps per epoch
             size = min(64, max(8, len(train) // 40))
         size = check_int(size, "batch_size", 1)
         return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, seed=seed)
@@ -298,7 +300,7 @@ class SequenceEstimator(BaseEstimator):
         return check_int(self.max_epochs, "max_epochs", 1)
 
     def _make_optimizer(self) -> AdamW:
-        """Return the optimizer; it decays weights, but not biases."""
+        """Return the optimizer; weight decay applies to matrices, but not to biases and embeddings."""
         named = [pair for pair in self.module_.named_parameters() if pair[1].requires_grad]
         weights = [value for name, value in named if len(value.shape) > 1 and "embedding" not in name]
         others = [value for name, value in named if len(value.shape) < 2 or "embedding" in name]
@@ -314,7 +316,7 @@ class SequenceEstimator(BaseEstimator):
         return None
 
     def _loss_of(self, labels: Any, weights: np.ndarray | None) -> Callable[..., Variable]:
-        """Return the loss of a batch, which gets its sequences and their numbers."""
+        """Return a function that computes the loss of a batch from its sequences and their indices."""
 
         def loss(x: Any, numbers: np.ndarray) -> Variable:
             losses, own = self._losses_and_weights(x, numbers, labels, weights)
@@ -331,7 +333,7 @@ class SequenceEstimator(BaseEstimator):
         return self._losses(self.module_(x), chosen), own
 
     def _validate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray) -> dict[str, float]:
-        """Return the mean loss of the sequences that are held back, by weight."""
+        """Return the weighted mean loss of the validation sequences `held`."""
         total = mass = 0.0
         for x, numbers in batches([sequences[k] for k in held], held, max_tokens=_ROWS, bucket=True):
             losses, own = self._losses_and_weights(x, numbers, labels, weights)
@@ -341,7 +343,7 @@ class SequenceEstimator(BaseEstimator):
         return {"valid_loss": total / mass if mass else 0.0}
 
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
-        """Return the settings and data that distinguish this training from others."""
+        """Return a digest of the settings and data, by which a resumed fit recognises its own checkpoints."""
         digest = hashlib.sha256()
         settings = {name: repr(value) for name, value in self.get_params().items()}
         for name in ("checkpoints", "callbacks", "verbose", "random_state"):
@@ -356,7 +358,7 @@ class SequenceEstimator(BaseEstimator):
     # Predictions.
 
     def _outputs(self, X: Any) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the rows of sequences, and the network's outputs in the order of X, by sequence or by row."""
+        """Return the rows of each sequence, and the network's outputs (per sequence or row) in the order of X."""
         check_is_fitted(self, "module_")
         sequences = self._rows(X)
         by_row = not self._pool
@@ -377,7 +379,7 @@ class SequenceEstimator(BaseEstimator):
         return sequences, outputs
 
     def read_options(self) -> dict[str, Any]:
-        """Return the options with which `data.read` reads texts as in the training; {} if inputs are numbers."""
+        """Return options that make `data.read` encode texts as in the training; {} if inputs are numbers."""
         check_is_fitted(self, "module_")
         if not self.vocabulary_:
             return {}
@@ -385,32 +387,32 @@ class SequenceEstimator(BaseEstimator):
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn which forms of X are accepted."""
+        """Return scikit-learn's tags, which say which forms of X are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = tags.input_tags.string = True
         tags.non_deterministic = self.random_state is None
         return tags
 
     def save(self, path: Any, notes: Any = None) -> None:
-        """Write the fitted estimator to one file, without pickle; `varlen_rnn.sklearn.load` reads it.
+        """Write the fitted estimator to a file, without pickle; `varlen_rnn.sklearn.load` reads it.
 
         Parameters
         ----------
         path : path
         notes : optional
-            What JSON can hold, to be kept with the model: `notes_` of the estimator that `load` returns, and by default
-            of the one that is saved.
+            Any value that JSON can hold, saved with the model.  The estimator that `load` returns has it as `notes_`.
+            By default, the `notes_` of this estimator are saved.
 
         Raises
         ------
         CheckpointError
-            A parameter that no file can hold, as callbacks of your own; `set_params` replaces it.
+            If a parameter cannot be saved, such as a callback of your own; replace it by `set_params` before.
         """
         check_is_fitted(self, "module_")
         params = self.get_params()
         params["checkpoints"] = None if self.checkpoints is None else str(self.checkpoints)
         for name, value in params.items():
-            if isinstance(value, dict):  # names of JSON are texts, and classes may be numbers
+            if isinstance(value, dict):  # as pairs, because JSON's keys are texts and classes may be numbers
                 params[name] = {"pairs": [list(map(plain, pair)) for pair in value.items()]}
             try:
                 json.dumps(params[name])
@@ -426,7 +428,7 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Restore the fitted estimator from the arrays and settings that `save` wrote."""
+        """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
@@ -440,7 +442,7 @@ class SequenceEstimator(BaseEstimator):
 
 
 def labels_of_data(X: Any, y: Any) -> Any:
-    """Return the labels of a data set where none are given, by the names of their classes."""
+    """Return `y`, or if it is None the labels of the data set `X`, as names of classes instead of indices."""
     if y is not None or not isinstance(X, Dataset) or X.labels is None:
         return y
     if not X.classes:
@@ -452,10 +454,10 @@ def labels_of_data(X: Any, y: Any) -> Any:
 
 
 def _several_classes(X: Any) -> list[str] | None:
-    """Return the names of the classes of a data set whose sequences may have several."""
+    """Return the names of the classes if X is a data set with several classes per sequence, otherwise None."""
     return X.classes if isinstance(X, Dataset) and X.label_kind == "several classes" else None
 
 
 def plain(value: Any) -> Any:
-    """Return a number of NumPy as Python's."""
+    """Return a NumPy scalar as a Python number; return any other value unchanged."""
     return value.item() if isinstance(value, np.generic) else value

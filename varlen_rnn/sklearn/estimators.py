@@ -1,4 +1,4 @@
-"""The classifier, the regressor and the tagger."""
+"""The estimators: `SequenceClassifier`, `SequenceRegressor` and `SequenceTagger`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from varlen_rnn.tape.variable import Variable
 
 
 def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
-    """Give a constructor that hands `**params` on the signature of both, where scikit-learn looks for parameters."""
+    """Return a decorator that adds the parameters of `base` to a constructor's signature in place of `**params`.
+
+    scikit-learn finds the parameters of an estimator in this signature.
+    """
 
     def give(init: Any) -> Any:
         own, inherited = (
@@ -37,7 +40,7 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
 
 
 def _one_per_sequence(y: Any, number: int) -> np.ndarray:
-    """Return labels as an array with an entry per sequence, or raise."""
+    """Return labels as an array, or raise unless it has one entry per sequence."""
     if y is None:
         raise InputError(
             "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
@@ -60,12 +63,12 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
 
 
 def _one_column(y: Any, number: int) -> np.ndarray:
-    """Return labels of shape `(sequences,)`; of one column with scikit-learn's warning."""
+    """Return labels of shape `(sequences,)`; a column `(sequences, 1)` is flattened with scikit-learn's warning."""
     return column_or_1d(_one_per_sequence(y, number), warn=True)
 
 
 def _classes_of_each(y: Any, number: int) -> np.ndarray:
-    """Return labels of shape `(sequences,)`, or of several classes float32 0 and 1, `(sequences, classes)`."""
+    """Return labels `(sequences,)`; for several classes, float32 zeros and ones, `(sequences, classes)`."""
     labels = _one_per_sequence(y, number)
     if labels.ndim < 2 or labels.shape[1:] == (1,):
         return _one_column(y, number)
@@ -76,47 +79,49 @@ def _classes_of_each(y: Any, number: int) -> np.ndarray:
 
 
 class SequenceClassifier(ClassifierMixin, SequenceEstimator):
-    """Classes of sequences of unequal length: a recurrent network, trained without padding.
+    """Classify sequences of unequal length with a recurrent network that is trained without padding.
 
-    y has a class per sequence; or a column of 0 and 1 per class, where a sequence may have several, each with a
-    probability of its own.
+    `y` has one class per sequence.  If a sequence may have several classes, `y` has a column of 0 and 1 for each class,
+    and each class has its own probability.
 
-    Texts and tokens are embedded, numbers are standardised.  A recurrent layer follows; the maximum, mean and last row
-    of its outputs for each sequence go through a linear layer.  AdamW trains with a rate that rises and falls (one
-    cycle). No parameter needs to be set.
+    Tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps the maximum, the
+    mean and the last row of its outputs for each sequence to the classes.  AdamW trains with a learning rate that rises
+    and falls (one cycle).  No parameter needs to be set.
 
     Parameters
     ----------
     cell : str
         "lstm", "gru", "rnn", or the name of another cell.
     hidden_size, num_layers, bidirectional, embedding_size, dropout
-        Sizes of the network.
+        Sizes and options of the network, as in `nn.Recurrent` and `nn.Embedding`.
     tokens : {"auto", "characters", "words"}
-        The tokens of texts; "auto" means words if the median text has ten or more words, else characters.
+        How texts are divided into tokens; "auto" means words if the median text has at least ten words, otherwise
+        characters.
     min_count, max_vocabulary : int
-        Tokens that occur fewer times, or come later by frequency, are unknown.
+        Tokens that occur fewer than `min_count` times, or are not among the `max_vocabulary` most frequent, are treated
+        as unknown.
     max_epochs : int or "auto"
-        "auto" trains for about 2,000 steps: at least 6 epochs, at most 200.
+        "auto" trains for about 2,000 steps, but for at least 6 and at most 200 epochs.
     batch_size : int or "auto"
-        Sequences per step; "auto" is a fortieth of the sequences, at least 8 and at most 64.
+        Sequences per step; "auto" means a fortieth of all sequences, but at least 8 and at most 64.
     lr, weight_decay, clip_norm : float
-        Learning rate and weight decay of AdamW, and the largest global norm of gradients.
+        Learning rate and weight decay of AdamW, and the largest norm of the gradient, above which it is scaled down.
     schedule : {"one_cycle", "cosine", "constant"}
-        How the learning rate changes during the fit.
+        How the learning rate changes during training.
     class_weight : dict, "balanced" or None
         The weight of each class in the loss.
     early_stopping : bool
-        Whether to hold back `validation_fraction` of the sequences, stop after `n_iter_no_change` epochs without a
-        lower loss on them, and keep the weights of the best epoch.
+        Whether to stop when the loss on a validation set has not fallen for `n_iter_no_change` epochs, and to use the
+        weights of the best epoch.  The validation set is the share `validation_fraction` of the sequences.
     random_state : int, RandomState or None
-        An int makes fits equal, bit for bit.
+        With an int, every fit gives the same result, bit for bit.
     warm_start : bool
-        Whether `fit` continues from the fitted weights.
+        Whether `fit` starts from the weights of the previous fit.
     verbose : int
-        1 or more shows a progress bar.
+        1 or more shows a progress bar; 0 shows nothing.
     checkpoints : path, optional
-        A folder.  A fit that was killed continues from there and ends with the same bits.  If it is given, a
-        `random_state` of None means 0.
+        A folder for checkpoints.  If a fit is killed, the next call of `fit` continues from the last checkpoint and
+        ends with the same bits.  With `checkpoints`, a `random_state` of None means 0.
     callbacks : list of training.Callback
 
     Attributes
@@ -124,11 +129,11 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     classes_ : array
     module_ : nn.Module
     history_ : list of dict
-        As `training.Trainer` has it.
+        The records of the epochs, as in `training.Trainer.history`.
     n_iter_ : int
-        Epochs.
+        The number of epochs trained.
     n_features_in_ : int
-        Features of a row, of numbers.
+        Features of a row, if inputs are numbers.
     vocabulary_ : list of str
 
     Examples
@@ -184,16 +189,16 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each sequence, or 0 or 1 for each class if there may be several."""
+        """Return the most probable class of each sequence; for several classes, 0 or 1 for each class."""
         outputs = self._outputs(X)[1]
         return (outputs > 0).astype(np.int64) if self._several else self.classes_[outputs.argmax(axis=1)]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of sequences that are right, in all their classes."""
+        """Return the share of sequences whose class, or all of whose classes, are predicted correctly."""
         return super().score(X, labels_of_data(X, y), sample_weight)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that a sequence may have several classes."""
+        """Return scikit-learn's tags, which say that a sequence may have several classes."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
@@ -206,9 +211,10 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
 
 
 class SequenceRegressor(RegressorMixin, SequenceEstimator):
-    """Numbers of sequences of unequal length: a recurrent network, trained without padding on the squared error.
+    """Predict numbers from sequences of unequal length with a recurrent network that is trained without padding.
 
-    Targets are standardised inside.  Parameters and attributes are as in `SequenceClassifier`, except for classes.
+    The loss is the squared error of standardised targets.  Parameters and attributes are as in `SequenceClassifier`,
+    except for `class_weight` and `classes_`.
 
     Examples
     --------
@@ -251,7 +257,7 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the numbers of each sequence, float64, shape `(sequences,)`, or `(sequences, targets)`."""
+        """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`."""
         found = self._outputs(X)[1] * self._scale + self._mean
         return found[:, 0] if self._flat else found
 
@@ -260,7 +266,7 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         return super().score(X, labels_of_data(X, y), sample_weight)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that there may be several targets."""
+        """Return scikit-learn's tags, which say that there may be several targets."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
@@ -273,11 +279,11 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
 
 
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
-    """A class for every step of sequences of unequal length: a recurrent network, trained without padding.
+    """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
-    y is a list of arrays, one label per step.  Parameters and attributes are as in `SequenceClassifier`; classes are
-    weighed by steps, `sample_weight` by sequences.  `tokens="auto"` means characters if each character has a label,
-    else words.
+    `y` is a list of arrays with one label per step.  Parameters and attributes are as in `SequenceClassifier`.
+    `class_weight` applies to steps, `sample_weight` to sequences.  `tokens="auto"` means characters if each character
+    has a label, otherwise words.
 
     Examples
     --------
@@ -324,17 +330,17 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return by_class if by_row is None else by_class * by_row
 
     def predict_proba(self, X: Any) -> list[np.ndarray]:
-        """Return for each sequence the probability of each class, shape `(steps, classes)`."""
+        """Return a list with the probability of each class at each step, `(steps, classes)`, for each sequence."""
         sequences, outputs = self._outputs(X)
         return np.split(_softmax(outputs), np.cumsum(list(map(len, sequences)))[:-1])
 
     def predict(self, X: Any) -> list[np.ndarray]:
-        """Return for each sequence the most probable class of every step."""
+        """Return a list with the most probable class of each step, for each sequence."""
         sequences, outputs = self._outputs(X)
         return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of steps that are right."""
+        """Return the share of steps whose class is predicted correctly."""
         y = labels_of_data(X, y)
         found = self.predict(X)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
@@ -350,7 +356,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
 
 def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-    """Return labels as a list of arrays with an entry per step, or raise."""
+    """Return labels as a list of arrays, or raise unless each has one entry per step."""
     if isinstance(y, LoDTensor):
         y = y.to_sequences()
     if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
@@ -368,7 +374,7 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def _classes_among(labels: Any) -> np.ndarray:
-    """Return the different labels in order, or raise of those that have none."""
+    """Return the distinct labels in sorted order, or raise if they cannot be sorted."""
     try:
         return np.unique(labels)
     except TypeError as error:
@@ -376,7 +382,7 @@ def _classes_among(labels: Any) -> np.ndarray:
 
 
 def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the number of each label's class, int64, or raise of one that is none."""
+    """Return the index of each label's class, int64, or raise if a label is no class."""
     try:
         numbers = np.searchsorted(classes, labels)
     except TypeError as error:
@@ -390,7 +396,7 @@ def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the weight of each class, float32, of labels that are numbers of classes."""
+    """Return the weight of each class, float32; `labels` are indices of classes."""
     if isinstance(class_weight, dict):
         unknown = [name for name in class_weight if name not in classes]
         if unknown:

@@ -1,4 +1,4 @@
-"""Fitted estimators in files, without pickle: the content is checked, and nothing in it runs."""
+"""`load`: read a fitted estimator from a file without pickle; the content is checked, and no code in it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(path: StrPath) -> Any:
     Raises
     ------
     CheckpointError
-        Another file, or one that is damaged.
+        If the file is damaged, or was not written by `estimator.save`.
     FileNotFoundError
 
     Examples

@@ -1,4 +1,4 @@
-"""What estimators take as X: sequences as texts, lists of tokens, ids, rows of numbers, columns of Arrow or Awkward."""
+"""Convert the X of estimators to rows: texts, lists of tokens, ids, numbers, and Arrow or Awkward columns."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward c
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Turns sequences into rows, in the form learned from the training sequences.
+    """The kind of the training sequences, which converts other sequences to rows in the same way.
 
     Attributes
     ----------
     kind : str
         "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features).
     size : int
-        Tokens or ids that there are, or features of a row.
+        The number of different tokens or ids, or the features of a row of numbers.
     cut : str
-        What a text is cut into: "characters" or "words".
+        The tokens of a text: "characters" or "words".
     vocabulary : tuple of str
-        The token of each id, of texts and tokens.
+        The token of each id; empty for ids and numbers.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Inputs:
 
     @classmethod
     def learn(cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None) -> Inputs:
-        """Return the kind, features and vocabulary of the training sequences."""
+        """Return the Inputs of the training sequences: their kind, size and vocabulary."""
         if isinstance(X, Dataset) and X.vocabulary:
             kind = "tokens" if X.tokens == "list" else "texts"
             cut = "characters" if X.tokens == "list" else X.tokens
@@ -65,14 +65,14 @@ class Inputs:
         return cls(kind, len(vocabulary), tokens, tuple(vocabulary))
 
     def rows_of(self, X: Any) -> list[np.ndarray]:
-        """Return the rows of each sequence: int64 ids of shape `(rows,)`, or float32 of shape `(rows, features)`."""
+        """Return the rows of each sequence: int64 ids `(rows,)`, or float32 numbers `(rows, features)`."""
         if isinstance(X, Dataset) and X.vocabulary:
             return self._encoded_again(X)
         kind, sequences = as_sequences(X)
         if kind != self.kind and any(map(len, sequences)):
             hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
-        if not any(map(len, sequences)):  # no kind of their own
+        if not any(map(len, sequences)):  # empty sequences fit every kind
             empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
             return [empty] * len(sequences)
         if self.kind == "numbers":
@@ -80,13 +80,13 @@ class Inputs:
                 got = f"{sequences[0].shape[1]} features"
                 raise ShapeError("X", expected=f"rows of {self.size} features, as in the training", got=got)
             return sequences
-        if self.kind == "ids":  # those that the training had not are unknown, as other tokens are
+        if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
             return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
         cut = [split_text(sequence, self.cut) for sequence in sequences] if self.kind == "texts" else sequences
         return encode_all(cut, self.vocabulary)
 
     def _encoded_again(self, data: Dataset) -> list[np.ndarray]:
-        """Return the ids of a data set's tokens in our vocabulary; unknown tokens stay unknown."""
+        """Return a data set's sequences, with the ids of its vocabulary replaced by ids of this vocabulary."""
         kind = "tokens" if data.tokens == "list" else "texts"
         if kind != self.kind:
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=f"{data}")
@@ -97,12 +97,12 @@ class Inputs:
 
 
 def as_sequences(X: Any) -> tuple[str, list[Any]]:
-    """Return the kind of sequences, and a list: texts, lists of tokens, int64 ids or float32 rows.
+    """Return the kind of sequences, and a list of them: texts, lists of tokens, int64 ids or float32 rows.
 
     Raises
     ------
     DTypeError, ShapeError, InputError
-        What is no sequence, sequences of different kinds, numbers that are not finite.
+        If X does not contain sequences, or they are of different kinds, or a number is not finite.
 
     Examples
     --------
@@ -138,8 +138,8 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
 
 
 def _opened(X: Any) -> Any:
-    """Return a column of Arrow or Awkward, or a frame, as another accepted form."""
-    if hasattr(X, "iloc"):  # pandas: a column holds one sequence in each entry, a frame one in each row
+    """Convert an Arrow or Awkward column or a pandas object to another accepted form; return other X as it is."""
+    if hasattr(X, "iloc"):  # pandas: each entry of a column, or each row of a frame, is a sequence
         return np.asarray(X) if X.ndim > 1 else list(X)
     module = type(X).__module__.partition(".")[0]
     if module == "awkward":
@@ -159,7 +159,7 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
     if entries and isinstance(entries[0], str):
         number, entry = next((k, entry) for k, entry in enumerate(entries) if not isinstance(entry, str))
         raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry))
-    kinds: dict[str, int] = {}  # with the number of the first sequence of that kind
+    kinds: dict[str, int] = {}  # the index of the first sequence of each kind
     found = []
     for number, entry in enumerate(entries):
         kind, sequence = _of_entry(entry, f"X, sequence {number}")
@@ -183,7 +183,7 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
 
 
 def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
-    """Return the kind of one sequence, and the sequence."""
+    """Return the kind of one sequence, and the sequence in the form of this kind."""
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
         return "tokens", entry
     if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):

@@ -1,4 +1,4 @@
-"""The network of the estimators: rows to states, states to numbers of each sequence or row."""
+"""The network of the estimators, which maps rows to outputs for each sequence or each row."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Network(nn.Module):
-    """Embedding or standardised rows, a recurrent network, pooling, dropout, and a linear layer.
+    """Embed or standardise rows, then apply a recurrent layer, pooling, dropout and a linear layer.
 
     Parameters
     ----------
     kind : {"ids", "numbers"}
-        What rows are.
+        Whether rows are ids or numbers.
     size : int
-        Ids that there are, or features of a row.
+        The number of different ids, or the features of a row.
     num_outputs : int
     cell : str
         "rnn", "lstm", "gru", or the name of a cell.
     pool : list of str
-        What is taken of each sequence's rows, side by side (`nn.SequencePool`); none, and each row has its outputs.
+        The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
+        computed for each row instead.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Network(nn.Module):
         self.output = nn.Linear(width, num_outputs)
 
     def forward(self, x: Any) -> Variable:
-        """Return the outputs of each sequence, or row."""
+        """Return the outputs of each sequence, or of each row if `pool` is empty."""
         rows = self.standardize(x) if self.embedding is None else self.embedding(x)
         y, _ = self.recurrent(rows)
         if self.pool:
@@ -65,7 +66,7 @@ class Network(nn.Module):
 
 
 def _layer(cell: str) -> Any:
-    """Return the function that makes a recurrent layer from the name of a cell."""
+    """Return a function that makes a recurrent layer of the cell with this name."""
     expected = f"one of {', '.join(map(repr, _LAYERS))}, or the name of a cell"
     if not isinstance(cell, str):
         raise DTypeError("cell", expected=expected, got=shown(cell))

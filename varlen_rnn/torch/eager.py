@@ -1,4 +1,4 @@
-"""What torch does to a model beside running it: `torch.compile`, transforms of `torch.func`, hooks of saved tensors."""
+"""Detect and handle torch features that need care: `torch.compile`, `torch.func` and hooks of saved tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.autograd import forward_ad
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # releases before it cannot tell
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # missing in older releases
 
 
 def eager(call: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that a compiled model calls, and does not look into: into NumPy and our kernels.
+    """Return a version of `call` that `torch.compile` calls without tracing into it, as it cannot trace kernels.
 
-    `torch.compiler.disable` alone would import torch's compiler, seconds, wherever this package is imported.
+    `torch.compiler.disable` is applied only if torch's compiler is already imported, because that import takes seconds.
     """
     disabled: list[Callable[P, R]] = []
 
@@ -34,10 +34,10 @@ def eager(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_transformed() -> bool:
-    """Return whether tensors may stand for more than their memory: in `torch.func`, `vmap`, or derivatives forward."""
+    """Return whether `torch.func`, `vmap` or forward-mode differentiation wraps tensors."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def saves_elsewhere() -> bool:
-    """Return whether hooks handle tensors saved for backward; the hooks of `torch.utils.checkpoint` drop them."""
+    """Return whether hooks handle tensors saved for backward, as in `torch.utils.checkpoint`."""
     return _top_hooks is not None and _top_hooks(True) is not None

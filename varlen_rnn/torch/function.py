@@ -1,4 +1,4 @@
-"""Any function or module of ours under torch's autograd: tensors outside, Variables inside, one memory."""
+"""Run functions and modules of this library under torch's autograd; Variables share the memory of tensors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
-_passing = threading.Lock()  # held during a pass of gradients, which sets `grad` of parameters
+_passing = threading.Lock()  # held during a backward pass, which sets `grad` of shared parameters
 
 
 def function(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of tensors that runs one of ours on their memory, and that torch differentiates once.
+    """Return a function of tensors that runs `call` on Variables; torch can differentiate the result once.
+
+    The Variables share the memory of the tensors.
 
     Parameters
     ----------
     call : callable
-        It gets a Variable for each tensor, wherever that stands in lists, tuples and dicts of its arguments; one with a
-        LoD for a jagged nested tensor.  It returns a Variable, or lists, tuples and dicts of them.
+        It gets a Variable in place of each tensor in its arguments, also inside of lists, tuples and dicts.  A jagged
+        nested tensor becomes a Variable with a LoD.  It returns a Variable, or lists, tuples or dicts of Variables.
 
     Returns
     -------
     callable
-        It returns a tensor for each Variable, a jagged nested one where that has a LoD.  The gradient of a table of
-        which rows were looked up is a sparse tensor.
+        It returns a tensor in place of each Variable, or a jagged nested tensor if the Variable has a LoD.  A sparse
+        gradient of an embedding table is a sparse tensor.
 
     Examples
     --------
@@ -60,12 +62,12 @@ def function(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Module(torch.nn.Module):
-    """A module of ours, of any cell, as one of torch: its parameters are torch's, under their names.
+    """Wrap any module of this library as a torch module; its parameters become torch parameters of the same names.
 
     Parameters
     ----------
     module : nn.Module
-        What becomes of its parameters is torch's business from here on: optimizers, state dicts, data types.
+        The module to wrap.  From now on, train, save and convert its parameters with torch.
 
     Examples
     --------
@@ -93,17 +95,21 @@ class Module(torch.nn.Module):
 
     @eager
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Return the outputs of the module for tensors, as `function` does."""
+        """Run the module on tensors and return tensors, as `function` does."""
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
 
     def train(self, mode: bool = True) -> Module:
-        """Set training mode, or evaluation mode, of both."""
+        """Set training or evaluation mode of this module and of the wrapped module; return this module."""
         self._module.train(mode)
         return super().train(mode)
 
 
 class _Place:
-    """The position of a Variable's tensor in a call, its LoD, and the LoD of a jagged tensor."""
+    """Replaces a tensor in the structure of arguments or results.
+
+    `number` is the tensor's index in the list of all tensors, `lod` its LoD, and `offsets` the offsets of a jagged
+    nested tensor or None.
+    """
 
     def __init__(self, number: int, lod: LoD, offsets: Tensor | None) -> None:
         self.number, self.lod, self.offsets = number, lod, offsets
@@ -112,7 +118,7 @@ class _Place:
 def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
-    """Call a function whose parameters have the values of `tensors`; return its results."""
+    """Call a function whose parameters are set to the values of `tensors`; return its results as tensors."""
     if is_transformed():
         hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
         raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
@@ -129,8 +135,8 @@ def _run(
     given = _mapped((arguments, named), Tensor, place_of)
     seed = int(
         torch.randint(2**62, ())
-    )  # for dropout; from torch's generator, so that a second run draws the same numbers
-    structure: list[Any] = []  # of the results; `forward` of a torch function cannot return it
+    )  # seeds dropout, so that a second run of the forward pass draws the same numbers
+    structure: list[Any] = []  # of the results, because a torch Function returns only tensors
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         _set(parameters, tensors, needs)
@@ -153,13 +159,13 @@ def _run(
     else:
         with no_grad():
             needs = [v.requires_grad for v in parameters] + [False] * (len(tensors) - len(parameters))
-            outputs = forward(tensors, needs)[1]  # of parameters, another thread may need gradients
+            outputs = forward(tensors, needs)[1]  # keeps `requires_grad` of parameters, which other threads may use
         results = _results(outputs, tensors)
     return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
 
 
 class _Call(torch.autograd.Function):
-    """A call of a varlen_rnn function, and the backward pass over its records."""
+    """The torch Function of one call; its backward pass propagates gradients through the recorded operators."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -169,16 +175,16 @@ class _Call(torch.autograd.Function):
         ctx.recorded = None if saves_elsewhere() else recorded
         results = _results(outputs, tensors)
         ctx.mark_non_differentiable(*(r for r, v in zip(results, outputs, strict=True) if not v.requires_grad))
-        ctx.save_for_backward(*tensors, *results)  # so that torch notices changes of them
+        ctx.save_for_backward(*tensors, *results)  # so that torch detects changes in place
         ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad[1:]
-        tensors = ctx.saved_tensors[: len(needs)]  # raises if a tensor was changed or freed
+        tensors = ctx.saved_tensors[: len(needs)]  # raises if a tensor was changed or freed meanwhile
         recorded, ctx.recorded = ctx.recorded, None
-        if recorded is None:  # a second pass (retain_graph): records can be passed once, so run again
+        if recorded is None:  # a second backward pass (retain_graph) needs new records
             recorded = ctx.run(tensors, needs)
         leaves, outputs = recorded
         arrived = [
@@ -186,7 +192,7 @@ class _Call(torch.autograd.Function):
             for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
-            _set(leaves, tensors, needs)  # a module may have run again since, on other parameters
+            _set(leaves, tensors, needs)  # another call may have set other values since
             for leaf in leaves:
                 leaf.grad = None
             propagate(outputs, arrived)
@@ -197,7 +203,7 @@ class _Call(torch.autograd.Function):
 
 
 def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[bool]) -> None:
-    """Give leaves the memory of the first tensors, and say which need a gradient."""
+    """Set the values of leaves to the memory of the first tensors, and set whether each needs a gradient."""
     for leaf, tensor, need in zip(leaves, tensors, needs, strict=False):
         leaf.value, leaf.requires_grad = LoDTensor.wrap(_array(tensor), leaf.value.structure), need
 
@@ -207,7 +213,7 @@ def _leaf(tensor: Tensor, lod: LoD, needs_grad: bool) -> Variable:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a tensor as an array."""
+    """Return an array that shares the memory of a CPU tensor, or raise."""
     if tensor.device.type != "cpu":
         raise DTypeError("tensor", expected="one of the CPU", got=f"one of {tensor.device}", hint="tensor.cpu()")
     try:
@@ -224,7 +230,7 @@ def _tensor(gradient: Any) -> Tensor | None:
 
 
 def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors of results: copies where a function returns memory that it got, or returns twice."""
+    """Return tensors of the results; a result that shares memory with an argument or another result is copied."""
     taken, results = [tensor.detach().numpy() for tensor in tensors if tensor.numel()], []
     for output in outputs:
         array = np.asarray(output.value.data)
@@ -236,7 +242,11 @@ def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Ten
 
 
 def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
-    """Return the offsets of a LoD; the very ones of an argument that has it, for torch compares shapes by them."""
+    """Return the offsets of a LoD as a tensor, or None without levels.
+
+    If an argument has the same LoD, its offsets tensor is returned, because torch compares jagged shapes by its
+    identity.
+    """
     if not lod.num_levels:
         return None
     if lod.num_levels > 1:
@@ -247,7 +257,7 @@ def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
 
 
 def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return lists, tuples and dicts in which each value of a kind is another one."""
+    """Return nested lists, tuples and dicts with each value of type `kind` replaced by `change(value)`."""
     if isinstance(structure, kind):
         return change(structure)
     if isinstance(structure, PackedSequence):

@@ -1,4 +1,4 @@
-"""RNN, LSTM and GRU of torch, whose steps run over the rows of all sequences, without padding."""
+"""Subclasses of torch's RNN, LSTM and GRU that run on the kernels of this library, without padding."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
 
-_CELLS = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}  # by torch's modes
+_CELLS = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}  # by `mode`
 _FLOATS = (torch.float32, torch.float64)
-_Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin: torch's layer comes behind it
+_Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin, followed by torch's layer among the bases
 
 
 class _Unpadded(_Base):
-    """What a layer of torch becomes: its `forward`, over rows.  All else is torch's own."""
+    """A mixin that replaces the `forward` of a torch layer; everything else is inherited from torch."""
 
     @eager
     def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, offsets: Any = None) -> tuple[Any, Any]:
@@ -32,19 +32,19 @@ class _Unpadded(_Base):
         Parameters
         ----------
         input : PackedSequence or Tensor
-            A PackedSequence, sequences of equal lengths, or one sequence, as in torch's layers.  Also a jagged nested
-            tensor, a padded batch with `lengths`, or the rows of all sequences with `offsets`.
-        hx : Tensor, or two for an LSTM, optional
+            As in torch's layers, a PackedSequence, sequences of equal lengths, or one sequence.  In addition, a jagged
+            nested tensor, a padded batch with `lengths`, or the rows of all sequences with `offsets`.
+        hx : Tensor, or for an LSTM a pair of them, optional
             Initial states, as in torch's layers; zeros by default.
         lengths : integers, shape (sequences,), optional
-            The lengths in a padded batch.  Entries beyond them are not read, and outputs there are zeros.
+            The lengths of the sequences in a padded batch.  The padding is not read, and outputs there are zeros.
         offsets : integers, shape (sequences + 1,), optional
-            Where each sequence begins and ends in `input`, which then has shape `(rows, input_size)`.
+            Sequence i has the rows `offsets[i]` to `offsets[i + 1]` of `input`, whose shape is `(rows, input_size)`.
 
         Returns
         -------
         output : in the layout of `input`
-        last : in the layout of `hx`; a sequence without rows has its initial states
+        last : in the layout of `hx`; for an empty sequence, its initial states
         """
         self._update_flat_weights()
         if isinstance(input, torch.fx.Proxy):
@@ -58,7 +58,7 @@ class _Unpadded(_Base):
         self._refuse_gpu(rows)
         is_torchs = lengths is None and offsets is None and not rows.is_nested
         if is_torchs and not self._runs(rows):
-            return super().forward(input, hx)  # of another data type or device, or only described
+            return super().forward(input, hx)  # another data type or device, or a tensor without values
         if not is_torchs:
             self._check_kinds(rows)
         batch = self._batch(input, lengths, offsets)
@@ -66,14 +66,14 @@ class _Unpadded(_Base):
             self._check(batch, states)
         except InputError:
             if is_torchs:
-                super().forward(input, hx)  # it raises the error that users of torch know
+                super().forward(input, hx)  # raises the error that users of torch know
             raise
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _traced(self, proxy: Any, **named: Any) -> Any:
-        """Return the node of `torch.fx` for a call of the whole layer, as for torch's own layers."""
+        """Return a `torch.fx` node that calls the whole layer, as tracing does for torch's own layers."""
         given = {name: value for name, value in named.items() if value is not None}
         return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
 
@@ -82,7 +82,7 @@ class _Unpadded(_Base):
         raise ProgramError("torch.jit.script", expected="layers of torch", got=f"our {type(self).__name__}", hint=hint)
 
     def _of_enough_bits(self, value: Any) -> Any:
-        """Return a tensor that autocast made bfloat16 or float16 in the data type of the parameters."""
+        """Convert a tensor that autocast made bfloat16 or float16 to the data type of the parameters."""
         tensor = value.data if isinstance(value, PackedSequence) else value
         is_short = isinstance(tensor, Tensor) and tensor.dtype in (torch.bfloat16, torch.float16)
         return value.to(self._flat_weights[0].dtype) if is_short else value
@@ -107,7 +107,7 @@ class _Unpadded(_Base):
             raise ProgramError(self._name("input"), expected="a tensor of numbers", got="a transformed one", hint=hint)
 
     def _runs(self, rows: Tensor) -> bool:
-        """Return whether the kernels take such rows and weights: numbers in memory, float32 or float64."""
+        """Return whether the kernels can run on these rows and weights: float32 or float64 values in CPU memory."""
         weight = self._flat_weights[0]
         if type(rows) not in (Tensor, Parameter) or torch.jit.is_tracing() or is_transformed():
             return False
@@ -128,13 +128,13 @@ class _Unpadded(_Base):
         return of_one(input) if input.dim() == 2 else of_equal(input, self.batch_first)
 
     def _check(self, batch: Batch, states: Sequence[Any]) -> None:
-        """Raise unless rows and initial states fit the layer; a state that is None is zeros."""
+        """Raise unless rows and initial states fit the layer."""
         name, weight = type(self).__name__, self._flat_weights[0]
         units = (self.proj_size or self.hidden_size, self.hidden_size)[: self._num_states]
         form = Form(weight.dtype, self.input_size, tuple(zip(("h_0", "c_0"), units, strict=False)), rows="input")
         form.check_rows(name, batch.rows)
         given = form.each(name, "hx", tuple(states) or None)
-        for (state_name, _), state in zip(form.states, states, strict=False):  # no states are zeros
+        for (state_name, _), state in zip(form.states, states, strict=False):  # none are given for zeros
             if not isinstance(state, Tensor) or state.device != weight.device:
                 device = weight.device.type
                 got = f"one of {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
@@ -150,7 +150,7 @@ class _Unpadded(_Base):
         return 2 if self.bidirectional else 1
 
     def _over(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs of rows, and the last states, in the order of the rows."""
+        """Run all layers; return the outputs of all rows, and the last states in the order of the rows."""
         rows, count = batch.rows, self._num_directions
         step = Step(_CELLS[self.mode], self._num_states, tuple(range(count)))
         ends: list[list[Tensor]] = []
@@ -166,7 +166,7 @@ class _Unpadded(_Base):
         ]
 
     def _weights(self, number: int) -> list[Tensor | None]:
-        """Return the weights of a layer, direction by direction, as the kernels take them."""
+        """Return the weights of a layer, direction by direction, in the order of the operator `recurrent`."""
         own = 2 + 2 * self.bias + (self.proj_size > 0)
         found: list[Tensor | None] = []
         for way in range(number * self._num_directions, (number + 1) * self._num_directions):
@@ -176,7 +176,7 @@ class _Unpadded(_Base):
 
 
 class RNN(_Unpadded, torch.nn.RNN):
-    """`torch.nn.RNN` on our kernels: its arguments, parameters and state dict, without padding.
+    """`torch.nn.RNN` on the kernels of this library, without padding; arguments and state dict are torch's.
 
     Examples
     --------
@@ -188,7 +188,7 @@ class RNN(_Unpadded, torch.nn.RNN):
 
 
 class LSTM(_Unpadded, torch.nn.LSTM):
-    """`torch.nn.LSTM` on our kernels: its arguments, parameters and state dict, without padding.
+    """`torch.nn.LSTM` on the kernels of this library, without padding; arguments and state dict are torch's.
 
     Examples
     --------
@@ -203,7 +203,7 @@ class LSTM(_Unpadded, torch.nn.LSTM):
 
 
 class GRU(_Unpadded, torch.nn.GRU):
-    """`torch.nn.GRU` on our kernels: its arguments, parameters and state dict, without padding.
+    """`torch.nn.GRU` on the kernels of this library, without padding; arguments and state dict are torch's.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How torch holds sequences of unequal length, and the rows of all of them one after another."""
+"""Convert torch's layouts of sequences of unequal length to rows, one sequence after another, and back."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """Rows of sequences one after another, their LoD, and the conversions from and to the caller's layout.
+    """The rows of sequences, one sequence after another, their LoD, and conversions to the caller's layout.
 
-    `shaped` brings rows into the caller's layout.  `sort` brings the caller's states, of shape (layers, sequences,
-    units), into the order of the rows, and `unsort` back.  The states of one sequence alone have no axis of sequences.
+    `shaped` converts rows to the caller's layout.  `sort` reorders the caller's states, of shape (layers, sequences,
+    units), into the order of the sequences in the rows, and `unsort` reverses this.  If `is_one`, there is a single
+    sequence whose states have no axis of sequences.
     """
 
     rows: Tensor
@@ -35,12 +36,12 @@ class Batch(NamedTuple):
 
     @property
     def state_axes(self) -> tuple[int, ...]:
-        """The sizes between the layers and the units of the caller's states."""
+        """The sizes of the axes between the layers and the units of the caller's states."""
         return () if self.is_one else (len(self.lod.levels[0]) - 1,)
 
 
 def of_rows(rows: Tensor, offsets: Any) -> Batch:
-    """Return a Batch of rows with the offsets of their sequences."""
+    """Return a Batch of rows that `offsets` divide into sequences."""
     lod = LoD([_numbers(offsets, "offsets")])
     if rows.dim() != 2 or len(rows) != lod.num_rows:
         expected = f"({lod.num_rows}, features), as the offsets say"
@@ -49,19 +50,19 @@ def of_rows(rows: Tensor, offsets: Any) -> Batch:
 
 
 def of_one(rows: Tensor) -> Batch:
-    """Return a Batch of one sequence, whose states have no axis of sequences."""
+    """Return a Batch of a single sequence, whose states have no axis of sequences."""
     lod = LoD([[0, len(rows)]])
     return Batch(rows, lod, _same, lambda state: state.unsqueeze(1), lambda state: state.squeeze(1), is_one=True)
 
 
 def of_jagged(nested: Tensor) -> Batch:
-    """Return the rows of a jagged nested tensor: its own, unless it has holes."""
+    """Return a Batch of a jagged nested tensor; rows share its memory, unless it has gaps between sequences."""
     rows, lod, offsets = parts_of_jagged(nested)
     return Batch(rows, lod, lambda rows: jagged(rows, offsets))
 
 
 def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
-    """Return the rows of a jagged nested tensor, their LoD, and its offsets, by which torch compares shapes."""
+    """Return the rows of a jagged nested tensor, their LoD, and its offsets tensor."""
     if nested.layout != torch.jagged:
         hint = "torch.nested.nested_tensor(..., layout=torch.jagged)"
         raise ShapeError("nested tensor", expected="layout torch.jagged", got=nested.layout, hint=hint)
@@ -76,18 +77,18 @@ def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
 
 
 def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
-    """Return a jagged nested tensor of rows, or the rows where there are no offsets."""
+    """Return a jagged nested tensor of rows, or the rows themselves if `offsets` is None."""
     return rows if offsets is None else torch.nested.nested_tensor_from_jagged(rows, offsets)
 
 
 def of_packed(packed: PackedSequence) -> Batch:
-    """Return the rows of a PackedSequence, the longest sequence first, as it has them: one copy each way."""
+    """Return a Batch of a PackedSequence, with its longest sequence first; rows are copied in each direction."""
     sizes = packed.batch_sizes.numpy()
     if not sizes.size or sizes[-1] < 0 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
         expected = f"numbers that never rise, of {len(packed.data)} rows in all"
         raise ShapeError("PackedSequence, batch_sizes", expected=expected, got=shown(sizes.tolist()))
     sequences = np.arange(sizes[0])
-    lengths = np.searchsorted(-sizes, -sequences)  # how many steps have more sequences than stand before this one
+    lengths = np.searchsorted(-sizes, -sequences)  # sequence k has a row at each step of more than k sequences
     lod = LoD.from_lengths([lengths])
     steps = np.arange(len(packed.data)) - np.repeat(lod.levels[0][:-1], lengths)
     places = (np.cumsum(sizes) - sizes)[steps] + np.repeat(sequences, lengths)
@@ -101,7 +102,7 @@ def of_packed(packed: PackedSequence) -> Batch:
 
 
 def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
-    """Return the rows of a padded batch without its padding: one copy each way."""
+    """Return a Batch of the valid rows of a padded batch; rows are copied in each direction."""
     if padded.dim() != 3:
         expected = "a padded batch of rank 3, for there are lengths"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(padded.shape)}")
@@ -118,7 +119,7 @@ def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
 
 
 def of_equal(padded: Tensor, batch_first: bool) -> Batch:
-    """Return the rows of sequences of equal lengths: their own where they stand sequence by sequence."""
+    """Return a Batch of sequences of equal lengths; if `batch_first`, rows share the memory of `padded`."""
     by_sequence = padded if batch_first else padded.transpose(0, 1)
     num_sequences, steps, features = by_sequence.shape
 
@@ -131,10 +132,10 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
 
 
 def _numbers(given: Any, name: str) -> np.ndarray:
-    """Return integers of a tensor, an array or a list."""
+    """Return the integers of a tensor, an array or a list as an int64 array, or raise."""
     try:
         array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    except ValueError as error:  # of lists of unequal length
+    except ValueError as error:  # lists of unequal length
         raise DTypeError(name, expected="integers", got=shown(given)) from error
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError(name, expected="integers", got=array.dtype)
@@ -142,14 +143,17 @@ def _numbers(given: Any, name: str) -> np.ndarray:
 
 
 def _taken(data: Tensor, places: np.ndarray, lod: LoD, shaped: Callable[[Tensor], Any]) -> Batch:
-    """Return the rows at some positions of `data`, and a function that puts rows there again, with zeros elsewhere."""
+    """Return a Batch of the rows of `data` at `places`; its `shaped` puts rows back there, with zeros elsewhere."""
     back = np.full(len(data), -1)
     back[places] = np.arange(len(places))
     return Batch(_Taken.apply(data, places, back), lod, lambda rows: shaped(_Taken.apply(rows, back, places)))
 
 
 class _Taken(torch.autograd.Function):
-    """Rows at places, zeros where the place is -1.  None is taken twice, so the gradient takes them back."""
+    """Gather the rows at `places`, with zeros for -1; the gradient gathers at the inverse positions `back`.
+
+    This is correct because no row is gathered twice.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: np.ndarray, back: np.ndarray) -> Tensor:

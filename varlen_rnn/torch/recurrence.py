@@ -1,4 +1,4 @@
-"""One recurrent layer under torch's autograd: tensors and our kernels share their memory."""
+"""Run one recurrent layer under torch's autograd; the kernels work on the memory of tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from varlen_rnn.torch.eager import saves_elsewhere
 
 
 class Step(NamedTuple):
-    """What of a layer is no tensor: the name of its cell, how many states that has, and which directions run back."""
+    """The constants of a layer.
+
+    `cell` is the name of its cell, `num_states` the number of states of the cell, and `reverse` has 1 for each
+    direction that runs backward, otherwise 0.
+    """
 
     cell: str
     num_states: int
@@ -25,15 +29,16 @@ class Step(NamedTuple):
 
 
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
-    """Return the outputs of rows and the last states; torch differentiates them where it is to.
+    """Return the outputs of rows and the last states, with gradients if torch needs them.
 
     Parameters
     ----------
     step : Step
     lod : LoD
-        Of the rows.
-    *operands : Tensor, or None where one is missing
-        As the operator `recurrent` takes them: rows, initial states, and the weights of each direction.
+        The LoD of the rows.
+    *operands : Tensor or None
+            The inputs of the operator `recurrent`: rows, initial states, and the weights of each direction.  A missing
+            input is None.
     """
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in operands):
         return list(_Recurrence.apply(step, lod, *operands))
@@ -41,7 +46,7 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
 
 
 class _Recurrence(torch.autograd.Function):
-    """A layer whose gradient overwrites its saved numbers; a second pass (`retain_graph`) computes them again."""
+    """The torch Function of a layer; its backward pass overwrites saved values, which a second pass recomputes."""
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
@@ -75,7 +80,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return gradients that raise if torch tries to differentiate them again."""
+    """Return gradients that raise an error if torch tries to differentiate them again."""
     if not torch.is_grad_enabled():
         return list(gradients)
     by = [source for source in sources if source is not None and source.requires_grad]
@@ -85,7 +90,7 @@ def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -
 
 
 class _Once(torch.autograd.Function):
-    """Gradients that torch treats as constants, with the inputs on which they depend."""
+    """Returns gradients unchanged, but connects them with their sources, so that a second derivative raises."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +103,10 @@ class _Once(torch.autograd.Function):
 
 
 def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
-    """Return a gradient as a tensor of its own memory: if two biases shared memory, torch would add to both at once."""
+    """Return a gradient as a tensor, copied if it shares memory with the previous gradient.
+
+    If gradients of two biases shared memory, torch would add to both at once.
+    """
     if array is None:
         return None
     shares = before is not None and np.may_share_memory(array, before)
@@ -106,7 +114,7 @@ def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
 
 
 def _forward(step: Step, lod: LoD, operands: Sequence[Tensor | None], keep: bool) -> list[Any]:
-    """Run the operator `recurrent`; return outputs, last states, the plan, and saved columns."""
+    """Run the operator `recurrent`; return outputs, last states, and the values saved for the backward pass."""
     values = _values(lod, operands)
     return run(
         find("recurrent"), values, {"cell": step.cell, "keep": keep, "reverse": step.reverse, "all_states": False}
@@ -114,12 +122,12 @@ def _forward(step: Step, lod: LoD, operands: Sequence[Tensor | None], keep: bool
 
 
 def _values(lod: LoD, tensors: Sequence[Tensor | None]) -> list[LoDTensor | None]:
-    """Return values that share the memory of tensors; the first has the LoD."""
+    """Return LoDTensors that share the memory of tensors; the first gets the LoD."""
     first, *others = [None if tensor is None else tensor.detach().contiguous().numpy() for tensor in tensors]
     wrapped = [None if array is None else LoDTensor.wrap(array) for array in others]
     return [None if first is None else LoDTensor.wrap(first, lod), *wrapped]
 
 
 def _tensors(values: Sequence[LoDTensor]) -> list[Tensor]:
-    """Return tensors that share the memory of values."""
+    """Return tensors that share the memory of LoDTensors."""
     return [torch.from_numpy(value.data) for value in values]

@@ -1,4 +1,4 @@
-"""Replace the recurrent layers of a model in place, torch's by ours or ours by torch's; parameters stay the same."""
+"""Switch the recurrent layers of a torch model, in place, to the kernels of this library and back."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 
 
 def replace(model: M) -> M:
-    """Have every RNN, LSTM and GRU of a model run on our kernels; return the model.
+    """Make every RNN, LSTM and GRU of a model run on the kernels of this library; return the model.
 
-    Its layers stay the very objects that they are, with their parameters, hooks and names: an optimizer that has them
-    keeps them.  Subclasses of torch's layers, which may have a `forward` of their own, stay as they are.
+    Only the class of each layer changes; parameters, hooks and names stay the same, so an existing optimizer remains
+    valid.  Subclasses of torch's layers are not replaced, because they may define their own `forward`.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def replace(model: M) -> M:
 
 
 def restore(model: M) -> M:
-    """Have every layer of ours in a model be torch's again; return the model.
+    """Undo `replace`: make every replaced layer of a model a torch layer again; return the model.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One step of a recurrent layer: RNNCell, LSTMCell and GRUCell, for loops of your own and steps of a DynamicRNN."""
+"""RNNCell, LSTMCell and GRUCell: one step of a recurrent layer, for use in your own loop or in a DynamicRNN."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from varlen_rnn.typing import Rows
 
 
 class _Step(Module):
-    """One step of a cell: the layer's operator over sequences of one row each."""
+    """One step of a cell, computed by the `recurrent` operator on sequences of one row each."""
 
     weight_ih: Parameter
     weight_hh: Parameter
@@ -41,7 +41,7 @@ class _Step(Module):
             setattr(self, name, uniform(shape, hidden_size, dtype) if present else None)
 
     def _next(self, x: Rows, hx: Any) -> tuple[Variable, ...]:
-        """Return the states after a step, for a batch or a single row like `x`, with the LoD of `x`."""
+        """Return the states after one step, with the LoD of `x`; a single row `x` gives single rows."""
         name, initial = type(self).__name__, [None] * len(self._cell.states)
         x = required(x, f"{name}, x")
         self._form.check_rows(name, x)
@@ -61,7 +61,7 @@ class _Step(Module):
         return tuple(last)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the sizes as text for `repr`."""
         return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
 
 
@@ -110,22 +110,22 @@ class RNNCell(_Step):
         ----------
         x : Variable or array, shape `(batch, input_size)` or `(input_size,)`
         hx : Variable or array, shape `(batch, hidden_size)` or `(hidden_size,)`, optional
-            The state before; zeros by default.
+            The state before the step; zeros by default.
 
         Returns
         -------
-        Variable, shaped as `hx`
+        Variable, with the shape of `hx`
 
         Raises
         ------
         ShapeError
-            Sizes or data types that do not fit.
+            If sizes or data types do not fit.
         """
         return self._next(x, hx)[0]
 
 
 class GRUCell(_Step):
-    """One step of a gated recurrent unit; parameters as in `RNNCell`, with three gates: r z n.
+    """One step of a gated recurrent unit; parameters are as in `RNNCell`, with three gates in the order r z n.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class GRUCell(_Step):
 
 
 class LSTMCell(_Step):
-    """One step of a long short-term memory; parameters as in `RNNCell`, with four gates: i f g o.
+    """One step of a long short-term memory; parameters are as in `RNNCell`, with four gates in the order i f g o.
 
     Examples
     --------
@@ -161,6 +161,6 @@ class LSTMCell(_Step):
         super().__init__(LSTM_CELL, input_size, hidden_size, bias, dtype)
 
     def forward(self, x: Rows, hx: Sequence[Rows | None] | None = None) -> tuple[Variable, Variable]:
-        """Return the next `h, c`, given the pair before; shapes are as in `RNNCell.forward`."""
+        """Return the next `h, c`, given the previous pair `hx`; shapes are as in `RNNCell.forward`."""
         h, c = self._next(x, hx)
         return h, c

@@ -1,4 +1,4 @@
-"""A recurrent layer around a step of the user's own, written with ordinary operators."""
+"""`DynamicRNN`, a recurrent layer whose step is a function of the user's, written with ordinary operators."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
-State: TypeAlias = Rows | tuple[int, ...]  # its values, or sizes of zeros
+State: TypeAlias = Rows | tuple[int, ...]  # the values, or the sizes of a state of zeros
 
 
 class DynamicRNN(Module):
-    """Run a cell of ordinary operators over the steps of a batch, which shrinks as sequences end.
+    """Run a cell, written with ordinary operators, over the steps of a batch of sequences.
+
+    The batch shrinks as sequences end.
 
     Parameters
     ----------
     cell : Module or callable
-        `cell(x_t, *states) -> (output, *next_states)`: rows of the sequences that are still alive, longest first.  It
-        is called once per forward pass, with variables that have no values: the operators that it applies are the step.
-        What it reads besides its arguments, its parameters or variables from outside, is the same at every step.
-        What is the same at every step of a sequence is a state that it returns as it is.
+        `cell(x_t, *states) -> (output, *next_states)`.  Each argument has one row per sequence that has not ended yet,
+        longest sequence first.  The cell is called once per forward pass, with variables that have no values, to record
+        the operators of a step.  Parameters and outer variables that it reads are the same at every step.  To give each
+        sequence its own constant, pass it as a state that the cell returns unchanged.
     level : int
-        Of the sequences' levels, that whose entries are steps.  At the last one, -1, a step is rows; at an upper one it
-        is sub-sequences with the levels below, one for each sequence that is alive, for an inner layer, pooling or
-        attention.  A sub-sequence may be empty.
+        The LoD level whose entries are the steps.  At the last level, -1, a step is one row of each sequence.  At an
+        upper level it is one sub-sequence of each sequence, which the cell can pool, attend to or run a layer over.  A
+        sub-sequence may be empty.
 
     Examples
     --------
@@ -54,19 +56,20 @@ class DynamicRNN(Module):
         self._explanation = "has not run yet: call it once"
 
     def forward(self, x: Rows | tuple[Rows, ...], states: Sequence[State]) -> tuple[Variable, ...]:
-        """Return `y, *last`: the outputs, and each state after the last step of every sequence.
+        """Return `y, *last`: the outputs of all steps, and each state after the last step of every sequence.
 
-        The outputs have the levels of `x` down to the level of the steps.
+        `y` has the LoD levels of `x` from the first down to the level of the steps.
 
         Parameters
         ----------
         x : Variable or LoDTensor, or a tuple of them
-            Rows with a LoD.  A tuple gives the cell one argument each; its items must have the same levels down to the
-            level of the steps.
-        states : list of Variable or array, shape `(num_sequences, ...)`, or of tuples of sizes
-            The states before the first step, in the caller's order; an empty sequence keeps them.  A tuple of sizes
-            means zeros of these sizes, in the data type of `x`.  A Variable with a LoD has rows for each sequence, such
-            as the encoder outputs that a decoder attends to: a step may change rows, but not their number.
+            Rows with a LoD.  Each item of a tuple is an argument of the cell; all items must have the same LoD levels
+            down to the level of the steps.
+        states : list of Variable or array, shape `(num_sequences, ...)`, or tuples of sizes
+            The states before the first step, in the caller's order of sequences.  They are also the last states of an
+            empty sequence.  A tuple of sizes stands for zeros in the data type of `x`.  A Variable with a LoD has
+            several rows per sequence, such as the encoder outputs that a decoder attends to; a step may change the
+            values of these rows, but not their number.
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if not xs:
@@ -86,12 +89,12 @@ class DynamicRNN(Module):
         return y, *rest[: len(states)]
 
     def explain(self) -> str:
-        """Return how the step of the last call runs: fused like a layer's cell, or the reason why not with a remedy.
+        """Return how the step of the last call runs: fused like a layer's cell, or why not, with a remedy.
 
         A step runs fused if its output is one of its next states, and it consists of products of its input or states
         with outer weights, of elementwise operators on these products, states, numbers, and vectors with one number per
         unit, and of `RNNCell`, `GRUCell` and `LSTMCell`.  If steps are sub-sequences, operators that read no state
-        (layers, poolings, attention) run ahead, on the sub-sequences of all steps at once.
+        (layers, poolings, attention) run before the loop, on the sub-sequences of all steps at once.
 
         Examples
         --------
@@ -107,7 +110,7 @@ class DynamicRNN(Module):
 
 
 def _initial(state: State, x: Variable, level: int, number: int) -> Variable:
-    """Return a state before the first step: zeros if only its sizes are given."""
+    """Return a state before the first step as a Variable: zeros if `state` is a tuple of sizes."""
     what = f"DynamicRNN, states[{number}]"
     if isinstance(state, tuple) and all(type(size) is int for size in state):
         if x.dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""Recurrent layers over rows: RNN, LSTM, GRU and any cell of your own, any number of layers, one or two directions."""
+"""Recurrent layers over rows: RNN, LSTM, GRU, and `Recurrent` for any cell, with several layers and directions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
-_MOST_LAYERS = 1000  # far more than learn anything: a number that is none would fill the memory
-_REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # of each direction, whether it runs backward
-_ENDS = ("", "_reverse")  # of the names of parameters
+_MOST_LAYERS = 1000  # far more than are useful; a mistaken number would fill the memory
+_REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # 1 for each direction that runs backward
+_ENDS = ("", "_reverse")  # endings of parameter names, forward and backward
 
 
 def _check_layers(num_layers: int) -> int:
@@ -37,7 +37,7 @@ def _check_layers(num_layers: int) -> int:
 
 
 def _check_direction(direction: Way | None, bidirectional: bool) -> Way:
-    """Return the direction, which `bidirectional` tells where it is None; raise where the two contradict."""
+    """Return the direction, taken from `bidirectional` if it is None; raise if the two contradict each other."""
     if direction is None:
         return "both" if bidirectional else "forward"
     check_choice(direction, "direction", *_REVERSE)
@@ -66,12 +66,12 @@ def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
 
 
 class Recurrent(Module):
-    """A recurrent network of one kind of cell over rows with a LoD; the last level's sequences are its batch.
+    """A recurrent network of any cell over rows with a LoD; the sequences of the last LoD level are its batch.
 
     Parameters
     ----------
     cell : cells.Cell
-        One of `varlen_rnn.cells`, or your own.
+        A cell from `varlen_rnn.cells`, or your own.
     input_size, hidden_size : int
         Features of a row, and units of a layer and direction.
     num_layers : int
@@ -79,22 +79,24 @@ class Recurrent(Module):
     dropout : float
         Probability of zeroing an element between layers, in training.
     bidirectional : bool
-        PyTorch's name of `direction="both"`.
+        PyTorch's name for `direction="both"`.
     dtype : data type
         float32 or float64.
     direction : {"forward", "backward", "both"}, optional
-        "backward" runs each sequence from its last row to its first; "both" does that beside a forward direction.
+        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
     merge : {"concat", "sum", "mean"}
-        What becomes of the outputs of both directions, in every layer: side by side, their sum, or their mean.
+        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
     dropout_per : {"row", "sequence"}
-        What has a mask of its own between layers: every row, or every sequence (Gal and Ghahramani, 2016).
+        Whether dropout between layers draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
     proj_size : int
-        Units to which a layer projects its output, fewer than `hidden_size`; 0 projects nothing.  The recurrent
-        products read the projected output.  Of cells whose equations do not read the output themselves, as LSTM.
+        The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.  The recurrent
+        products read the projected output.  Only for cells whose equations do not read the output otherwise, such as
+        the LSTM.
     recompute : bool or int
-        Whether to keep for the gradient only the states at every so many steps, and compute the others again: a step
-        of training takes about half as long again.  True is the square root of the longest length.  `all_states` keeps
-        them all.  Of cells without inputs of rows: without zoneout and recurrent dropout.
+        Whether to save memory in training: the forward pass saves states only every `recompute` steps, and the backward
+        pass recomputes the rest, which makes a training step about 1.5 times as long.  True means the square root of
+        the longest length.  A call of `all_states` saves all states.  Not for cells with row inputs, which zoneout and
+        recurrent dropout need.
 
     Attributes
     ----------
@@ -103,8 +105,8 @@ class Recurrent(Module):
     bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
     weight_hr_l{k}[_reverse] : (proj_size, hidden_size), where there is a projection
     {vector}_l{k}[_reverse] : (hidden_size,), for each vector of the cell
-        A weight that the cell has no use for is None.  The parameters of a backward direction end with `_reverse`, also
-        where there is no other.
+        A weight that the cell does not use is None.  The names of a backward direction's parameters end with
+        `_reverse`, even if there is no forward direction.
 
     Examples
     --------
@@ -138,7 +140,7 @@ class Recurrent(Module):
         if not isinstance(cell, Cell):
             raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
         self.cell = cell
-        # The ints of Python from here on: NumPy's small ones overflow.
+        # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
         self.num_layers = num_layers = _check_layers(num_layers)
@@ -158,7 +160,7 @@ class Recurrent(Module):
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
         self._form = form_of(cell, self._dtype, input_size, hidden_size, self.output_size)
-        # To put names together at each call takes as long as a small layer's product.
+        # Names are built once, because building them in each call takes as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
 
@@ -168,40 +170,40 @@ class Recurrent(Module):
         width = below if layer else self.input_size
         return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None)
 
-    if TYPE_CHECKING:  # which parameters there are depends on the arguments, and whether biases are None
+    if TYPE_CHECKING:  # Which parameters exist depends on the arguments.
 
         def __getattr__(self, name: str) -> Parameter | Any: ...
 
     @property
     def num_directions(self) -> int:
-        """1, or 2 in both directions."""
+        """1 for a forward or backward layer, 2 for one that runs in both directions."""
         return len(self._reverse)
 
     @property
     def bidirectional(self) -> bool:
-        """Whether it runs in both directions."""
+        """Whether the layer runs in both directions."""
         return self.direction == "both"
 
     @property
     def reverse(self) -> tuple[int, ...]:
-        """Of each direction, 1 where it runs from the last row to the first, else 0."""
+        """For each direction, 1 if it runs from the last row to the first, otherwise 0."""
         return self._reverse
 
     @property
     def output_size(self) -> int:
-        """The units of an output of a direction: the hidden ones, unless they are projected."""
+        """The output columns of one direction: `proj_size` if there is a projection, otherwise `hidden_size`."""
         return self.proj_size or self.hidden_size
 
     def suffixes(self, layer: int) -> list[str]:
-        """Return the endings of the names of a layer's parameters, one per direction."""
+        """Return the suffix of a layer's parameter names for each direction, such as `_l0` and `_l0_reverse`."""
         return [f"_l{layer}{_ENDS[backward]}" for backward in self._reverse]
 
     def weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights of a layer and direction, None where one is missing, as a forward pass takes them."""
+        """Return the weights that a forward pass uses for a layer and direction; a missing weight is None."""
         return self.present_weights(suffix)
 
     def present_weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights as they are now, before weight dropout."""
+        """Return the weights of a layer and direction as stored, without weight dropout."""
         return [getattr(self, name) for name in self._named[suffix]]
 
     @property
@@ -210,11 +212,11 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        if not self.cell.rows:  # masks belong to a batch
+        if not self.cell.rows:  # a layer with masks draws them per batch, so it cannot be packed
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
     def prepare(self) -> Prepared:
-        """Return the layer for inference, as it is now: its weights packed once, and no tape; it takes arrays too.
+        """Return a copy of the layer for inference, with packed weights, without gradients; it also takes arrays.
 
         Examples
         --------
@@ -225,7 +227,7 @@ class Recurrent(Module):
         return Prepared(self)
 
     def stream(self, num_sequences: int = 1) -> Stream:
-        """Return the layer for sequences that arrive row by row, as it is now: packed weights, and states in place.
+        """Return a copy of the layer for sequences that arrive row by row, with packed weights and stored states.
 
         Examples
         --------
@@ -236,30 +238,31 @@ class Recurrent(Module):
         return Stream(self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
-        """Merge the columns of all directions, given side by side."""
+        """Join the directions' outputs, given side by side, as the option `merge` says."""
         if self.merge == "concat" or self.num_directions == 1:
             return y
         sides = y.reshape(-1, 2, y.shape[1] // 2)
         return sides.sum(axis=1) if self.merge == "sum" else sides.mean(axis=1)
 
     def forward(self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None) -> tuple[Variable, Any]:
-        """Return the outputs, and the last states: one Variable, or a tuple where the cell has several.
+        """Return the outputs, and the last states: one Variable, or a tuple if the cell has several states.
 
         Parameters
         ----------
         x : Variable or LoDTensor, shape `(rows, input_size)`
         states : initial states, optional
-            One, or a tuple where the cell has several; each
-            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order; zeros by default.  Where
-            there is a projection, the first has `proj_size` columns.
+            One array, or a tuple if the cell has several states; zeros by default.  Each has the shape
+            `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order of sequences.  With a
+            projection, the first state has `proj_size` columns.
         rows : mapping of str to Variable, shape `(rows, hidden_size)`, optional
-            The inputs of rows that are not projected, by name, of a cell that has some; of one layer.
+            By name, the cell's row inputs: inputs that are added without a projection.  Only for a single layer.
 
         Returns
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
-            `hidden_size` columns, or `proj_size`, for each direction; `merge` may join the directions.
-        last : Variable, or a tuple of them, shaped as the initial states; an empty sequence has its initial states
+            Each direction gives `hidden_size` columns, or `proj_size`; `merge` joins the directions.
+            last : Variable or tuple of Variable, with the shapes of the initial states
+                For an empty sequence, these are its initial states.
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
@@ -267,18 +270,18 @@ class Recurrent(Module):
     def all_states(
         self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, tuple[Variable, ...], Any]:
-        """Return the outputs, every other state of every row, and the last states.
+        """Return the outputs, the cell's further states at every row (such as the LSTM's c), and the last states.
 
         Parameters
         ----------
         x, states, rows
-            As of a call of the layer.
+            As in a call of the layer.
 
         Returns
         -------
         y : Variable, as in a call
         others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
-            The states of the last layer's cell after the first, which is `y`; `merge` applies to them, too.
+            The last layer's states at every row, without the first, which is `y`; `merge` applies to them, too.
         last : as in a call
 
         Examples
@@ -295,7 +298,7 @@ class Recurrent(Module):
         return y, others, last if len(last) > 1 else last[0]
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
-        """Return an initial value, or None, for each state, as a tuple."""
+        """Return the initial value of each of the cell's states as a tuple; None for a state that is not given."""
         return self._form.each(type(self).__name__, "states", states)
 
     def _run(
@@ -305,7 +308,7 @@ class Recurrent(Module):
         all_states: bool = False,
         rows: Mapping[str, Rows] | None = None,
     ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
-        """Return outputs, last states and, with `all_states`, the states of the last layer at every row."""
+        """Return outputs, last states and, with `all_states`, the last layer's further states at every row."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
@@ -332,7 +335,7 @@ class Recurrent(Module):
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
 
     def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
-        """Return the row inputs in the order of the cell, or none if the layer draws the cell's masks."""
+        """Return the given row inputs in the cell's order, or an empty list if the layer draws them as masks."""
         what = f"{type(self).__name__}, rows"
         drawn = self._masks()
         if rows is None and (drawn or not self.cell.rows):
@@ -345,11 +348,11 @@ class Recurrent(Module):
         return [required(rows[name], f"{what}, {name}") for name in self.cell.rows]
 
     def _masks(self) -> list[tuple[float, bool]]:
-        """Return the probability of each mask that a layer draws, and whether it is one per sequence."""
+        """Return (probability, whether it is drawn per sequence) for each mask that the layer draws."""
         return []
 
     def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
-        """Return the weights of a layer, and its inputs of rows, direction by direction."""
+        """Return the weights and row inputs of a layer, direction by direction."""
         found: list[Variable | None] = []
         for suffix in self.suffixes(layer):
             found += self.weights(suffix)
@@ -365,7 +368,7 @@ class Recurrent(Module):
         return found
 
     def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
-        """Raise unless the rows and the initial states, None or Variables, fit this layer."""
+        """Raise unless the rows and the initial states fit this layer; a state may be None."""
         if find_cell(self.cell.name) is not self.cell:
             hint = "make the layer again, or give the other cell a name of its own"
             raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
@@ -376,7 +379,7 @@ class Recurrent(Module):
             self._form.check_states(type(self).__name__, states, axes, first_known=True)
 
     def extra_repr(self) -> str:
-        """Return the cell, where the class does not tell it, and the sizes."""
+        """Return the sizes and options as text for `repr`, after the cell's name if the class does not imply it."""
         told = type(self) is not Recurrent and self.cell.name in CELLS
         cell = "" if told else f"{self.cell.name!r}, "
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
@@ -388,7 +391,7 @@ class Recurrent(Module):
 
 
 def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
-    """Return as many probabilities, of one for all or of one each."""
+    """Return `count` probabilities, given one for all of them or a sequence with one for each."""
     several = given if isinstance(given, (tuple, list)) else [given] * count
     if len(several) != count:
         raise ShapeError(name, expected=f"one probability, or {count}", got=shown(given))
@@ -396,18 +399,18 @@ def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
 
 
 def _probability(p: Any, name: str) -> float:
-    """Return a probability as a float of Python, after checking it."""
+    """Return a probability as a Python float, or raise if it is none."""
     check_probability(p, name)
     return float(p)
 
 
-# The defaults of options, except options of cells.
+# The default of each option of a layer; a cell family has the defaults of its own options.
 _DEFAULTS = {p.name: p.default for p in inspect.signature(Recurrent.__init__).parameters.values()}
 _DEFAULTS |= {"zoneout": 0.0, "recurrent_dropout": 0.0, "weight_dropout": 0.0}
 
 
 class _OfFamily(Recurrent):
-    """A layer of a family of cells; it may have zoneout, and dropouts of its recurrent products and their weights."""
+    """The base of RNN, LSTM and GRU: a layer of a cell family with zoneout, recurrent and weight dropout."""
 
     _family: Family
     _options: Any  # a TypedDict
@@ -424,9 +427,9 @@ class _OfFamily(Recurrent):
         super().__init__(self._family(**of_cell, **masks), *sizes, **rest)
 
     def weights(self, suffix: str) -> list[Variable | None]:
-        """Return the weights of a layer and direction, in training with fewer numbers of `weight_hh`."""
+        """Return the weights of a layer and direction; in training, weight dropout acts on `weight_hh`."""
         found = super().weights(suffix)
-        if self.weight_dropout and (weight := found[1]) is not None:  # in the order of `WEIGHTS`
+        if self.weight_dropout and (weight := found[1]) is not None:  # `weight_hh` is the second of `WEIGHTS`
             found[1] = dropout(weight, self.weight_dropout, self.training)
         return found
 
@@ -435,7 +438,7 @@ class _OfFamily(Recurrent):
         return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
 
     def extra_repr(self) -> str:
-        """Return the text of `Recurrent`, and the probabilities that are not 0."""
+        """Return the text of `Recurrent.extra_repr` and the dropout probabilities that are not 0."""
         text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
         text += f", zoneout={zoneout}" if any(self.zoneout) else ""
         text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
@@ -443,33 +446,33 @@ class _OfFamily(Recurrent):
 
 
 class LSTM(_OfFamily):
-    """Long short-term memory over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
+    """Long short-term memory over rows; parameters are these and the parameters of `Recurrent`.
 
     Parameters
     ----------
     peepholes : bool
-        Whether the gates see the cell, through parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
+        Whether the gates also read the cell state, weighted by parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
     coupled : bool
-        Whether the forget gate is 1 - i, without weights of its own.
+        Whether the forget gate is 1 - i instead of having its own weights.
     forget_gate : bool
-        Whether there is a forget gate; without it, the cell forgets nothing.
+        Whether there is a forget gate; without it, the cell state is never scaled down.
     cell_clip, proj_clip : float, optional
-        The largest absolute value of the cell, and of a projected output.
+        The largest absolute value of the cell state, and of a projected output.
     clip : float, optional
-        The largest absolute value of the arguments of gates' and candidate's activations, as in onnxruntime.
+        The largest absolute value of the arguments of the gates' and the candidate's activations, as in onnxruntime.
     activations : tuple of three
-        For the gates, the candidate, and the output: a name, or a tuple of a name and its parameters; "tanh",
-        "sigmoid", "relu", "identity", "affine", "leaky_relu", "thresholded_relu", "scaled_tanh", "hard_sigmoid", "elu",
-        "softsign", "softplus" and "silu".
+        The activations of the gates, the candidate and the output.  Each is a name, or a tuple of a name and its
+        parameters.  Names: "tanh", "sigmoid", "relu", "identity", "affine", "leaky_relu", "thresholded_relu",
+        "scaled_tanh", "hard_sigmoid", "elu", "softsign", "softplus" and "silu".
     zoneout : float, or one for h and one for c
-        Probability that a unit keeps its state in training; otherwise states are the expectation (Krueger et al.,
-        2017).
+        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
+        (Krueger et al., 2017).
     recurrent_dropout : float
-        Probability that the recurrent products do not see a unit, the same at all steps of a sequence, in training (Gal
+        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
         and Ghahramani, 2016).
     weight_dropout : float
-        Probability that a number of `weight_hh` is 0 in a forward pass, in training (DropConnect; Merity, Keskar and
-        Socher, 2018).
+        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
+        Keskar and Socher, 2018).
 
     Examples
     --------
@@ -515,19 +518,19 @@ class LSTM(_OfFamily):
 
 
 class GRU(_OfFamily):
-    """Gated recurrent units over rows; its parameters are the parameters of `Recurrent`, and options of its equations.
+    """Gated recurrent units over rows; parameters are these and the parameters of `Recurrent`.
 
     Parameters
     ----------
     reset_after : bool
-        Whether the reset gate multiplies the product, as in PyTorch.  If not, it multiplies the product's operand,
-        which takes a second product per step.
+        Whether the reset gate multiplies the recurrent product, as in PyTorch.  Otherwise it multiplies the product's
+        operand, which takes a second product per step.
     origin_mode : bool
-        Whether the update gate weighs the previous output, as in PyTorch, or the candidate.
+        Whether the update gate multiplies the previous output, as in PyTorch; otherwise it multiplies the candidate.
     clip : float, optional
         The largest absolute value of the arguments of activations.
     activations : tuple of two
-        For the gates and the candidate, as in `LSTM`.
+        The activations of the gates and the candidate, as in `LSTM`.
     zoneout, recurrent_dropout, weight_dropout : float
         Probabilities in training, as in `LSTM`.
 
@@ -565,15 +568,14 @@ class GRU(_OfFamily):
 
 
 class RNN(_OfFamily):
-    """Elman's recurrent network over rows; its parameters are the parameters of `Recurrent`, and options of its
-    equations.
+    """Elman's recurrent network over rows; parameters are these and those in `Recurrent`.
 
     Parameters
     ----------
     nonlinearity : activation
-        "tanh", "relu", or any other, as in `LSTM`.
+        "tanh", "relu", or another activation of the list in `LSTM`.
     clip : float, optional
-        The largest absolute value of its argument.
+        The largest absolute value of the activation's argument.
     zoneout, recurrent_dropout, weight_dropout : float
         Probabilities in training, as in `LSTM`.
 

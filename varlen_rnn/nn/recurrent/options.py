@@ -1,7 +1,7 @@
-"""The options of recurrent layers: each has its type here, its default and its check where it is used.
+"""The types of the options of recurrent layers; defaults and checks are where an option is used.
 
-Layers of a kind of cell take them as `**options: Unpack[LSTMOptions]` (PEP 692): type checkers know each option, and
-signatures show it with its default.
+LSTM, GRU and RNN take their options as `**options: Unpack[LSTMOptions]` (PEP 692), so type checkers know each option.
+`with_options` makes signatures show each option with its default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Merge: TypeAlias = Literal["concat", "sum", "mean"]
 
 
 class LayerOptions(TypedDict, total=False):
-    """The options of every recurrent layer, which `Recurrent` documents, and of every family of cells."""
+    """The options that `RNN`, `GRU` and `LSTM` share."""
 
     direction: Way | None
     merge: Merge
@@ -59,13 +59,13 @@ class LSTMOptions(LayerOptions, total=False):
 
 
 def with_options(options: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Let the signature of a function show the keys of a TypedDict in place of its `**options`: a decorator."""
+    """Return a decorator that replaces `**options` in a function's signature by the keys of a TypedDict."""
 
     def show(function: F) -> F:
         signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         for name, kind in options.__annotations__.items():
-            kind = getattr(kind, "__forward_arg__", kind)  # as text, as in signatures of other functions
+            kind = getattr(kind, "__forward_arg__", kind)  # the annotation as text
             parameters.append(inspect.Parameter(name, keyword, default=defaults[name], annotation=kind))
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return function

@@ -1,4 +1,4 @@
-"""Parts of layers for inference: packed directions, the memory of a call, and checks of rows and states."""
+"""Shared parts of `Prepared` and `Stream`: packed weights, the memory of a call, and checks of rows and states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONES = LoD([[0]])
 
 
 def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
-    """Return the directions of each layer, packed."""
+    """Return, for each layer, the packed weights of its directions."""
     if layer.cell.rows:
         hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are those of a batch"
         raise ShapeError(f"{what}, layer", expected="a cell without them", got=layer.cell.name, hint=hint)
@@ -36,7 +36,7 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
 
 
 class Room:
-    """What one call at a time works in: a plan, and memory of every direction."""
+    """The workspace of one call: a plan for few sequences, and the memory of every layer and direction."""
 
     def __init__(self, layers: list[list[Packed]], capacity: int) -> None:
         self.few = FewSequences(capacity)
@@ -44,7 +44,7 @@ class Room:
 
 
 class Arrays:
-    """Rows and states of a layer as arrays: checked, as kernels take them, and as a call of the layer returns them."""
+    """Check the arrays of a call and convert them to the layout of kernels; convert resulting states back."""
 
     def __init__(self, layer: Any, rows: str = "x") -> None:
         self.form = layer._form._replace(rows=rows)
@@ -53,15 +53,15 @@ class Arrays:
         self._features = (layer.input_size,)
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
-        """Return rows as kernels take them, or raise."""
+        """Return rows as a C-contiguous array, or raise if they do not fit the layer."""
         array = rows if type(rows) is np.ndarray else as_rows(rows, f"{where}, {self.form.rows}")
-        # Asked here: a row takes a few microseconds, and the check would be a tenth of them.
+        # This test avoids the full check, which would take a tenth of the few microseconds of a row.
         if array.shape[1:] != self._features or array.dtype != self.dtype:
             self.form.check_rows(where, array)
         return array if array.flags.carray else np.array(array, order="C")
 
     def initial(self, states: Any, count: int, where: str) -> np.ndarray | None:
-        """Return initial states as `(layers and directions, states, sequences, hidden)`, or None; or raise."""
+        """Return states as an array `(layers * directions, states, sequences, hidden)`; None if none are given."""
         if states is None:
             return None
         given = self.form.each(where, "states", states)
@@ -76,6 +76,6 @@ class Arrays:
         return full
 
     def given_back(self, states: np.ndarray) -> Any:
-        """Return states as a call of the layer does: one, or a tuple."""
+        """Return states as a call of the layer does: one array, or a tuple if the cell has several states."""
         first = states[:, 0, :, : self.output_size]
         return first if self.num_states == 1 else (first, *(states[:, n] for n in range(1, self.num_states)))

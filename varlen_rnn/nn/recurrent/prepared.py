@@ -1,4 +1,4 @@
-"""A recurrent layer for inference on whole sequences: weights packed once, no tape, any number of threads."""
+"""`Prepared`, a recurrent layer for inference on whole sequences, with packed weights and without gradients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from varlen_rnn.typing import Offsets, Rows
 
 
 class Prepared:
-    """A recurrent layer for inference: its weights as they are now, packed once, and no tape.
+    """A copy of a recurrent layer for inference, with weights packed once and without gradients.
 
-    Any number of threads may call it at the same time.  Results equal the layer's to the bit.
+    Any number of threads may call it at the same time.  Its results equal the layer's results to the bit.
 
     Parameters
     ----------
     layer : nn.Recurrent
-        RNN, LSTM, GRU, or one of a cell of your own, without zoneout and recurrent dropout; `layer.prepare()` makes it.
+        Any recurrent layer without zoneout and recurrent dropout; `layer.prepare()` makes a `Prepared` of it.
 
     Examples
     --------
@@ -49,17 +49,17 @@ class Prepared:
         states : array, or a tuple of them, optional
             Initial states, as in a call of the layer; zeros by default.
         offsets : sequence of int, optional
-            Where each sequence of an array begins and ends.
+            For an array `x`: sequence i has the rows `offsets[i]` to `offsets[i + 1]`.
 
         Returns
         -------
-        y : array `(rows, columns)`; a LoDTensor where `x` is one
-        last : array, or a tuple of them, shaped as the initial states
+        y : array `(rows, columns)`, or a LoDTensor if `x` has a LoD
+        last : array or tuple of arrays, with the shapes of the initial states
 
         Raises
         ------
         ShapeError, DTypeError, LoDError
-            Rows, states or offsets that do not fit.
+            If rows, states or offsets do not fit the layer.
         """
         lod, rows = None, x
         if isinstance(x, (LoDTensor, Variable)):
@@ -72,23 +72,23 @@ class Prepared:
             raise ShapeError("prepared, offsets", expected="the offsets of the sequences of x", got="None")
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
-            plain = np.array(LoD([offsets]).levels[0])  # of the one type that the kernel is compiled for
+            plain = np.array(LoD([offsets]).levels[0])  # the kernel is compiled for int64 only
         y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
         return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
-        """Return the results of the layer as Variables, for use inside a model."""
+        """Return the layer's results as Variables, so that it can replace the layer's `forward` inside a model."""
         y, last = self(required(x, "prepared, x").value, states)
         return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
 
     def _run(self, rows: np.ndarray, offsets: np.ndarray, initial: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return outputs, and last states of every layer and direction, as `Arrays.initial` returns them."""
+        """Return outputs and last states; the states have the layout of `Arrays.initial`."""
         count = len(offsets) - 1
         sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
         if count > FEW or not self._is_little(len(rows), count):
             return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
         try:
-            room = self._rooms.pop()  # of list, one call of C
+            room = self._rooms.pop()  # atomic, so two threads never get the same workspace
         except IndexError:
             room = Room(self._layers, FEW)
         try:
@@ -99,7 +99,7 @@ class Prepared:
             self._rooms.append(room)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
-        """Return the LoD of offsets, or raise if they are no offsets of the rows."""
+        """Return the LoD with these offsets, or raise if they do not end at the number of rows."""
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
             raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)
@@ -109,7 +109,7 @@ class Prepared:
         return all([packed.is_little(num_rows, count) for directions in self._layers for packed in directions[:1]])
 
     def _over(self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, room: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Run all layers, with the plan of a schedule or in a room."""
+        """Run all layers: with `plan`, or in the workspace `room` if `plan` is None."""
         last = np.zeros(sizes, rows.dtype) if initial is None else np.empty(sizes, rows.dtype)
         start, begins, place = last if initial is None else initial, initial is not None, 0
         for number, directions in enumerate(self._layers):

@@ -1,4 +1,4 @@
-"""Sequences that arrive in pieces: the last states of one chunk are the initial ones of the next."""
+"""`Stateful`, a recurrent layer over sequences that arrive in chunks: it carries states from chunk to chunk."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from varlen_rnn.typing import Rows
 
 
 class Stateful(Module):
-    """Run a recurrent layer over chunks of sequences, whose states it carries from chunk to chunk, without a gradient.
+    """Run a recurrent layer over chunks of sequences, and carry the states from chunk to chunk.
 
-    Sequences are told by keys.  One that was in the chunk before goes on where it ended there; one that was not begins
-    with zeros; one that is not in a chunk has ended, and is forgotten.  `backward` ends where a chunk begins, as in
-    truncated backpropagation through time.  Masks of dropout and zoneout are drawn anew for each chunk.
+    Keys identify sequences.  A sequence whose key was in the previous chunk continues from its last states there; a new
+    sequence starts from zeros.  A sequence that is missing in a chunk has ended, and its states are dropped.  Gradients
+    stop at the beginning of a chunk, as in truncated backpropagation through time.  Masks of dropout and zoneout are
+    drawn anew for each chunk.
 
     Parameters
     ----------
     layer : nn.Recurrent
-        RNN, LSTM, GRU, or one of a cell of your own, forward only.
+        Any recurrent layer with `direction="forward"`.
 
     Examples
     --------
@@ -53,7 +54,7 @@ class Stateful(Module):
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """The sequences of the last chunk."""
+        """The keys of the sequences of the last chunk."""
         return tuple(self._places)
 
     def reset(self) -> None:
@@ -62,20 +63,22 @@ class Stateful(Module):
         self._last: list[np.ndarray] = []
 
     def forward(self, x: Rows, keys: Iterable[Hashable]) -> tuple[Variable, Any]:
-        """Run the layer, starting from the states at which its sequences ended in the chunk before.
+        """Run the layer, starting each sequence from its last states in the previous chunk.
+
+        Return the outputs and the last states, as a call of the layer does.
 
         Parameters
         ----------
         x : Variable or LoDTensor, shape `(rows, input_size)`
         keys : sequence of hashable
-            One for each sequence of `x`, each once.
+            A different key for each sequence of `x`.
 
         Raises
         ------
         DTypeError, ShapeError
-            Keys that are not one for each sequence, twice the same, or not hashable.
+            If there is not one key per sequence, or a key occurs twice or is not hashable.
         ProgramError
-            Under `program_guard`: a program carries no states; feed and fetch them.
+            Under `program_guard`, because a program carries no states; feed and fetch them instead.
         """
         if recorder() is not None:
             hint = "feed the initial states of the layer, and fetch its last ones"
@@ -88,7 +91,7 @@ class Stateful(Module):
         return y, last
 
     def _initial(self, places: dict[Hashable, int]) -> Any:
-        """Return the states before a chunk: of sequences that go on, those that they ended with, else zeros."""
+        """Return the states before a chunk: the last states of sequences that continue, zeros for new sequences."""
         going_on = [key for key in places if key in self._places]
         if not going_on:
             return None
@@ -101,12 +104,12 @@ class Stateful(Module):
         return tuple(states) if len(states) > 1 else states[0]
 
     def extra_repr(self) -> str:
-        """Return how many sequences it carries."""
+        """Return the number of sequences whose states are carried, as text for `repr`."""
         return f"{len(self._places)} sequences"
 
 
 def _places(keys: Iterable[Hashable], num_sequences: int) -> dict[Hashable, int]:
-    """Return the place of each key, or raise unless they are one for each sequence."""
+    """Return the position of each key, or raise unless there is a different key for each sequence."""
     keys = check_list(keys, "Stateful, keys", "a sequence of keys")
     try:
         places = {key: place for place, key in enumerate(keys)}

@@ -1,4 +1,4 @@
-"""A recurrent layer for sequences that arrive row by row: weights packed once, and states that stay in place."""
+"""`Stream`, a recurrent layer for sequences that arrive row by row, with packed weights and stored states."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from varlen_rnn.rows.plan import plan_of_rows
 
 
 class Stream:
-    """A recurrent layer for sequences that arrive row by row: its weights packed once, and states that stay in place.
+    """A copy of a recurrent layer for sequences that arrive row by row; it holds the states between calls.
 
-    A stream has a slot for each sequence.  Rows go to all slots, or to some; `reset` starts a slot anew.  Results equal
-    the layer's results for the whole sequence, to the bit.  Calls from several threads take turns.
+    A stream has a slot for each sequence.  A call gives one row to all slots, or to some; `reset` starts a new sequence
+    in a slot.  Results equal the layer's results for the whole sequence, to the bit.  Calls from several threads run
+    one after another.
 
     Parameters
     ----------
     layer : nn.Recurrent
-        Forward only; else as of `Prepared`.  `layer.stream(num_sequences)` makes it.
+        Any recurrent layer with `direction="forward"`, without zoneout and recurrent dropout;
+        `layer.stream(num_sequences)` makes a `Stream` of it.
     num_sequences : int
-        Slots.
+        The number of slots.
 
     Examples
     --------
@@ -56,13 +58,13 @@ class Stream:
         self._lods: dict[int, LoD] = {}
 
     def __call__(self, rows: ArrayLike, at: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """Return the outputs of one more row of each sequence, or of some.
+        """Return the outputs for the next row of each sequence, or of the sequences in the slots `at`.
 
         Parameters
         ----------
         rows : array, shape `(sequences, input_size)`, or `(input_size,)` for one
         at : sequence of int, optional
-            The slot of each row, each once; all of them, in their order, by default.
+            The slot of each row, all different; by default, row i goes to slot i.
 
         Returns
         -------
@@ -71,7 +73,7 @@ class Stream:
         Raises
         ------
         ShapeError, DTypeError, OutOfRangeError
-            Rows that do not fit, slots that are not there, or twice the same.
+            If rows do not fit the layer, or a slot does not exist or occurs twice.
         """
         if at is None and type(rows) is np.ndarray and rows.ndim == 1 and self.num_sequences == 1:
             return self._step(self._arrays.rows(rows[None], "stream"), self._all)[0]
@@ -100,7 +102,7 @@ class Stream:
             return self._scheduled(rows, slots)
 
     def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Do the work of `_step` on several threads."""
+        """Do the same as `_step`, on several threads."""
         count = len(slots)
         plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
         for number, packed in enumerate(self._layers):
@@ -111,14 +113,14 @@ class Stream:
         return rows
 
     def reset(self, slots: Sequence[int] | np.ndarray | None = None, states: Any = None) -> None:
-        """Begin sequences anew, in some slots or in all: from zeros, or from states.
+        """Start new sequences in the given slots, or in all slots, from zeros or from `states`.
 
         Parameters
         ----------
         slots : sequence of int, optional
-            Each once.
+            Different slots; all slots by default.
         states : array, or a tuple of them, optional
-            As in a call of the layer, one sequence per slot.
+            Initial states as in a call of the layer, with one sequence per slot.
         """
         places = self._all if slots is None else self._slots(slots)
         initial = self._arrays.initial(states, len(places), "stream, reset")
@@ -127,9 +129,9 @@ class Stream:
 
     @property
     def states(self) -> Any:
-        """The states of all slots, `(num_layers, num_sequences, hidden_size)`: a copy; a tuple where there are several.
+        """A copy of all slots' states, `(num_layers, num_sequences, hidden_size)`; a tuple for several states.
 
-        Setting them is `reset(states=...)`.
+        Call `reset(states=...)` to set them.
         """
         with self._turn:
             return self._arrays.given_back(self._states.copy())

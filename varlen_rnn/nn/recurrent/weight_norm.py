@@ -1,4 +1,4 @@
-"""Weight normalisation of a module's parameter: a direction and a length for each of its rows."""
+"""Weight normalisation: replace a module's parameter by a direction and a length for each of its rows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from varlen_rnn.nn.module import Module, Parameter
 
 
 def weight_norm(module: Module, name: str = "weight") -> Module:
-    """Make a parameter `g * v / |v|`, row by row: `name_g`, the lengths, and `name_v` are trained in its place.
+    """Replace the parameter `name` by two: `{name}_g`, the length of each row, and `{name}_v`, its direction.
 
-    A forward pass then computes the parameter from them; results do not change.
+    Each forward pass computes the parameter from them as `g * v / |v|`, row by row.  The replacement does not change
+    results.
 
     Parameters
     ----------
     module : Module
-        Changed in place, and returned.
+        The module; it is changed in place and returned.
     name : str
-        Of a parameter with two axes, as `"weight_hh_l0"`.
+        The name of a parameter with two axes, such as `"weight_hh_l0"`.
 
     Raises
     ------
     ProgramError
-        No parameter of this name.
+        If the module has no parameter of this name.
     ShapeError
-        One that has other than two axes.
+        If the parameter does not have two axes.
 
     Examples
     --------

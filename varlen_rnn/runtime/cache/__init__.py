@@ -1,15 +1,15 @@
-"""The disk cache of compiled kernels: never an import error, never stale code, found again by any other process.
+"""The disk cache of compiled kernels, which never makes an import fail and never loads stale code.
 
-Why a cache of our own: Numba's refuses, at import, to work where no folder is writable; does not see a change in
-a called helper; can mix two signatures that two processes compile at once; raises forever on a truncated file;
-and never finds a loop that was built for a cell by a factory.
+It replaces Numba's cache, which fails at import if no folder is writable; does not notice a change in a called helper;
+can mix up two signatures that two processes compile at once; raises forever on a truncated file; and never finds a
+loop that a factory has built for a cell.
 
-The name of a folder is a digest of everything that all machine code depends on (`environment`); the name of a file is a
-digest of one function and signature (`fingerprint`).  So a stale or foreign file is never loaded.  A damaged file is
-recognised by its own digest and compiled again.
+The name of a folder is a digest of everything that all machine code depends on (`environment`).  The name of a file is
+a digest of one function and signature (`fingerprint`).  So a stale or foreign file is never loaded.  Each file holds a
+digest of its content, so a damaged file is recognised and compiled again.
 
-Kernels that were compiled ahead for a `level` of processors lie in folders of the same kind (`bundles`), which come
-with an installation.  The folder of the user is searched first.
+An installation may come with kernels that were compiled ahead for a `level` of processors, in folders of the same kind
+(`bundles`).  The user's own folder is searched first.
 """
 
 from varlen_rnn.runtime.cache.bundles import foreign_bundles, installed_bundles, usable_bundles

@@ -1,4 +1,4 @@
-"""The lines of a process that has to compile: how long it takes here, and why installed kernels are not used."""
+"""Print, before the first compilation, how long compiling will take and why installed kernels cannot be used."""
 
 import ast
 import contextlib
@@ -17,13 +17,13 @@ COLD_START = (
 )
 FOREIGN = "varlen_rnn: the kernels of the installation are for {theirs}; this process has {ours}, and does not use them"
 
-# How many times as long the first step of an LSTM takes as `_read`, which is work of the same kind: measured.
+# The measured time of an LSTM's first step, in units of the time of `_read`, which is work of the same kind.
 _STEPS = 800
 
 
 @functools.cache
 def announce_compiling(folder):
-    """Say why the first step takes long, on the standard error, when no kernel is at hand yet."""
+    """Print to standard error why the first step takes long, if no compiled kernel is available yet."""
     quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
     if sys.stderr is None or quiet or any(map(folders.has_kernels, (folder, *bundles.usable_bundles()))):
         return
@@ -31,15 +31,15 @@ def announce_compiling(folder):
     theirs = bundles.foreign_bundles()
     if theirs:
         lines.append(FOREIGN.format(theirs=" and ".join(theirs), ours=prefix_of_bundle().rstrip(", ")))
-    with contextlib.suppress(OSError, ValueError):  # a closed one
+    with contextlib.suppress(OSError, ValueError):  # standard error may be closed
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def seconds_of_first_step():
-    """Return about how many seconds this host compiles for a first training step, as busy as it is now."""
+    """Estimate how many seconds this host, under its present load, compiles for a first training step."""
     try:
         source = inspect.getsource(sys.modules[__name__])
-    except OSError:  # an archive without sources
+    except OSError:  # the package may be in an archive without sources
         source = "print(0)\n" * 100
     began = time.perf_counter()
     _read(source)
@@ -47,6 +47,6 @@ def seconds_of_first_step():
 
 
 def _read(source):
-    """Work for some ten milliseconds, long enough to be interrupted by others as compiling is."""
+    """Work for about ten milliseconds, long enough to be slowed down by other processes as compiling is."""
     for _ in range(25):
         ast.dump(ast.parse(source))

@@ -1,8 +1,8 @@
-"""Kernels that nobody has to compile: folders of them that came with an installation, or were imported.
+"""Find bundles: folders of kernels that were compiled elsewhere and then installed or imported.
 
-A bundle is a folder whose name is the digest of the sources, versions and level of processors that its kernels are for.
-It lies in a folder `varlen_rnn_kernels` of the path on which Python finds packages, or among the user's own kernels.
-A checkout finds the bundle that was installed for equal sources, because bundles do not lie beside the package.
+The name of a bundle is a digest of the sources, versions and level of processors that its kernels were compiled for.
+It is in a folder `varlen_rnn_kernels` on Python's search path for packages, or in the user's own cache.  Bundles are
+not inside the package, so that a checkout of equal sources finds the installed bundle, too.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ PACKAGE = "varlen_rnn_kernels"
 
 @functools.cache
 def installed_places():
-    """Return the folders of the installation in which bundles may lie."""
-    with contextlib.suppress(ImportError, ValueError):  # a strange finder, or a module that stands for the package
+    """Return the installed folders that may contain bundles."""
+    with contextlib.suppress(ImportError, ValueError):  # an import hook may fail, or a module may have this name
         found = importlib.util.find_spec(PACKAGE)
         return [Path(place) for place in (found and found.submodule_search_locations) or ()]
     return []
@@ -30,8 +30,8 @@ def installed_places():
 
 @functools.cache
 def usable_bundles():
-    """Return the folders of bundles that this process can use, the user's own first."""
-    host_settings = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # the user wants other code
+    """Return the bundles that this process can use, first from the user's own cache."""
+    host_settings = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # another target
     if TARGET or HOST_LEVEL is None or host_settings:
         return []
     name = environment_of_level(HOST_LEVEL).name
@@ -39,11 +39,11 @@ def usable_bundles():
 
 
 def installed_bundles():
-    """Return a KernelFolder for every bundle of the installation."""
+    """Return a KernelFolder for every installed bundle."""
     return [folder for place in installed_places() for folder in folders.kernel_folders(place)]
 
 
 def foreign_bundles():
-    """Return the descriptions of the installed bundles, if all are for other versions than this process has."""
+    """Return the descriptions of installed bundles if none is for this process's versions, otherwise []."""
     found = [folder.description for folder in installed_bundles()]
     return [] if any(text.startswith(prefix_of_bundle()) for text in found) else sorted(set(found))

@@ -1,4 +1,4 @@
-"""Kernels from machine to machine: copies of whole folders, which are checked before they are taken in."""
+"""Export and import folders of kernels, to carry them to another machine; damaged kernels are left out."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,11 @@ from varlen_rnn.runtime.cache.level import LEVELS
 
 
 class Carried(NamedTuple):
-    """What was copied: kernels, how many were damaged, and the descriptions of folders of no use here."""
+    """The result of an export or import.
+
+    `num_kernels` kernels were copied, `num_damaged` were damaged and left out, and `foreign` describes the folders of
+    other versions or processors.
+    """
 
     num_kernels: int
     num_damaged: int
@@ -19,29 +23,29 @@ class Carried(NamedTuple):
 
 
 def known_names():
-    """Return the names of the folders of this version: of this host, and of each level of processors."""
+    """Return the names of this version's folders: for this host, and for each level of processors."""
     return {this_environment().name, *(environment_of_level(level).name for level in LEVELS)}
 
 
 def export_kernels(target):
-    """Copy the kernels of this version, compiled here or installed, to a folder; return a Carried.
+    """Copy this version's kernels, compiled here or installed, to the folder `target`; return a Carried.
 
     Raises
     ------
     OSError
-        A folder that cannot be written.
+        If the folder cannot be written.
     """
     installed = [folder for path in usable_bundles() for folder in folders.kernel_folders(path.parent)]
     return _carry([*folders.kernel_folders(), *installed], Path(target))
 
 
 def import_kernels(source):
-    """Copy the kernels that this version can use from a folder to the user's own; return a Carried.
+    """Copy the kernels that this version can use from the folder `source` to the user's cache; return a Carried.
 
     Raises
     ------
     OSError
-        A folder of the user that cannot be written.
+        If the user's cache cannot be written.
     """
     return _carry(folders.kernel_folders(Path(source)), folders.cache_folder())
 

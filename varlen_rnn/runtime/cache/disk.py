@@ -1,4 +1,4 @@
-"""The cache that a compiled function gets: one file for a function and signature, in the folder of its environment."""
+"""The cache of one compiled function: a file per signature, in the folder of the environment."""
 
 import functools
 import hashlib
@@ -24,28 +24,28 @@ from varlen_rnn.runtime.numba_internals import (
 
 
 def environment_folder():
-    """Return the folder of the kernels of this process's environment."""
+    """Return the folder for kernels that this process compiles."""
     return folders.cache_folder() / this_environment().name
 
 
 class DiskCache(Cache):
-    """Numba's interface of a cache, for one kernel; it never raises, for the cache is a convenience.
+    """A cache for one kernel, with Numba's interface; it never raises, so that it cannot stop a program.
 
     Parameters
     ----------
     kernel : Dispatcher
     linkable : bool
-        Whether other compiled code may make the kernel part of itself.
+        Whether other compiled code may inline the kernel.
     """
 
     def __init__(self, kernel, linkable):
         self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
-        self._alone = {}  # by thread: the right to compile, while other processes wait
+        self._alone = {}  # by thread: the `Alone` that makes other processes wait
 
     @property
     def cache_path(self):
-        """The folder of this environment, as text."""
+        """The folder of this environment, as a string."""
         return str(environment_folder())
 
     def enable(self):
@@ -57,7 +57,7 @@ class DiskCache(Cache):
         self._enabled = False
 
     def flush(self):
-        """Forget nothing: a digest never names stale code."""
+        """Do nothing, because the digest in a file's name never leads to stale code."""
 
     def load_overload(self, signature, target_context):
         """Return the compiled function of a signature, or None if it must be compiled."""
@@ -72,18 +72,18 @@ class DiskCache(Cache):
             return compiled
         announce_compiling(environment_folder())
         thread = threading.get_ident()
-        if thread not in self._alone or not sources_known():  # nothing will be compiled, or saved for others
+        if thread not in self._alone or not sources_known():  # nothing will be compiled, or the result cannot be saved
             return None
         self._alone[thread] = Alone(path)
-        return self._load(path, target_context)  # which another process may have saved meanwhile
+        return self._load(path, target_context)  # another process may have saved it during the wait
 
     def compile_alone(self, compile_one):
-        """Return `compile_one`, which lets other processes compile the kernel when it has ended."""
+        """Return a version of `compile_one` that lets waiting processes go on when the compilation has ended."""
 
         @functools.wraps(compile_one)
         def compile_and_release(signature):
             thread = threading.get_ident()
-            if thread in self._alone:  # a function that calls itself
+            if thread in self._alone:  # a recursive kernel compiles itself again
                 return compile_one(signature)
             self._alone[thread] = None
             try:
@@ -105,12 +105,12 @@ class DiskCache(Cache):
     def _load(self, path, target_context):
         try:
             return from_bytes(read_kernel(path), target_context, self._linkable)
-        except Exception:  # not there, or damaged in any way: the kernel is compiled again
+        except Exception:  # the file is missing or damaged, so the kernel is compiled
             return None
 
     def save_overload(self, signature, compiled):
-        """Save a compiled function, if it can be found again."""
-        # After an upgrade under a running process, its machine code may belong to neither version of the sources.
+        """Save a compiled function, unless its code depends on this process or the sources have changed."""
+        # If the package is upgraded while a process runs, its machine code may belong to neither version.
         if not self._enabled or not can_be_saved(compiled) or not sources_known():
             return
         path = self._path(signature)
@@ -119,7 +119,7 @@ class DiskCache(Cache):
             if _is_for_others():
                 compiled = compiled_for_level(TARGET, self._kernel, signature)
             write_kernel(path, to_bytes(compiled, self._linkable))
-        except Exception:  # read-only, full, or gone; or a kernel that cannot be pickled
+        except Exception:  # the disk is read-only or full, or the kernel cannot be pickled
             return
         _describe_and_tidy()
 
@@ -130,16 +130,16 @@ class DiskCache(Cache):
 
 @functools.cache
 def _is_for_others():
-    """Return whether this process saves code for processors of a level that its own code is not for."""
+    """Return whether this process compiles kernels for another processor level than its own."""
     return TARGET is not None and target()[1:] != (TARGET, "")
 
 
-# Each once per process, and cheap: `cache` remembers that it was done.
+# `functools.cache` makes each of these run once per process and argument.
 
 
 @functools.cache
 def _mark_used(folder):
-    if folder.parent == folders.cache_folder():  # the others came with an installation
+    if folder.parent == folders.cache_folder():  # installed folders are left unchanged
         folders.mark_used(folder)
 
 

@@ -1,4 +1,4 @@
-"""What the machine code of every kernel depends on: our sources, the versions below them, the host and its settings."""
+"""Compute a digest of everything that all machine code depends on: sources, versions, processor and settings."""
 
 import functools
 import hashlib
@@ -17,29 +17,29 @@ from numba import config
 from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.numba_internals import target
 
-# All that machine code is made of, and nothing else: a change in a layer costs nobody a compilation.
+# The sources that machine code depends on.  A change elsewhere, as in a layer, must not cause a compilation.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
 )
 
-# Settings of Numba that change machine code, besides the settings of the host.  Code that calls Intel's vector library
-# ends a process that does not have it.
+# Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is among them because
+# code that calls Intel's vector library crashes a process that does not have this library.
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 
-# Whether the kernels that other code may call check their indices; at import, for they are compiled for good.
+# Whether kernels check their indices; it is read once at import, because compiled kernels do not change.
 CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
 
 
 class Environment(NamedTuple):
-    """The digest of an environment, which is its name, and a line that describes it."""
+    """An environment: its digest, which is the name of its folder, and a line that describes it."""
 
     name: str
     description: str
 
 
 def _digest_of_sources():
-    """Return the digest of the sources, or None if they cannot be read: gone, being replaced, or in an archive."""
+    """Return the digest of the sources, or None if they cannot be read, for example in an archive."""
     digest, package = hashlib.sha256(), Path(__file__).parents[2]
     try:
         for source in SOURCES:
@@ -50,12 +50,12 @@ def _digest_of_sources():
     return digest.hexdigest()
 
 
-# At import, since the process runs the sources that it imported, even after an upgrade.
+# Computed at import, because the process runs the sources that it imported, even if they change on disk.
 _IMPORTED = _digest_of_sources()
 
 
 def sources_known():
-    """Return whether the sources can be read and are those that this process has imported."""
+    """Return whether the sources can be read and have not changed since this process imported them."""
     return _IMPORTED is not None and _digest_of_sources() == _IMPORTED
 
 
@@ -73,7 +73,7 @@ def this_environment():
     triple, processor, features = target()
     versions = f"Numba {numba.__version__}, LLVM binding {llvmlite.__version__}, NumPy {np.__version__}"
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    # The tile takes its width from the host's own features, which a user may have hidden from Numba.
+    # Host features determine the width of a tile even if the user hides them from Numba, so the digest includes them.
     host = llvm.get_host_cpu_features().flatten()
     words = f"sources {str(_IMPORTED)[:8]}, {versions}, {python}, {processor}{', checked' * CHECKED}"
     return _environment((versions, python, triple, processor, features, host), words)
@@ -81,10 +81,10 @@ def this_environment():
 
 @functools.cache
 def environment_of_level(level):
-    """Return the Environment of kernels that were compiled for a level of processors, not for a host.
+    """Return the Environment of kernels that were compiled for a level of processors instead of one host.
 
-    Several releases of NumPy and Python share it, because kernels know arrays as Numba passes them, and call functions
-    that are the same in all releases of a minor version of Python.
+    It names only the major version of NumPy and the minor version of Python, because kernels get arrays in Numba's own
+    layout and call only functions that do not change between patch releases.
     """
     return _environment(
         ("level", *_versions_of_bundle(), llvm.get_process_triple(), level), f"{prefix_of_bundle()}{level}"
@@ -92,7 +92,7 @@ def environment_of_level(level):
 
 
 def prefix_of_bundle():
-    """Return how the descriptions begin of all levels that this process could use on the right host."""
+    """Return the beginning of the description of every bundle with this process's versions, before the level."""
     return f"sources {str(_IMPORTED)[:8]}, {', '.join(_versions_of_bundle())}{', checked' * CHECKED}, "
 
 

@@ -1,4 +1,4 @@
-"""Fingerprint a function: its bytecode, the values that it closes over, and the functions that it calls."""
+"""Describe a function by text: its bytecode, the values that it closes over, and the functions that it calls."""
 
 import hashlib
 import types
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def fingerprint(value, seen=()):
-    """Return text that changes whenever the code that `value` compiles to may change.
+    """Return text that changes whenever the machine code compiled from `value` may change.
 
     Examples
     --------
@@ -30,11 +30,11 @@ def fingerprint(value, seen=()):
         return repr(value)
     if isinstance(value, tuple):
         return str([fingerprint(item, seen) for item in value])
-    return type(value).__name__  # covered by the environment
+    return type(value).__name__  # such a value comes from the sources that `environment` digests
 
 
 def _used_globals(function):
-    """Return the globals that a function names, and the members that it may name of modules among them."""
+    """Return the globals whose names occur in a function, and members of global modules whose names occur in it."""
     names = function.__code__.co_names
     used = [function.__globals__[name] for name in names if name in function.__globals__]
     modules = [value for value in used if isinstance(value, types.ModuleType)]

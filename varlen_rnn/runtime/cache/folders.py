@@ -1,8 +1,8 @@
-"""The folders of compiled kernels, one per environment: find them, list them, remove unused ones.
+"""Find, list and remove the folders of compiled kernels, one per environment.
 
-Other processes may save, load and remove at the same time, and a folder may be read-only.  So a missing file is no
-error, and a file that cannot be removed stays.  Only files that we wrote are ever removed, because the user's folder
-may hold others.
+Other processes may save, load and remove kernels at the same time, and a folder may be read-only.  So a missing file is
+no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because the user
+may have put other files into the folder.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from numba import config
 
-KEPT_UNUSED = 30 * 24 * 3600  # seconds after which the folder of another environment is removed
+KEPT_UNUSED = 30 * 24 * 3600  # seconds after which an unused folder is removed
 
-# Its text describes the environment; its time of modification is the last use of the folder by any process.
+# A file in each folder: its text describes the environment, its modification time is the last use of the folder.
 MARKER = "environment.txt"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -24,7 +24,7 @@ _OURS = ("*.nbc", "*.lock", "*.part", MARKER)
 
 
 class KernelFolder(NamedTuple):
-    """What the folder of an environment holds: `size` in bytes, `last_used` in seconds since the epoch."""
+    """The contents of an environment's folder: `size` is in bytes, `last_used` in seconds since the epoch."""
 
     path: Path
     description: str
@@ -34,7 +34,10 @@ class KernelFolder(NamedTuple):
 
 
 def cache_folder():
-    """Return the folder of all environments: `NUMBA_CACHE_DIR`/varlen_rnn, else `varlen_rnn` in the user's cache."""
+    """Return the parent of all environments' folders.
+
+    It is `varlen_rnn` in `NUMBA_CACHE_DIR`, or else in the user's cache folder.
+    """
     if config.CACHE_DIR:
         return Path(config.CACHE_DIR) / "varlen_rnn"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -42,12 +45,12 @@ def cache_folder():
 
 
 def kernel_folders(place=None):
-    """Return a KernelFolder for each environment in `place`, or in the user's cache; the last used first."""
+    """Return a KernelFolder for each environment in `place`, by default the user's cache; last used first."""
     return sorted(map(_look_into, _folders(place)), key=lambda folder: -folder.last_used)
 
 
 def mark_used(folder, description=None):
-    """Note that this process uses `folder`; write the description if one is given."""
+    """Set the folder's time of last use to now, and write its description if one is given."""
     with contextlib.suppress(OSError):
         if description is None:
             os.utime(folder / MARKER)
@@ -56,7 +59,7 @@ def mark_used(folder, description=None):
 
 
 def remove(folder):
-    """Remove the kernels of an environment, and its folder if nothing else is in it."""
+    """Remove the kernels of an environment, and its folder if it is empty then."""
     for pattern in _OURS:
         for path in _files(folder, pattern):
             with contextlib.suppress(OSError):

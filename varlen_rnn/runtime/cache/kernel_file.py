@@ -1,7 +1,7 @@
-"""The file of one compiled kernel: a digest of the kernel and of its place, then the kernel.
+"""Write and read the file of one compiled kernel: a digest of the kernel and of the file's name, then the kernel.
 
-Machine code with a wrong bit, or of another function, would be run.  The digest tells a file that is damaged, cut
-short or in the place of another one.  It does not tell who wrote it: whoever can write the folder can run code.
+Without the digest, damaged machine code, or code of another function, would be executed.  The digest detects a file
+that is damaged, truncated or renamed.  It is no signature: whoever can write to the folder can run code.
 """
 
 import hashlib
@@ -10,12 +10,12 @@ from varlen_rnn.whole_file import write_file
 
 
 def write_kernel(path, payload):
-    """Write the file of a kernel.  After a crash of the system, the rest of the file is found damaged."""
+    """Write the file of a kernel, without waiting for the disk; `read_kernel` detects a file damaged by a crash."""
     write_file(path, _digest(path, payload) + payload, durable=False)
 
 
 def read_kernel(path):
-    """Return the kernel that was written to a file, or raise OSError or ValueError: it is not there, or damaged."""
+    """Return the kernel in a file; raise OSError if it cannot be read, or ValueError if it is damaged."""
     content = memoryview(path.read_bytes())
     digest, payload = content[:32], content[32:]
     if digest != _digest(path, payload):

@@ -1,6 +1,7 @@
-"""Levels of processors: code for one runs on every host that has all of its features.
+"""Processor levels: code for a level runs on every host that has all features of the level.
 
-`VARLEN_RNN_LEVEL` names the level that a process compiles for in place of its host: `cache warm --level` sets it.
+If the environment variable `VARLEN_RNN_LEVEL` names a level, the process compiles for it instead of for its host;
+`cache warm --level` sets the variable.
 """
 
 import os
@@ -15,14 +16,14 @@ LEVELS = {
 
 
 def level_of(features):
-    """Return the level whose kernels a host with these features takes, or None if it compiles its own.
+    """Return the level whose kernels a host with these features uses, or None if it must compile its own.
 
-    A host with AVX-512 takes no lower level, because tiles have another shape there.
+    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.
 
     Parameters
     ----------
     features : dict of str to bool
-        LLVM's names.
+        By LLVM's name of each feature, whether the host has it.
 
     Examples
     --------
@@ -40,8 +41,8 @@ def runs_here(level):
     return all(map(llvm.get_host_cpu_features().get, LEVELS[level]))
 
 
-# At import, because kernels are compiled for good.
+# These are read once at import, because compiled kernels do not change.
 TARGET = os.environ.get("VARLEN_RNN_LEVEL")
 HOST_LEVEL = level_of(llvm.get_host_cpu_features())
-# What decides the shape of tiles.
+# The features that determine the shape of tiles.
 FEATURES = dict.fromkeys(LEVELS[TARGET], True) if TARGET else dict(llvm.get_host_cpu_features())
