@@ -99,8 +99,8 @@ class Case:
             (outputs, hidden),
             (len(cell.vectors), hidden),
         ]
-        shapes.append((self.offsets[-1], len(cell.rows) * hidden))
-        exists = True, True, True, True, outputs, cell.vectors, cell.rows
+        shapes.append((self.offsets[-1], len(cell.row_inputs) * hidden))
+        exists = True, True, True, True, outputs, cell.vectors, cell.row_inputs
         self.directions = [
             [
                 rng.normal(size=s) / max(1, s[-1]) ** 0.5 if there else None
@@ -121,7 +121,7 @@ class Case:
     def oracle(self, x=None, directions=None, initial=None):
         arguments = self.x if x is None else x, self.offsets, self.directions if directions is None else directions
         start = self.initial if initial is None else initial
-        vectors = self.cell.vectors + self.cell.rows
+        vectors = self.cell.vectors + self.cell.row_inputs
         return oracle.layer(self.step, self.gates, vectors, *arguments, start, self.reverse, self.cell.proj_clip)
 
     def loss(self, **changed):

@@ -45,8 +45,8 @@ class Padded(Module):
         if not isinstance(layer, Recurrent):
             expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
             raise DTypeError("Padded, layer", expected=expected, got=type(layer).__name__)
-        if layer.cell.rows:
-            expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.rows}"
+        if layer.cell.row_inputs:
+            expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.row_inputs}"
             raise ShapeError("Padded, layer", expected=expected, got=got)
         self.layer = layer
 

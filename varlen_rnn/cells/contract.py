@@ -27,7 +27,7 @@ from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # points at which a gradient is compared with differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
-_DERIVED_ONLY = "vectors", "vector_order", "rows", "row_slots"  # empty in a cell written by hand
+_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # empty in a cell written by hand
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -119,7 +119,7 @@ class Cell(Frozen):
         As given.
     x_gates, h_gates : tuple of str
         The gates that have a projected input, and those that have a recurrent product.
-    vectors, rows : tuple of str
+    vectors, row_inputs : tuple of str
         Parameters with one number per unit, and inputs of rows that are not projected.  Cells made by `cell` may have
         them; cells written by hand have none.
     num_kept : int
@@ -159,7 +159,7 @@ class Cell(Frozen):
 
     __slots__ = (
         "__weakref__", "equations", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip",
-        "reads_output", "row_slots", "rows", "slots", "source", "states", "vector_order", "vectors", "x_gates",
+        "reads_output", "row_inputs", "row_slots", "slots", "source", "states", "vector_order", "vectors", "x_gates",
         "x_order", "x_slot",
     )  # fmt: skip
 
@@ -173,7 +173,7 @@ class Cell(Frozen):
     proj_clip: float
     reads_output: bool
     row_slots: tuple[int, ...]
-    rows: tuple[str, ...]
+    row_inputs: tuple[str, ...]
     slots: tuple[str, ...]
     source: str | None
     states: tuple[str, ...]
@@ -247,7 +247,7 @@ class Cell(Frozen):
         self._put_rest(
             phases, origin, equations=step, proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates,
             h_gates=sum(derived.gates, ()), source=derived.source,
-            x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, rows=step.rows,
+            x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, row_inputs=step.rows,
             vector_order=sum(derived.vectors, ()),
             row_slots=tuple(places.get(row, -1) for row in step.rows),
         )  # fmt: skip

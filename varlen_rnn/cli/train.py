@@ -114,7 +114,7 @@ def _estimator(arguments, label_kind, folder, stop):
 class _Stop(Callback):
     """A callback that makes Ctrl-C save the training and end it, between two steps."""
 
-    told_last = True
+    runs_last = True
 
     def __init__(self, folder):
         self.folder, self.step, self.asked, self.before = folder, 0, False, None

@@ -172,7 +172,7 @@ def forward_step_of(cell, number):
     """Return the kernel of a phase of a step of `cell`; one thread per rank of `rows` and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     before, step = sum(earlier.passes for earlier in cell.phases[:number]), phase.step
-    num_rows, take_rows = len(cell.rows), take(len(cell.rows))
+    num_rows, take_rows = len(cell.row_inputs), take(len(cell.row_inputs))
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
     take_passed, take_vectors = take(before), take(len(cell.vectors))
     first_slot, end = phase.kept
@@ -206,7 +206,7 @@ def backward_step_of(cell, number):
     """Return the kernel of the gradient of a phase of a step; one thread per rank of `rows` and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, cell.num_kept - num_slots - num_states + 1
-    num_rows, take_rows = len(cell.rows), take(len(cell.rows))
+    num_rows, take_rows = len(cell.row_inputs), take(len(cell.row_inputs))
     take_slots, take_states, take_others = take(num_slots), take(num_states), take(num_states - 1)
     take_operands, take_carried, take_vectors = take(num_operands), take(num_carried), take(len(cell.vectors))
     first_slot, end = phase.slots

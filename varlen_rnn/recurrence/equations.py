@@ -40,7 +40,7 @@ def forward_equations(cell, number, dtype):
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
     before = sum(earlier.passes for earlier in cell.phases[:number])
     take_x, take_products, take_states = take(len(cell.x_gates)), take(phase.gates), take(num_states)
-    take_passed, take_vectors, take_rows = take(before), take(num_vectors), take(len(cell.rows))
+    take_passed, take_vectors, take_rows = take(before), take(num_vectors), take(len(cell.row_inputs))
     put_results, put_passes = put(1 + phase.kept[1] - phase.kept[0]), put(phase.passes)
     last = number == len(cell.phases) - 1
     put_states = put(num_states - 1 if last else 0)
@@ -101,12 +101,12 @@ def backward_equations(cell, number, dtype):
     take_operands, take_carried, take_vectors = take(num_operands), take(carried_by(cell)), take(num_vectors)
     first, end = phase.slots
     put_slots, put_carried, step_grad = put(end - first), put(carried_by(cell)), phase.step_grad
-    take_rows = take(len(cell.rows))
+    take_rows = take(len(cell.row_inputs))
     plane = BACKWARD_ROWS * (RUN_BYTES // dtype.itemsize)
     others, operands, previous = (n * plane for n in (num_slots, num_slots + num_states - 1, cell.num_kept))
     carried, own = previous + num_states * plane, first * plane
     of_row = carried + carried_by(cell) * plane
-    of_vectors, put_vectors = of_row + len(cell.rows) * plane, put(phase.vectors[1] - phase.vectors[0])
+    of_vectors, put_vectors = of_row + len(cell.row_inputs) * plane, put(phase.vectors[1] - phase.vectors[0])
 
     @body
     def run(scratch, vectors, j):

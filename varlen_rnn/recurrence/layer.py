@@ -144,7 +144,7 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
         operand = cell.num_kept * hidden
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
     d_vectors = _sum_of_sequences(cell, d_vectors) if cell.vectors else None
-    d_rows = _columns(slots, cell.row_slots, hidden) if cell.rows else None
+    d_rows = _columns(slots, cell.row_slots, hidden) if cell.row_inputs else None
     return Direction(
         weight_ih=d_weight_ih, weight_hh=d_weight_hh, bias_ih=d_bias_ih, bias_hh=d_bias_hh, weight_hr=d_weight_hr,
         vectors=d_vectors, rows=d_rows,

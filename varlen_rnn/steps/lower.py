@@ -267,7 +267,13 @@ class _Lowering:
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
         given = [self.values.get(place) or [] for place in states]
-        if cell.equations is None or cell.vectors or cell.rows or len(weights) != 4 or attrs["reverse"] not in _ONE_WAY:
+        if (
+            cell.equations is None
+            or cell.vectors
+            or cell.row_inputs
+            or len(weights) != 4
+            or attrs["reverse"] not in _ONE_WAY
+        ):
             raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
         if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
             raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")

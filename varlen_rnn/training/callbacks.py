@@ -206,7 +206,7 @@ class Checkpoints(Callback):
         Files that are kept at most.
     """
 
-    told_last = True
+    runs_last = True
 
     def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
         self.folder = Path(check_path(folder, "folder"))

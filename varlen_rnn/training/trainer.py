@@ -62,7 +62,7 @@ class _Made:
 
 
 _KEYS = {"identity", "step", "steps_per_epoch", "sum", "history", "random", "callbacks"}
-_told_last = operator.attrgetter("told_last")
+_runs_last = operator.attrgetter("runs_last")
 
 
 class Callback:
@@ -70,7 +70,7 @@ class Callback:
 
     `on_fit_end` is called after an error or an interrupt, too; `trainer.done` is True if the training is complete.
     State that decides how a training continues belongs into `state_dict`: arrays, and values of types that JSON has.
-    Callbacks with `told_last` run after the others, in any position of the list: a callback that saves the training
+    Callbacks with `runs_last` run after the others, in any position of the list: a callback that saves the training
     must see the effects of all others.
 
     Examples
@@ -80,7 +80,7 @@ class Callback:
     ...         print(trainer.history[-1])
     """
 
-    told_last = False
+    runs_last = False
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Called before the first step of each `fit`."""
@@ -250,7 +250,7 @@ class Trainer:
             self.done = self.stop or steps is None
         finally:
             with contextlib.ExitStack() as stack:  # all are told, though one raises
-                for callback in reversed(sorted(self.callbacks, key=_told_last)):
+                for callback in reversed(sorted(self.callbacks, key=_runs_last)):
                     stack.callback(callback.on_fit_end, self)
         return self.history
 
@@ -335,7 +335,7 @@ class Trainer:
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
         # After an interrupt between any of these lines, the next `fit` does the rest.
-        self._untold = sorted(self.callbacks, key=_told_last)
+        self._untold = sorted(self.callbacks, key=_runs_last)
         self.history.append(record)
         self._tell_of_record()
 
@@ -345,7 +345,7 @@ class Trainer:
             self._untold.pop(0).on_epoch_end(self)
 
     def _tell(self, event: str) -> None:
-        for callback in sorted(self.callbacks, key=_told_last):
+        for callback in sorted(self.callbacks, key=_runs_last):
             getattr(callback, event)(self)
 
     def save(self, path: StrPath, **groups: Any) -> None:

@@ -59,7 +59,7 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
 
 def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
     recompute = recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
-    if recompute and cell.rows:
+    if recompute and cell.row_inputs:
         hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are not cut into chunks"
         raise ShapeError("recompute", expected=f"False of the cell {cell.name!r}", got=shown(recompute), hint=hint)
     return recompute
@@ -212,7 +212,7 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        if not self.cell.rows:  # a layer with masks draws them per batch, so it cannot be packed
+        if not self.cell.row_inputs:  # a layer with masks draws them per batch, so it cannot be packed
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
     def prepare(self) -> Prepared:
@@ -312,7 +312,7 @@ class Recurrent(Module):
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
-        given = self._given_rows(rows) if rows is not None or self.cell.rows else []
+        given = self._given_rows(rows) if rows is not None or self.cell.row_inputs else []
         last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
@@ -338,14 +338,14 @@ class Recurrent(Module):
         """Return the given row inputs in the cell's order, or an empty list if the layer draws them as masks."""
         what = f"{type(self).__name__}, rows"
         drawn = self._masks()
-        if rows is None and (drawn or not self.cell.rows):
+        if rows is None and (drawn or not self.cell.row_inputs):
             return []
-        if drawn or not isinstance(rows, Mapping) or set(rows) != set(self.cell.rows):
-            expected = "None: the layer draws them" if drawn else f"a mapping of {self.cell.rows}"
+        if drawn or not isinstance(rows, Mapping) or set(rows) != set(self.cell.row_inputs):
+            expected = "None: the layer draws them" if drawn else f"a mapping of {self.cell.row_inputs}"
             raise ShapeError(what, expected=expected, got=shown(rows))
         if self.num_layers > 1:
             raise ShapeError(what, expected="one layer", got=self.num_layers, hint="stack layers of one each")
-        return [required(rows[name], f"{what}, {name}") for name in self.cell.rows]
+        return [required(rows[name], f"{what}, {name}") for name in self.cell.row_inputs]
 
     def _masks(self) -> list[tuple[float, bool]]:
         """Return (probability, whether it is drawn per sequence) for each mask that the layer draws."""
@@ -356,7 +356,7 @@ class Recurrent(Module):
         found: list[Variable | None] = []
         for suffix in self.suffixes(layer):
             found += self.weights(suffix)
-            if not self.cell.rows:
+            if not self.cell.row_inputs:
                 continue
             found += given
             for p, per_sequence in self._masks():

@@ -18,7 +18,7 @@ _ONES = LoD([[0]])
 
 def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     """Return, for each layer, the packed weights of its directions."""
-    if layer.cell.rows:
+    if layer.cell.row_inputs:
         hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are those of a batch"
         raise ShapeError(f"{what}, layer", expected="a cell without them", got=layer.cell.name, hint=hint)
     found, none = [], [None] * len(layer.cell.states)
@@ -35,8 +35,8 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     return found
 
 
-class Room:
-    """The workspace of one call: a plan for few sequences, and the memory of every layer and direction."""
+class Workspace:
+    """The arrays of one call: a plan for few sequences, and the memory of every layer and direction."""
 
     def __init__(self, layers: list[list[Packed]], capacity: int) -> None:
         self.few = FewSequences(capacity)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Workspace, packed_directions
 from varlen_rnn.recurrence.packed import FEW
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import plan_of_rows
@@ -36,7 +36,7 @@ class Prepared:
 
     def __init__(self, layer: Any) -> None:
         self._layers = packed_directions(layer, "prepare")
-        self._rooms: list[Room] = []
+        self._workspaces: list[Workspace] = []
         self._merge, self._num_directions = layer.merge, layer.num_directions
         self._arrays = Arrays(layer)
 
@@ -88,15 +88,15 @@ class Prepared:
         if count > FEW or not self._is_little(len(rows), count):
             return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
         try:
-            room = self._rooms.pop()  # atomic, so two threads never get the same workspace
+            workspace = self._workspaces.pop()  # atomic, so two threads never get the same workspace
         except IndexError:
-            room = Room(self._layers, FEW)
+            workspace = Workspace(self._layers, FEW)
         try:
-            if not room.few.write(offsets, len(rows)):
+            if not workspace.few.write(offsets, len(rows)):
                 self._checked(offsets, rows)
-            return self._over(rows, initial, sizes, None, room)
+            return self._over(rows, initial, sizes, None, workspace)
         finally:
-            self._rooms.append(room)
+            self._workspaces.append(workspace)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
         """Return the LoD with these offsets, or raise if they do not end at the number of rows."""
@@ -108,8 +108,10 @@ class Prepared:
     def _is_little(self, num_rows: int, count: int) -> bool:
         return all([packed.is_little(num_rows, count) for directions in self._layers for packed in directions[:1]])
 
-    def _over(self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, room: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Run all layers: with `plan`, or in the workspace `room` if `plan` is None."""
+    def _over(
+        self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, workspace: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run all layers: with `plan`, or in `workspace` if `plan` is None."""
         last = np.zeros(sizes, rows.dtype) if initial is None else np.empty(sizes, rows.dtype)
         start, begins, place = last if initial is None else initial, initial is not None, 0
         for number, directions in enumerate(self._layers):
@@ -118,7 +120,7 @@ class Prepared:
             for way, packed in enumerate(directions):
                 arguments = rows, start[place], begins, last[place], y, way * width
                 if plan is None:
-                    packed.run_few(room.memory[number][way], sizes[2], *arguments)
+                    packed.run_few(workspace.memory[number][way], sizes[2], *arguments)
                 else:
                     packed.run(plan, *arguments)
                 place += 1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, Room, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Workspace, packed_directions
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
@@ -53,8 +53,8 @@ class Stream:
             (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
         self._all = np.arange(num_sequences)
-        self._room = Room([[packed] for packed in self._layers], num_sequences)
-        self._room.few.starts[:], self._room.few.seq_lens[:] = self._all, 1
+        self._workspace = Workspace([[packed] for packed in self._layers], num_sequences)
+        self._workspace.few.starts[:], self._workspace.few.seq_lens[:] = self._all, 1
         self._lods: dict[int, LoD] = {}
 
     def __call__(self, rows: ArrayLike, at: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
@@ -93,10 +93,10 @@ class Stream:
         count = len(slots)
         with self._turn:
             if self._layers[0].is_little(count, count):
-                self._room.few.order[:count] = slots
+                self._workspace.few.order[:count] = slots
                 for number, packed in enumerate(self._layers):
                     y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number]
-                    packed.run_few(self._room.memory[number][0], count, rows, states, True, states, y, 0)
+                    packed.run_few(self._workspace.memory[number][0], count, rows, states, True, states, y, 0)
                     rows = y
                 return rows
             return self._scheduled(rows, slots)

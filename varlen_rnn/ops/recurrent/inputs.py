@@ -150,8 +150,8 @@ def weight_shapes(cell, features, hidden, outputs=None):
     ((16, 2), (2, 4))
     """
     inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in cell.states)}
-    if taken := inputs.intersection(cell.vectors + cell.rows):
-        expected, got = f"vectors and rows with names other than {sorted(taken)}", cell.vectors + cell.rows
+    if taken := inputs.intersection(cell.vectors + cell.row_inputs):
+        expected, got = f"vectors and rows with names other than {sorted(taken)}", cell.vectors + cell.row_inputs
         raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
     of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
@@ -204,7 +204,7 @@ def layer_of(cell, inputs):
 @functools.lru_cache(maxsize=256)
 def names_of_weights(cell, count):
     """Return the names of one direction's weights and row inputs, given their number for one or two directions."""
-    others = cell.vectors + cell.rows
+    others = cell.vectors + cell.row_inputs
     plain, projected = (*WEIGHTS, *others), (*WEIGHTS, "weight_hr", *others)
     for names in (plain, projected):
         if count in (len(names), 2 * len(names)):
@@ -264,7 +264,7 @@ def check_layer(cell, layer):
     for weights in layer.directions:
         for name, shape in shapes.items():
             _check_weight(x, name, weights[name], shape)
-        for name in cell.rows:
+        for name in cell.row_inputs:
             _check_rows(x, name, weights[name], layer.hidden)
     for (name, _), state in zip(form.states, layer.states, strict=True):
         if state is not None:
@@ -312,7 +312,7 @@ def operands_of(cell, layer, plan):
 
 def _direction(cell, layer, weights):
     arrays = [None if weight is None else as_operand(weight.data) for weight in weights.values()]
-    end = len(arrays) - len(cell.rows)
+    end = len(arrays) - len(cell.row_inputs)
     of_rows, arrays = arrays[end:], arrays[:end]
     if None in weights.values():
         shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)

@@ -44,7 +44,7 @@ def _operands(cell, inputs):
 
     A bias may still be None.
     """
-    if len(inputs) != len(cell.states) + 5 or cell.vectors or cell.rows:
+    if len(inputs) != len(cell.states) + 5 or cell.vectors or cell.row_inputs:
         return None
     x, *states, w_ih, w_hh, b_ih, b_hh = inputs
     return (x, w_ih, w_hh, b_ih, b_hh) if states == [None] * len(states) else None
@@ -90,8 +90,8 @@ def _check_every(cell, every, all_states):
     """Raise unless `every` is valid and the layer can recompute its steps from the states at every so many steps."""
     if every < 0:
         raise ShapeError("recurrent, every", expected="0 or more steps, or None", got=every)
-    if cell.rows or all_states:
-        what = "inputs of rows" if cell.rows else "all states"
+    if cell.row_inputs or all_states:
+        what = "inputs of rows" if cell.row_inputs else "all states"
         hint = "recompute=False keeps what they need"
         raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
 
@@ -207,7 +207,7 @@ def _with_lods(cell, layer, d_inputs):
     own = len(layer.directions[0])
     for way, weights in enumerate(layer.directions):
         end = 1 + len(cell.states) + (way + 1) * own
-        for place, name in enumerate(cell.rows, end - len(cell.rows)):
+        for place, name in enumerate(cell.row_inputs, end - len(cell.row_inputs)):
             d_inputs[place] = weights[name].like(d_inputs[place].data)
     return d_inputs
 
@@ -390,7 +390,7 @@ def recurrent_grad(
     # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.
     groups = d_weights if need_weights else weights
     d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
-    return _with_lods(cell, layer, d_inputs) if cell.rows else d_inputs
+    return _with_lods(cell, layer, d_inputs) if cell.row_inputs else d_inputs
 
 
 recurrent_grad.infer(_infer_grad)
