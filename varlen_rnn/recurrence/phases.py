@@ -210,7 +210,8 @@ def sizes_of(cell, projects):
         x_gates=len(cell.x_gates), gates=most_gates(cell), states=len(cell.states), slots=len(cell.slots),
         phase_slots=phase_slots, passes=passed_by(cell), carried=carried_by(cell), kept=cell.num_kept,
         phases=len(cell.phases) + projects, reads_output=cell.reads_output, norms=norms_of(cell),
-        rows=len(cell.row_inputs), vectors=len(cell.vectors), products=sum(phase.gates for phase in cell.phases) + projects,
+        rows=len(cell.row_inputs), vectors=len(cell.vectors),
+        products=sum(phase.gates for phase in cell.phases) + projects,
     )  # fmt: skip
 
 
