@@ -53,9 +53,9 @@ LETTERS = {
     "edit_distance.edit_distance_cuda": "iiiiii",
     "largest.largest_cuda": "viii",
     "prefixes.search_prefixes_cuda": "minnjjmi",
-    "attention.attend": "mmmiivxmm",
-    "attention.attend_grad_of_queries": "mmmmiivxmmmm",
-    "attention.attend_grad_of_keys": "mmmmiivxmmmm",
+    "attention.attend": "mmmiivxmt",
+    "attention.attend_grad_of_queries": "mmmmiivxtmmm",
+    "attention.attend_grad_of_keys": "mmmmiivxtmmm",
 }
 
 

@@ -239,7 +239,7 @@ def test_an_input_of_rows_is_told_by_its_annotation(annotation):
 
     masked.__annotations__["mask"] = annotation
     found = cell(masked)
-    assert (found.rows, found.vectors) == (("mask",), ("gain",))
+    assert (found.row_inputs, found.vectors) == (("mask",), ("gain",))
 
 
 def test_options_are_found_by_name_in_a_fresh_process():
