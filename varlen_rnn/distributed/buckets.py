@@ -7,13 +7,16 @@ only after those before it, so that all ranks begin them in one order, whatever 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, Pending
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows, append
 from varlen_rnn.tape.variable import Variable
 
+Gradient: TypeAlias = LoDTensor | SelectedRows
 BUCKET_BYTES = 1 << 20
 DENSE, SPARSE = 1, 2  # of a parameter, what the gradients of any rank are
 
@@ -49,13 +52,13 @@ class EngineSum:
 
     def __init__(self, comm: Communicator, layout: Layout) -> None:
         self._comm, self._layout = comm, layout
-        self._gradients: dict[Variable, np.ndarray | SelectedRows | None] = {}
+        self._gradients: dict[Variable, Gradient | None] = {}
         self._missing = [len(bucket) for bucket in layout.buckets]
         self._begun: list[tuple[np.ndarray, Pending]] = []
 
-    def ready(self, leaf: Variable, gradient: object) -> None:
+    def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
         """Take the final gradient of a leaf."""
-        self._gradients[leaf] = getattr(gradient, "data", gradient)
+        self._gradients[leaf] = gradient
         for _, handle in self._begun:
             handle.test()  # MPI makes progress when it is asked
         if (number := self._layout.bucket_of.get(leaf)) is not None:
@@ -96,16 +99,16 @@ class EngineSum:
                 place += array.size
 
 
-def dense(gradient: np.ndarray | SelectedRows) -> np.ndarray:
+def dense(gradient: Gradient) -> np.ndarray:
     """Return a gradient as an array of all rows."""
-    return gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient
+    return gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient.data
 
 
-def as_rows_of(parameter: Variable, gradient: np.ndarray | SelectedRows | None) -> SelectedRows:
+def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
     """Return a gradient as distinct, ascending rows; no rows if there is none."""
     if isinstance(gradient, SelectedRows):
         return gradient.merge()
     array = parameter.value.data
     if gradient is None:
         return SelectedRows.wrap(np.zeros(0, np.int64), np.zeros((0, *array.shape[1:]), array.dtype), len(array))
-    return SelectedRows.wrap(np.arange(len(array)), gradient, len(array))
+    return SelectedRows.wrap(np.arange(len(array)), gradient.data, len(array))

@@ -1,9 +1,9 @@
 """Sums of gradients that have the same bits in any order: integers on a grid that all ranks share.
 
-An example: shards with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0, and sums of 4 shards
-must fit 62 bits, so the grid has a line every 2^-60.  The gradients are 0.75 * 2^60, 0 and -0.5 * 2^60 there, their sum
-is exact, and each order and grouping of shards leads to it.  A gradient loses at most half a line, 2^-61 here; a float32
-of the largest magnitude has lines 2^-24 apart.
+An example: shards with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0, and sums of 4
+shards must fit 62 bits, so the grid has a line every 2^-60.  The gradients are 0.75 * 2^60, 0 and -0.5 * 2^60 there.
+Their sum is exact, and each order and grouping of shards leads to it.  A gradient loses at most half a line, 2^-61
+here; a float32 of the largest magnitude has lines 2^-24 apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from varlen_rnn.communicator import Communicator
-from varlen_rnn.distributed.buckets import Layout, as_rows_of, dense
+from varlen_rnn.distributed.buckets import Gradient, Layout, as_rows_of, dense
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.variable import Variable
 
@@ -26,12 +26,13 @@ class GridSum:
     def __init__(self, comm: Communicator, layout: Layout, shards: int) -> None:
         self._comm, self._layout = comm, layout
         self._bits = _BITS - (shards - 1).bit_length()
-        self._parts: dict[Variable, list[np.ndarray | SelectedRows]] = {}  # held until the grid is known
+        self._parts: dict[Variable, list[Gradient]] = {}  # held until the grid is known
 
-    def ready(self, leaf: Variable, gradient: object) -> None:
+    def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
         """Take the final gradient of a leaf."""
         if gradient is not None:
-            self._parts.setdefault(leaf, []).append(getattr(gradient, "data", gradient))
+            merged = gradient.merge() if isinstance(gradient, SelectedRows) else gradient
+            self._parts.setdefault(leaf, []).append(merged)
 
     def end_of_pass(self) -> None:
         """Go on with the next shard."""
@@ -39,8 +40,6 @@ class GridSum:
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
         """Yield each leaf of which any rank has a gradient, and the sum."""
         layout = self._layout
-        for parameter in layout.sparse:
-            self._parts[parameter] = [as_rows_of(parameter, part) for part in self._parts.get(parameter, [None])]
         listed = [*layout.sparse, *(parameter for bucket in layout.buckets for parameter in bucket)]
         exponents = self._exponents(listed)
         for parameter in layout.sparse:
@@ -64,7 +63,7 @@ class GridSum:
         tops = np.full(len(parameters), -1.0)
         for number, parameter in enumerate(parameters):
             for part in self._parts.get(parameter, ()):
-                tops[number] = max(tops[number], _largest(part.value if isinstance(part, SelectedRows) else part))
+                tops[number] = max(tops[number], _largest(part))
         self._comm.all_reduce(tops, "max")
         pairs = zip(parameters, tops, strict=True)
         return {parameter: None if top < 0 else exponent_of(top, self._bits) for parameter, top in pairs}
@@ -77,10 +76,9 @@ class GridSum:
         return total
 
     def _sum_of_rows(self, parameter: Variable, exponent: int | None) -> SelectedRows:
-        parts = self._parts.pop(parameter)
-        mine = [np.concatenate([part.rows for part in parts])]
-        values = [np.concatenate([to_grid(part.value, exponent or 0) for part in parts])]
-        rows, values = _added(mine, values)
+        parts = [as_rows_of(parameter, part) for part in self._parts.pop(parameter, [None])]
+        mine = [part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts]
+        rows, values = _added(*mine)
         rows, values = _added(self._comm.all_gather(rows), self._comm.all_gather(values))
         array = parameter.value.data
         return SelectedRows.wrap(rows, from_grid(values, exponent or 0, array.dtype), len(array))
@@ -126,8 +124,9 @@ def from_grid(array: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
     return np.ldexp(array.astype(np.float64), -exponent).astype(dtype)
 
 
-def _largest(array: np.ndarray) -> float:
+def _largest(gradient: Gradient) -> float:
     """Return the largest magnitude, or infinity if there is a NaN: engines differ in the largest of NaNs."""
+    array = gradient.value if isinstance(gradient, SelectedRows) else gradient.data
     top = float(np.abs(array).max(initial=0))
     return np.inf if np.isnan(top) else top
 

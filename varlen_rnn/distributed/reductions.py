@@ -1,12 +1,12 @@
 """The sums and means of a loss, over the rows of all ranks.
 
-An example: `loss = cross_entropy(logits, labels) + 0.1 * mse_loss(y, x)` on two ranks.  Rank 0 has 3 sequences and 30
-rows, rank 1 has 1 sequence and 10 rows.  The first mean divides by sequences, the second by rows.  The loss of all ranks
-has the first mean `(3 m0 + m1) / 4`, and the second `(30 m0 + 10 m1) / 40`.  So the gradients that arrive at the means of
-rank 0 are multiplied by 3 / 4 and 30 / 40 before they go further back, and then gradients of all ranks are added.
+An example: `loss = cross_entropy(logits, labels) + 0.1 * mse_loss(y, x)` on two ranks.  Rank 0 has 3 sequences and 20
+rows, rank 1 has 1 sequence and 20 rows.  The first mean divides by sequences, the second by rows.  The loss of all
+ranks has the first mean `(3 m0 + m1) / 4`, and the second `(20 m0 + 20 m1) / 40`.  So the gradients that arrive at the
+means of rank 0 are multiplied by 3 / 4 and 20 / 40 before they go further back, and gradients of all ranks are added.
 
-What follows the means, from there to the loss, is the same on all ranks: it is computed again from the means of all
-ranks, and each rank has the same share of its gradients.
+The operators that follow the means, from there to the loss, have the same results on all ranks: they run again on the
+means of all ranks, and each rank has an equal share of their gradients.
 """
 
 from __future__ import annotations

@@ -124,7 +124,6 @@ class Pass:
         self._owned = {}  # memory that was given out, by identity: no two leaves share any
         self._scales = {}  # of the gradients that arrive at a record's outputs, by the record's number
         self._coming = {}  # how many gradients of each watched leaf are still to come
-        self._on_ready = None
 
     def run(self, pairs):
         """Send `(variable, gradient)` pairs back."""
@@ -151,30 +150,30 @@ class Pass:
                 record.check()
             taken = self._take(records)
         if on_ready is not None:
-            self._on_ready, self._scales = on_ready, scales or {}
+            self._scales = scales or {}
             listed = itertools.chain([v for v, _ in pairs], *(inputs for _, inputs, _ in taken))
             self._coming = Counter(v for v in listed if v is not None and v.hooks is not None and v.hooks.watcher)
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
                 own(gradient.value, self._owned)  # the caller's
             self._send(variable, gradient)
-        self._came(variable for variable, _ in pairs)
+        self._came((variable for variable, _ in pairs), on_ready)
         while taken:  # a record is released once it was passed
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
             if self._coming:
-                self._came(inputs)
+                self._came(inputs, on_ready)
         for variable, gradients in self._late.items():
             self.add(variable, self._whole(variable, gradients))
 
-    def _came(self, variables):
+    def _came(self, variables, on_ready):
         """Hand over the gradients of watched leaves of which no more will come."""
         for variable in variables:
             if variable in self._coming:
                 self._coming[variable] -= 1
                 if not self._coming[variable]:
                     gradients = self._late.pop(variable, None)
-                    self._on_ready(variable, None if gradients is None else self._whole(variable, gradients).value)
+                    on_ready(variable, None if gradients is None else self._whole(variable, gradients).value)
 
     def _whole(self, variable, gradients):
         """Return the sum of the gradients of a leaf as its hooks leave it."""
