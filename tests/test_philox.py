@@ -1,4 +1,4 @@
-"""The counter-based generator: published vectors, masks on each device and any threads, and whether they look random."""
+"""The counter-based generator: published vectors, masks on each device and any threads, and their shares."""
 
 import numba
 import numpy as np

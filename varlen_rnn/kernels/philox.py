@@ -25,6 +25,7 @@ _SIGNED = np.uint64(2**63 - 1)
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _BLOCK = 64  # rows whose words are held at once if there are few columns
 _NARROW = 32  # columns; with fewer, a loop over rows is faster than a loop over columns
+_FEW = 16  # rows; with fewer, a loop over columns begins sooner
 _OPERATIONS = 12  # of a number, in multiply-adds that take as long
 
 
@@ -118,7 +119,7 @@ def draw_mask_cpu(shard, num_shards, positions, rows, key, threshold, below, oth
     key, threshold = np.uint64(key), np.uint64(threshold)
     below, others = mask.dtype.type(below), mask.dtype.type(others)
     first, end = shard * mask.shape[0] // num_shards, (shard + 1) * mask.shape[0] // num_shards
-    if mask.shape[1] < _NARROW:
+    if mask.shape[1] < _NARROW and end - first >= _FEW:
         _draw_by_rows(first, end, positions, rows, key, threshold, below, others, mask)
     else:
         _draw_by_columns(first, end, positions, rows, key, threshold, below, others, mask)
