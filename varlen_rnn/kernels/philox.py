@@ -172,6 +172,6 @@ def draw_mask(positions, rows, key, threshold, below, others, mask):
     >>> import numpy as np
     >>> none, mask = np.empty(0, np.int64), np.empty((2, 3))
     >>> draw_mask(none, none, key_of(0, 0, 0), 2**31, 0.0, 2.0, mask); mask
-    array([[0., 0., 0.],
-           [0., 0., 0.]])
+    array([[0., 2., 2.],
+           [0., 0., 2.]])
     """
