@@ -1,4 +1,4 @@
-"""Programs on ranks: a recorded step is cut at its gradients, and what lies between the parts is the exchange."""
+"""Programs on ranks: a recorded step is cut at its gradients, and ranks exchange them between the parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout
 from varlen_rnn.distributed.launched import connect
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import OpDesc, of_var
 from varlen_rnn.program.executor import Executor
@@ -26,8 +26,8 @@ from varlen_rnn.tape.variable import Variable
 class ReplicatedProgram:
     """A program of a training step that all ranks run, each with its part of a batch.
 
-    All ranks get the persistables of rank 0, and keep the same.  The loss is a sum or a mean over rows, as those of
-    `nn.functional`: it goes over the rows of all ranks.
+    All ranks get the persistables of rank 0, and keep the same.  The loss is a sum or a mean over rows, as functions of
+    `nn.functional` return it.  It goes over the rows of all ranks.
 
     Parameters
     ----------
@@ -95,7 +95,11 @@ class ReplicatedProgram:
             self.program.desc, self.program.fetch_names if fetch_list is None else fetch_list,
             recorder=self.program.recorder,
         )  # fmt: skip
+        if not isinstance(feed, dict | None):
+            raise DTypeError("feed", expected="a dict of name to value", got=type(feed).__name__)
         held: dict[str, Any] = dict(feed or {})
+        if unknown := [name for name in held if name not in self.program.feed_names]:
+            raise ProgramError("feed", expected=f"only {self.program.feed_names}", got=f"unknown {shown(unknown)}")
         forward, backward, update = range(3)
         self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
         self._over_ranks(held)
