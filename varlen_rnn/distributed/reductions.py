@@ -21,7 +21,7 @@ from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 
-# The kinds of values, by their dependence.  Values that depend on parameters alone, or on sums over rows, are the same on all ranks.
+# The kinds of values: of parameters alone, of sums over rows, of rows.  The first two are the same on all ranks.
 _PARAMETERS, _SUMS, _ROWS = range(3)
 
 
