@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.launched import collectives, train
 from tests.rank_threads import run_ranks
 from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
+from varlen_rnn.distributed.mpi import _Watch
 
 ROOT = Path(__file__).parent.parent
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -162,6 +164,17 @@ def test_unequal_rows_to_ranks():
             comm.all_to_all([np.zeros((1, 2)), np.zeros((1, 2), np.float32)])
 
     run_ranks(2, send)
+
+
+def test_a_watch_calls_when_a_wait_is_long():
+    called = threading.Event()
+    watch = _Watch(0.05, lambda seconds: called.set())
+    with watch.waiting():
+        pass
+    assert not called.wait(0.2)  # nobody waits
+    with watch.waiting():
+        assert called.wait(HANGS)
+    watch.end()
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, np.nan, np.inf, "long"])

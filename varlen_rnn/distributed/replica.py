@@ -75,6 +75,9 @@ class Replica:
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
+        if self.comm.size == 1 and not self._is_reproducible:
+            passing.over(pairs, records)
+            return
         terms = terms_of([variable for variable, _ in pairs], records)
         self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
         if not self._is_last():
