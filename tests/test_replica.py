@@ -296,6 +296,33 @@ def test_frozen_parameters_keep_none():
     run_ranks(2, run)
 
 
+@vr.operator
+def beside_of_this_test(x, y):
+    """Return `x`; no gradient passes to `y`."""
+    return x.data.copy()
+
+
+@beside_of_this_test.infer
+def _infer(x, y):
+    return x
+
+
+@beside_of_this_test.backward("x")
+def _backward(x, y, out, d_out):
+    return d_out.data
+
+
+def test_a_parameter_that_no_gradient_arrives_at_keeps_none():
+    def run(comm):
+        model, beside = vr.nn.Linear(3, 2), vr.nn.Linear(3, 2)
+        both = vr.nn.Sequential(model, beside)
+        replicate(both, vr.optim.SGD(both.parameters(), 0.1), comm)
+        beside_of_this_test(model(X), beside(X)).sum().backward()
+        assert [parameter.grad is None for parameter in both.parameters()] == [False, False, True, True]
+
+    run_ranks(2, run)
+
+
 def test_an_error_in_a_pass_leaves_no_half_of_it():
     model = vr.nn.Linear(3, 2)
     replicate(model, vr.optim.SGD(model.parameters(), 0.1))
