@@ -1,9 +1,11 @@
 """What an installation compiles at first: `python -m tests.installation PYTHON`, after `pip install .` into it.
 
 Each first step runs in a process of its own on an empty cache, and must compile nothing; LSTM's also from the root of
-the checkout.  Then an example, on an empty cache and on a warm one.  Exits with 1 where something is compiled.
+the checkout.  Then an example, on an empty cache and on a warm one, and the other examples on a few lines of data.
+Exits with 1 where something is compiled.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -56,6 +58,19 @@ nn.LinearChainCRF(16, dtype=dtype)(vr.Variable(x), tags).sum().backward()
     },
 }
 EXAMPLE = ["--steps", "20", "--epochs", "1"]
+# The options of the other examples, and the k-th line of their data; these two make their own.
+EXAMPLES = {
+    "compare_padding.py": (["--steps", "1"], None),
+    "data_parallel.py": (["--steps", "2"], None),
+    "attention_classify.py": ([], lambda k: {"text": "a b c"[: k % 6], "label": k % 2}),
+    "classify_functions.py": ([], lambda k: {"text": "ab\n" * (1 + k % 3), "label": k % 2}),
+    "language_model.py": (["--width", "4", "--chunk", "2"], lambda k: {"text": "x " * (3 + k % 4)}),
+    "match_answers.py": (["--batch-size", "8"], lambda k: {"query": f"which is {k % 6}", "answer": f"{k % 6} is " * 9}),
+    "recommend.py": (["--negatives", "4"], lambda k: {"items": [f"{(i + k) % 9}" for i in range(4 + k % 5)]}),
+    "restore_vowels.py": ([], lambda k: {"text": "banana " + "tomato" * (1 + k % 20)}),
+    "tag_tokens.py": ([], lambda k: {"tokens": ["a", "b" * (1 + k % 3)], "tags": ["first", f"{k % 2}"]}),
+    "word_vectors.py": (["--words", "64"], lambda k: {"text": "sun moon sky"[k % 2 :]}),
+}
 
 
 def run(command, cache, folder):
@@ -79,8 +94,20 @@ def seconds_of_example(python, cache, folder):
     return time.perf_counter() - began
 
 
+def compiled_by_example(python, name, folder):
+    """Return the names of the kernels that an example compiles on an empty cache."""
+    options, line = EXAMPLES[name]
+    if line is not None:
+        data = Path(folder) / "own.jsonl"
+        data.write_text("".join(json.dumps(line(k)) + "\n" for k in range(60)))
+        options = [*options, "--epochs", "1", "--data", data]
+    with tempfile.TemporaryDirectory() as cache:
+        run([python, ROOT / "examples" / name, *options], cache, folder)
+        return [path.name for path in Path(cache).rglob("*.nbc")]
+
+
 def main(python):
-    """Print a line for each first step; return whether nothing was compiled."""
+    """Print a line for each first step and example; return whether nothing was compiled."""
     compiled = []
     with tempfile.TemporaryDirectory() as elsewhere:
         for folder in (elsewhere, ROOT):
@@ -93,9 +120,11 @@ def main(python):
         with tempfile.TemporaryDirectory() as cache:
             rounds = [seconds_of_example(python, cache, elsewhere) for _ in range(2)]
             compiled += [path.name for path in Path(cache).rglob("*.nbc")]
-    print(
-        f"examples/classify_names.py {' '.join(EXAMPLE)}: {rounds[0]:.1f} s on an empty cache, {rounds[1]:.1f} s then"
-    )
+        print(f"classify_names.py {' '.join(EXAMPLE)}: {rounds[0]:.1f} s on an empty cache, {rounds[1]:.1f} s then")
+        for name in EXAMPLES:
+            saved = compiled_by_example(python, name, elsewhere)
+            print(f"{name:22} compiled {saved or 'nothing'}", flush=True)
+            compiled += saved
     print(f"compiled: {', '.join(compiled) or 'nothing'}")
     return not compiled
 
