@@ -198,10 +198,9 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
     assert "1 damaged file left out" in text
     assert not list((tmp_path / "there").rglob(path.name))
     assert run(tmp_path / "there")[:2] == (1, digest)
-    assert (
-        main(["cache", "export", str(tmp_path / "again")]) == 0
-    )  # the file that is installed and imported counts once
-    assert capsys.readouterr().out.startswith(f"{count + 1} kernels exported to")  # one of them for this host, too
+    assert main(["cache", "export", str(tmp_path / "again")]) == 0
+    # What is installed and imported counts once; one kernel is also there for this host.
+    assert capsys.readouterr().out.startswith(f"{count + 1} kernels exported to")
     assert main(["cache"]) == 0
     assert "stale" not in capsys.readouterr().out
 
