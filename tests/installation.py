@@ -84,7 +84,7 @@ EXAMPLES = {
     "language_model.py": (["--width", "4", "--chunk", "2"], lambda k: {"text": "x " * (3 + k % 4)}),
     "match_answers.py": (["--batch-size", "8"], lambda k: {"query": f"which is {k % 6}", "answer": f"{k % 6} is " * 9}),
     "recommend.py": (["--negatives", "4"], lambda k: {"items": [f"{(i + k) % 9}" for i in range(4 + k % 5)]}),
-    "restore_vowels.py": ([], lambda k: {"text": "banana " + "tomato" * (1 + k % 20)}),
+    "restore_vowels.py": ([], lambda k: {"text": "to" + "m" * (k % 8) + "ato" + "n" * (k // 8)}),
     "tag_tokens.py": ([], lambda k: {"tokens": ["a", "b" * (1 + k % 3)], "tags": ["first", f"{k % 2}"]}),
     "word_vectors.py": (["--words", "64"], lambda k: {"text": "sun moon sky"[k % 2 :]}),
 }
