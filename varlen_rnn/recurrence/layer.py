@@ -237,8 +237,8 @@ class _Places(NamedTuple):
     of_phases : list of (int, int)
         The range of the gradients of each phase's products.
     x_rows, rows, all_rows : arrays of int
-        The weight's row for each column of gradients: of projected inputs, of each phase's products, and of all phases
-        in one array.  An array is empty if row k belongs to column k for all k.
+        The weight's row for each column of gradients: for projected inputs, for each phase's products, and for all
+        phases in one array.  An array is empty if row k belongs to column k for all k.
     num_slots, kept : int
         The numbers of a row that are slots, and all numbers that a row saves.
     """
