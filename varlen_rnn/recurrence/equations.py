@@ -59,7 +59,7 @@ def forward_equations(cell, number, dtype):
         put_states(scratch, j + states, plane, new)
         put_passes(passed, j + passes, plane, later)
 
-        # A vector has one number per unit, so its loop must know the unit.  Without vectors, one flat loop is enough.
+    # A vector has one number per unit, so its loop must know the unit.  Without vectors, one flat loop is enough.
     if num_vectors:
 
         def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
