@@ -46,13 +46,13 @@ class Known(NamedTuple):
 
 
 def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
-    """Return what is Known of a value like `spec` that has one entry per row along `axis`."""
+    """Return a Known for values like `spec` that have one entry per row along `axis`."""
     sizes = ((*spec.shape[:axis], count, *spec.shape[axis + 1 :]) for count in COUNTS)
     return Known(tuple(spec._replace(shape=shape) for shape in sizes), axis, depth)
 
 
 def without_rows(spec: TensorSpec | None) -> Known:
-    """Return what is Known of a value like `spec` whose sizes do not depend on the number of rows."""
+    """Return a Known for values like `spec` whose sizes do not depend on the number of rows."""
     return Known((spec,) * len(COUNTS))
 
 

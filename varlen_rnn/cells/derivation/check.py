@@ -98,7 +98,7 @@ class _Run:
     def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
         """Run the gradients of all phases, last phase first.
 
-        Return the gradients in the slots, the gradients that the first phase returns, and those of norms and vectors.
+        Return the gradients in the slots, the gradients that the first phase returns, then all of norms and vectors.
         """
         count, several = len(self.step.states), len(phases) > 1
         most = max(phase.carries for phase in phases)
