@@ -91,8 +91,8 @@ def copy_runs(table, starts, places, lengths, out):
 
     Parameters
     ----------
-    table, out : (rows, features) C-contiguous, on the host, of one data type; only the rows of runs in `out` are
-    written starts, places, lengths : (runs,) int64; runs do not overlap in `out`
+    table, out : (rows, features) C-contiguous, on the host, of one data type; only rows of runs are written
+    starts, places, lengths : (runs,) int64; runs do not overlap in `out`
         `places` may be offsets, whose last entry is not read.
 
     Examples
