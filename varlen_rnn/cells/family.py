@@ -26,7 +26,8 @@ class Family:
     equations : function
         `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
     named : mapping of str to dict
-        Names of its own for some sets of options, as `{"lstm": {}}`; the default options must have one.
+        Short names of cells, with the options that each name means, such as `{"lstm": {}}`.  The default options must
+        have a short name.
     """
 
     def __init__(

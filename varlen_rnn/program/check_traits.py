@@ -48,14 +48,14 @@ class Application:
         return run(self.op, values, self.attrs)
 
     def _choices_of_rows(self):
-        """Yield a number of rows, and for each operand the axis that has them, or None."""
+        """Yield a number of rows, and for each operand the axis that has so many entries, or None."""
         shapes = [() if value is None else value.shape for value in self.values]
         for count in sorted({size for shape in shapes for size in shape if size > 1}):
             axes = [[None, *(axis for axis, size in enumerate(shape) if size == count)] for shape in shapes]
             yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), 1, _MOST_CHOICES))
 
     def _choices_of_sequences(self):
-        """Yield a number of sequences, and for each operand the axis of its rows, or of an entry per sequence."""
+        """Yield a number of sequences, and for each operand its axis of rows, or its axis with sequences."""
         levels = [levels_of(value.structure)[-1] for value in self.values if value is not None and value.num_levels]
         for count in {len(offsets) - 1 for offsets in levels}:
             axes = [

@@ -156,7 +156,7 @@ class Recorder:
         self.named = {}  # every symbol by its name, which is unique over all blocks
         self._counts, self._suggested = {}, {}
         self._stand_ins = {}  # id of a caller's Variable: (the Variable, its stand-in in the program)
-        self._modules = {}  # modules whose parameters may still suggest names
+        self._modules = {}  # modules that may still give names to parameters
         self.current = Block(self)
 
     def claim(self, name, symbol):

@@ -136,13 +136,13 @@ class _Scratch(NamedTuple):
     Attributes
     ----------
     planes : pointer
-        The first plane; `previous` and `carry` count the planes before the previous states and the carried gradients.
+        The first plane.  Previous states begin `previous` elements after it, carried gradients `carry` elements.
     plane : int
         Elements of a plane.
     rows, gates, carried : pointer
         One offset per sequence: of its row at this step, its saved columns, and its carry.
     later : pointer
-        Offsets to prefetch for coming steps.
+        Offsets of rows that tiles prefetch for later steps.
     """
 
     planes: Any

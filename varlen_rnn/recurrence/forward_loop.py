@@ -127,7 +127,7 @@ class _Scratch(NamedTuple):
     rows, x_rows : pointer
         The rows whose inputs are projected, and their offsets in `x`.
     sums, no_offsets, h_rows : pointer
-        Offsets: of each row in a plane; zeros only; of each row's operand of the recurrent products.
+        Lists of offsets, one per row: of the row in a plane; zeros; of the operand of its recurrent products.
     """
 
     planes: Any

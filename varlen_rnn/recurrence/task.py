@@ -33,7 +33,7 @@ class Direction(NamedTuple):
 
     @property
     def hidden(self):
-        """The hidden units."""
+        """The number of hidden units."""
         return (self.weight_hh if self.weight_hr is None else self.weight_hr).shape[1]
 
 

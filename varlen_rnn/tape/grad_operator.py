@@ -176,7 +176,7 @@ def _rows_trait(op, sources, positions):
     order, count = [sources.index(source) for source in wanted], len(sources)
 
     def rows(specs, axes, **constants):
-        more = range(count, len(axes))  # axes of an input that takes the rest, perhaps none
+        more = range(count, len(axes))  # the positions of a last input `*x`, which may be empty
         places = [n for n in (*order, *more) if n < len(axes)]
         if callable(op.rows) and op.rows([specs[n] for n in places], [axes[n] for n in places], **constants) != "each":
             return None

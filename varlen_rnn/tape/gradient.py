@@ -22,8 +22,8 @@ from varlen_rnn.tape.values import own, plain
 SUFFIX = "@GRAD"  # ends the name of a gradient in a program
 _numbers = itertools.count()
 
-# Held while records are taken, or one `grad` is compared and set; no operator runs meanwhile.  Only ever in a `with`:
-# no interrupt can come between taking a lock of C and entering the block, so none leaves it locked.
+# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is taken by
+# `with` only: Python handles no interrupt between taking a lock in C and entering the block, so none leaves it locked.
 _swapping = threading.RLock()
 
 
@@ -100,7 +100,7 @@ class Pass:
 
     def run(self, pairs):
         """Send `(variable, gradient)` pairs back."""
-        records = _reachable([variable for variable, _ in pairs])  # the first to be passed is last
+        records = _reachable([variable for variable, _ in pairs])  # the pass takes them from the end
         with _swapping:
             for record in records:
                 record.check()

@@ -415,7 +415,7 @@ class _Derivation:
         return sorted(found)
 
     def _backward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return the source of each phase's `step_grad`, last phase first, and how many values each one hands back."""
+        """Return the source of each phase's `step_grad`, last phase first, and how many values each carries back."""
         step, zero = self.step, self.zero
         given = {k: f"prev[{n.what}]" for k, n in enumerate(self.trace.nodes) if n.op == "prev" and k in self.free}
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]

@@ -25,8 +25,9 @@ _Room = dict[Any, dict[Any, int]]
 def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
     """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
-    `free` nodes need no column, and the forward step computes `native` nodes anyway.  Gradients need `num_columns`
-    columns in any case, so fewer are saved only if nothing transcendental is computed twice for that.
+    `free` nodes need no column, and the forward step computes `native` nodes anyway.  There are `num_columns` columns
+    in any case, because gradients need them.  So saving fewer nodes pays only if no tanh or exp is computed twice for
+    it.
     """
     cuts: list[list[int]] = []
     fewest = None

@@ -135,7 +135,7 @@ def _examples_split(rng):
 
 
 def _joined_above(op, first, second, mask):
-    """Return the levels above the level of the mask; the last of them counts the entries of both parts."""
+    """Return the levels above the level of the mask, after merging: the lowest counts the entries of both parts."""
     if not first:
         return ()
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))

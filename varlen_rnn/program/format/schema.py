@@ -39,7 +39,7 @@ class Field(NamedTuple):
     default: object = None
 
 
-# For each type of a constant: its number, and the field of the value.
+# For each type of a constant: its number in the .proto file, and the field that holds the value.
 ATTR_TYPES = {
     "FLOAT": (1, Field("optional", "double", "f", 4)),
     "STRING": (2, Field("optional", "string", "s", 5)),
