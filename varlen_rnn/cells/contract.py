@@ -308,7 +308,7 @@ def check_name(name: object) -> str:
 
 
 def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
-    """Return `step` and `step_grad`, written by hand, with the arguments and results of a Phase's functions."""
+    """Convert functions written by hand to the signatures of `Phase.step` and `Phase.step_grad`."""
     step, step_grad = body(step), body(step_grad)
 
     @body

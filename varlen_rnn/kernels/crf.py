@@ -110,7 +110,7 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
 
     The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
     rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables: of a
-    row, and of the row behind it with its emissions added.
+    row, and of the row after it with its emissions added.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     beta, behind = memory[tags + 2], memory[tags + 3]

@@ -150,8 +150,8 @@ def _arguments(scalar):
 def pack(weights, transposed, blocks):
     """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
-    A block has one panel for each group of rows of a weight that is transposed.  Neighbouring panels hold the same rows
-    of each group, and end in zeros where the group does: panel `i * groups + g` begins at row `i * width` of group g.
+    If a weight is transposed, block i has one panel for each group: panel `i * groups + g` begins at row `i * width` of
+    group g.  A panel that reaches beyond the end of its group is filled with zeros.
     """
     optimise_for_size()
     block = blocks.first

@@ -37,7 +37,7 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 FEW_ROWS = TILE_ROWS // 2  # a tile of at most so many rows takes several panels at once
 DEPTH_BLOCK = 512  # the longest chain of multiply-adds, because rounding errors grow with its length
-K_PER_LINE = 4  # a tile prefetches one cache line, for much later, at every fourth k
+K_PER_LINE = 4  # a tile prefetches one cache line every 4 values of k, for much later
 _ROWS_AHEAD = 16  # with vectors of 64 bytes, reading row k of a panel prefetches row k + 16
 
 

@@ -11,7 +11,7 @@ from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.spec import describe
 
-_TOLERANCE = 1e-9  # relative, in float64: sums in another order, and numbers computed one by one
+_TOLERANCE = 1e-9  # relative error in float64: of sums in another order, and of scalar functions against arrays
 _MOST_NUMBERS = 50
 _MOST_CHOICES = 512  # the most choices of axes of rows, one axis or none per operand, that are tried
 

@@ -35,7 +35,7 @@ class Block:
         self.gradient = None  # the description of this step's gradient, once it was made
         self.captures = {}  # id of an outer Variable that a nested block reads: (the Variable, its stand-in inside)
         self._has_gradient = parent is not None and differentiates is None and grad_enabled()
-        self._reached = {}  # id of each symbol that a gradient reaches: the symbol after `detach`, or None
+        self._reached = {}  # {id of a symbol that a gradient reaches: its `detach`ed symbol, or None}
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
@@ -217,7 +217,9 @@ class Recorder:
         if block.parent is not None and not _is_number(variable):
             return block.capture(variable)
         if isinstance(value, Symbol):
-            raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
+            raise ProgramError(
+                f"variable {value.name!r}", expected="one of this program", got="a variable of another program"
+            )
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         own = self._adopt(variable)

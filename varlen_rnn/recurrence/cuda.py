@@ -245,7 +245,7 @@ def _rows_of_step(plan, t, reverse):
 
 
 def _phases(cell, shape, table_of, kind):
-    """Return the records of all phases, made of the table of the CPU loops; a projection comes last."""
+    """Return a record for each phase, read from the table that the CPU loops use; a projection comes last."""
     # Here no code has an address, but an address of 0 marks a projection, so phases get numbers from 1.
     table, _ = table_of(cell, shape, 1, range(1, 1 + len(cell.phases)))
     return [kind(*map(int, row)) for row in table]

@@ -111,7 +111,8 @@ def backward_equations(cell, number, dtype):
     @body
     def run(scratch, vectors, j):
         slots, prev = take_slots(scratch, j, plane), take_previous(scratch, j + previous, plane)
-        states = slots[:1] + take_others(scratch, j + others, plane)  # slot 0 in the place of the unread output
+        # The gradient may not read `states[0]`, the output, so any number can take its place.
+        states = slots[:1] + take_others(scratch, j + others, plane)
         given, arriving = take_operands(scratch, j + operands, plane), take_carried(scratch, j + carried, plane)
         others_of_row = vectors + take_rows(scratch, j + of_row, plane)
         d_slots, leaving, d_vectors = step_grad(slots, prev, states, given, arriving, others_of_row)

@@ -133,7 +133,8 @@ class BackwardPhase(NamedTuple):
     first_slot, slots : int
         Its first slot, and the number of its slots.
     first_read, num_read : int
-        The first slot that its equations read, and how many they read: its own and those that earlier phases saved.
+        The first slot that its equations read, and how many they read: its own slots, and slots that earlier phases
+        saved.
     h_slot : int
         The column where the gradients of its products begin.
     depth, units : int

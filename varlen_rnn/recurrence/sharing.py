@@ -77,7 +77,7 @@ class Work(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The Batch and the Work as pointers, with the memory of one thread.  Fields not listed are as there.
+    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Other fields are as in these.
 
     Attributes
     ----------

@@ -107,7 +107,7 @@ def _check_batch(op, xs, boots, level):
     first = levels_of(xs[0].structure)[: level + 1]
     for number, x in enumerate(xs[1:], 1):
         if not all(map(np.array_equal, levels_of(x.structure)[: level + 1], first)):
-            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="others")
+            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="other levels")
     plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
         if boot.num_levels > level:
@@ -219,7 +219,11 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     if scopes.fused is not None:
         is_kept = scopes.fused.lowered == lowered_step(block.nested, names, inputs[:count])
     if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
-        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
+        raise ProgramError(
+            "dynamic_rnn_grad, sorted_seqs",
+            expected="the plan and the scopes of x",
+            got="a plan or scopes of other rows",
+        )
     if scopes.fused is not None:
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")

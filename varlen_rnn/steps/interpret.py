@@ -122,7 +122,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Write the gradients of sequences to `d_xs`; return those for initial states, by rank, and for captured values."""
+    """Write gradients of sequences to `d_xs`; return gradients of initial states, by rank, and of captured values."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])

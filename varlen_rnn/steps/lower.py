@@ -338,7 +338,7 @@ class _Lowering:
         return "h" if value.number == self.trace.node("prev", what=0).number else "of"
 
     def _blocks(self, where, place):
-        """Return the blocks of columns of a variable, which may be the step's input."""
+        """Return a variable as blocks of `hidden` columns each; it may be the step's input."""
         value = self.values.get(place)
         return self._scalars(where, place) if value is None else value
 

@@ -212,7 +212,7 @@ class _Inspection(Pass):
 
 
 def _named(places: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
-    """Return a name for each input or output, with its position; if a place takes several, their names get numbers."""
+    """Return (name, position) for each input or output; several at one place `x` are named x[0], x[1], ..."""
     return [
         (place if len(positions) == 1 else f"{place}[{k}]", position)
         for place, positions in places

@@ -130,7 +130,7 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that only a run tells."""
+        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that is known only in a run."""
         shape = self.value.shape
         return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
 
@@ -463,7 +463,9 @@ class Variable:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
         if self.shape[0] < 0:
-            raise ProgramError(f"rows of {self.name!r}", expected="a known number", got="one that only a run tells")
+            raise ProgramError(
+                f"rows of {self.name!r}", expected="a known number", got="a number that is known only in a run"
+            )
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Variable]:
@@ -643,7 +645,7 @@ def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
 
 
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
-    """Return a value as the other operand of an operator beside the Variable `like`.
+    """Return a value as an operand for an operator whose other operand is the Variable `like`.
 
     Python numbers and masks (arrays of bool) take the data type of `like`, as in NumPy and PyTorch.  Other values keep
     theirs, and operators refuse mixed data types.

@@ -13,7 +13,7 @@ from varlen_rnn.cells.derivation.trace import Scalar, Trace
 
 
 def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
-    """Return the sign of a term, and its splits into two factors: a dict from one factor's node to the other factor."""
+    """Return the sign of a term, and the ways to split it into d * rest, as a dict from the node of d to the rest."""
     node, sign = trace.nodes[term.number], 1
     if node.op == "negative":
         term, sign = trace.scalar(node.operands[0]), -1

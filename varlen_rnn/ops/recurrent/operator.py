@@ -189,7 +189,7 @@ def _check_plan(x, plan):
     """Raise unless a plan is the plan of the rows, because the gradient trusts it."""
     lod = x.structure
     if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
-        raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
+        raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another plan")
 
 
 def _check_kept(x, kept, columns):

@@ -322,7 +322,9 @@ def _make_attr(values, path):
     given = {field for field, value in values.items() if value not in (None, ())}
     wanted = ATTR_TYPES[kind][1].name
     if given - {wanted} or values[wanted] is None:
-        raise ProgramError(path, expected=f"{wanted!r} alone, for its type is {kind}", got=sorted(given) or "nothing")
+        raise ProgramError(
+            path, expected=f"{wanted!r} alone, because its type is {kind}", got=sorted(given) or "nothing"
+        )
     return Attr(name, values[wanted], kind == "BLOCK")
 
 
