@@ -39,7 +39,10 @@ vr.optim.Adam(layer.parameters(), lr=1e-3).step()
 OPTIMIZE = """
 table, weight = nn.Embedding(9, 16, dtype=dtype), nn.Linear(16, 3, dtype=dtype)
 weight(table(vr.create_lod_tensor(np.arange(5), [[2, 3]]))).sum().backward()
-vr.optim.{name}([*table.parameters(), *weight.parameters()], lr=1e-3).step()
+for name in vr.optim.__all__:
+    rule = getattr(vr.optim, name)
+    if isinstance(rule, type) and issubclass(rule, vr.optim.Optimizer) and rule is not vr.optim.Optimizer:
+        rule([*table.parameters(), *weight.parameters()], lr=1e-3).step()
 """
 STEPS = {
     **{name: TRAIN.format(name=name) for name in ("LSTM", "GRU", "RNN")},
@@ -50,10 +53,7 @@ nn.LinearChainCRF(16, dtype=dtype)(vr.Variable(x), tags).sum().backward()
 """,
     "prepare": "nn.LSTM(16, 32, dtype=dtype).prepare()(x)",
     "stream": "nn.GRU(16, 32, dtype=dtype).stream(3)(np.asarray(x)[:3])",
-    **{
-        name: OPTIMIZE.format(name=name)
-        for name in ("SGD", "Momentum", "Adagrad", "Adam", "AdamW", "RMSprop", "Adadelta")
-    },
+    "optimizers": OPTIMIZE,
 }
 EXAMPLE = ["--steps", "20", "--epochs", "1"]
 

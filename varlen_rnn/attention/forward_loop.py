@@ -40,8 +40,9 @@ class Code(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries).
+    """The arrays of a call: rows (rows, heads * depth), and `sums` (2 * heads, queries).
 
+    Row `head` of `sums` has the largest score of each query, and row `heads + head` 1 over the sum of its weights.
     `weight` is the weight of features in additive scores; it is empty for dot products.
     """
 
@@ -158,7 +159,7 @@ def _attend(code, memory, it, task, of, counters):
 
 @engine_kernel
 def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
-    """Run the tasks that a thread takes: write outputs, and the logarithms of sums of weights, all of each task's."""
+    """Run the tasks that a thread takes: write the outputs and `sums` of each task's queries."""
     vectorise_widely()
     code, it = Code(*code), Forward(*it)
     counter, heads = pointer(counters, 0), it.sums.shape[0] // 2
