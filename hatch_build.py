@@ -57,11 +57,12 @@ class KernelHook(BuildHookInterface):
     def _compiled(self, level):
         """Return the folders of the kernels of a level: one."""
         place = Path(self._memory.name) / level
-        path = os.pathsep.join([str(SOURCES), *filter(None, sys.path)])  # also of an isolated build
-        added = {"NUMBA_CACHE_DIR": str(place), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        added = {"NUMBA_CACHE_DIR": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+        # In the folder of the sources: `-m` finds them there, also if the environment beneath an isolated build has them
+        # installed as editable, whose paths pip takes away from a build.
         subprocess.run(
             [sys.executable, *WARM, "--level", level],
-            env=os.environ | added, cwd=self._memory.name, capture_output=True, text=True, errors="replace", check=True,
+            env=os.environ | added, cwd=SOURCES, capture_output=True, text=True, errors="replace", check=True,
             timeout=LONGEST,
         )  # fmt: skip
         return [folder for folder in (place / "varlen_rnn").iterdir() if folder.is_dir()]

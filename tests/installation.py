@@ -44,7 +44,10 @@ vr.optim.Adam(layer.parameters(), lr=1e-3).step()
 OPTIMIZE = """
 table, weight = nn.Embedding(9, 16, dtype=dtype), nn.Linear(16, 3, dtype=dtype)
 weight(table(vr.create_lod_tensor(np.arange(5), [[2, 3]]))).sum().backward()
-vr.optim.{name}([*table.parameters(), *weight.parameters()], lr=1e-3).step()
+for name in vr.optim.__all__:
+    rule = getattr(vr.optim, name)
+    if isinstance(rule, type) and issubclass(rule, vr.optim.Optimizer) and rule is not vr.optim.Optimizer:
+        rule([*table.parameters(), *weight.parameters()], lr=1e-3).step()
 """
 STEPS = {
     **{name: TRAIN.format(name=name) for name in ("LSTM", "GRU", "RNN")},
@@ -60,10 +63,7 @@ for layer in (nn.SequenceConv(16, 4, 3, dtype=dtype), nn.RowConv(16, 2, dtype=dt
     "many rows": "nn.Linear(4, 3, dtype=dtype)(np.ones((9000, 4), dtype)).sum().backward()",
     "prepare": "nn.LSTM(16, 32, dtype=dtype).prepare()(x)",
     "stream": "nn.GRU(16, 32, dtype=dtype).stream(3)(np.asarray(x)[:3])",
-    **{
-        name: OPTIMIZE.format(name=name)
-        for name in ("SGD", "Momentum", "Adagrad", "Adam", "AdamW", "RMSprop", "Adadelta")
-    },
+    "optimizers": OPTIMIZE,
 }
 # Prints the installed levels that this host can run and does not take, with their folders.
 LOWER = """

@@ -352,7 +352,10 @@ x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
 nn, optim = vr.nn, vr.optim
 cells = [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"num_layers": 2}), (nn.GRU, {"bias": False})]
 rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam]
-others = [optim.AdamW, optim.RMSprop, optim.Adadelta]
+public = [getattr(optim, name) for name in optim.__all__]
+others = [found for found in public if isinstance(found, type) and issubclass(found, optim.Optimizer)]
+others = set(others) - {optim.Optimizer, *rules}
+assert {optim.AdamW, optim.RMSprop, optim.Adadelta} <= others
 for dtype in (np.float32, np.float64):
     for (cell, options), rule, pool in zip(cells, rules, ("sum", "max", "first", "sqrt")):
         for sparse in (True, False):

@@ -630,10 +630,11 @@ OPTIONS = {
                  "places": lambda: None},
     "cell": {"name": lambda: "of_a_test"},
     "lstm_cell": {"peepholes": bool, "coupled": bool, "forget_gate": lambda: True, "cell_clip": lambda: None,
-                  "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh")},
+                  "proj_clip": lambda: None, "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh"),
+                  "zoneout": bool, "recurrent_dropout": bool},
     "gru_cell": {"reset_after": bool, "origin_mode": bool, "clip": lambda: None,
-                 "activations": lambda: ("sigmoid", "tanh")},
-    "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None},
+                 "activations": lambda: ("sigmoid", "tanh"), "zoneout": bool, "recurrent_dropout": bool},
+    "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None, "zoneout": bool, "recurrent_dropout": bool},
     "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
              "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
 }  # fmt: skip
@@ -648,6 +649,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "dtype": lambda: "f4",
         "direction": lambda: "forward",
         "merge": lambda: "concat",
+        "dropout_per": lambda: "row",
         "recompute": bool,
         "clip": lambda: None,
         "zoneout": float,
@@ -695,6 +697,17 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
                 pass
             except Exception as error:
                 raise AssertionError(f"{name}, argument {place}, {kind}: {type(error).__name__}") from error
+
+
+FAMILIES = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_cell"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_option_of_a_layer_is_tried(name):
+    """An option is in the cell's `OPTIONS` or, if the cell has none of its name, in the layer's."""
+    of_cell, of_layer = getattr(vr.cells, FAMILIES[name]).options, getattr(vr.nn, name)._options.__annotations__
+    assert set(of_cell) == set(OPTIONS[FAMILIES[name]])
+    assert set(of_layer) - set(of_cell) <= set(OPTIONS[name])
 
 
 def test_every_public_function_is_called():

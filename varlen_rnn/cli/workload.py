@@ -26,6 +26,11 @@ _SIZE = 200
 
 LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 _ALL_LAYERS = LAYERS | {"relu rnn": functools.partial(nn.RNN, nonlinearity="relu")}
+OPTIMIZERS = [
+    found
+    for found in map(vars(optim).get, optim.__all__)
+    if isinstance(found, type) and issubclass(found, optim.Optimizer) and found is not optim.Optimizer
+]
 _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
@@ -87,8 +92,7 @@ def _run_steps(cell, x):
 def _optimize(dtype):
     """Run each optimizer on an embedding table, which has a sparse gradient, and on a matrix."""
     ids, _ = _batch()
-    rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta]
-    for rule in rules:
+    for rule in OPTIMIZERS:
         embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(_SIZE, 2, dtype=dtype)
         optimizer = rule([*embedding.parameters(), *output.parameters()], lr=1e-3)
         output(embedding(ids)).sum().backward()

@@ -3,10 +3,12 @@
 Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
 number of threads.  CUDA twins are plain: one thread per element of the result.
 
-Sums do not drift, although they run in the data's own type.  Take 10,000 rows.  The 128 rows of a block are one chain
-of multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The
-sums of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error
-of an element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
+multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
+of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error of an
+element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Column sums on the CPU: the rows of a block in the data's own type, and the sums of blocks in float64.  On CUDA they are
+a pooled sum (`kernels.sums`).
 """
 
 from typing import Any, NamedTuple
