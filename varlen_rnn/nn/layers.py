@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import (
-    DTypeError,
     ShapeError,
     check_choice,
     check_flag,
@@ -355,27 +353,3 @@ class SequencePool(Module):
     def extra_repr(self) -> str:
         """Return the kind of pooling as text for `repr`."""
         return repr(self.pool_type)
-
-
-class Sequential(Module):
-    """Run modules one after another, each on the output of the module before.
-
-    A recurrent layer cannot be among them, because it returns a pair.
-
-    Examples
-    --------
-    >>> Sequential(Linear(3, 4), Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
-    (5, 2)
-    """
-
-    def __init__(self, *modules: Module) -> None:
-        for number, module in enumerate(modules):
-            if not isinstance(module, Module):  # `forward` would skip it silently
-                raise DTypeError(f"Sequential, entry {number}", expected="a Module", got=shown(module))
-            setattr(self, str(number), module)
-
-    def forward(self, x: Any) -> Any:
-        """Return the last module's output."""
-        for _, module in self.children():
-            x = module(x)
-        return x

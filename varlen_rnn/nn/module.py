@@ -231,9 +231,13 @@ class Module:
             named[name].assign(array)
 
     def __repr__(self) -> str:
-        inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
+        inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Return the names and the texts of the children for `repr`."""
+        return [(name, repr(child)) for name, child in self.children()]
 
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""

@@ -18,6 +18,7 @@ from varlen_rnn.ops import (
     indexing,
     layer_norm,
     losses,
+    one_hot,
     padding,
     products,
     ranking,
