@@ -6,7 +6,7 @@ from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss
-from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
+from varlen_rnn.nn.layers import BatchNorm1d, Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
@@ -22,6 +22,7 @@ __all__ = [
     "LSTM",
     "RNN",
     "AdditiveAttention",
+    "BatchNorm1d",
     "CTCLoss",
     "Dropout",
     "DynamicRNN",

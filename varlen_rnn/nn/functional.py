@@ -100,7 +100,7 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. (2017), "Attention is all you need"; Dao et al. (2022), "FlashAttention"; the form of
     `torch.nn.functional.scaled_dot_product_attention`.
     """
-    left, right = _limits("scaled_dot_product_attention", is_causal, window)
+    left, right = limits("scaled_dot_product_attention", is_causal, window)
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
@@ -108,7 +108,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+def limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Return how many keys before and after its own position a query sees; None means no limit."""
     limits = check_list(window, f"{op}, window", "a pair (left, right)")
     if len(limits) != 2:
@@ -160,7 +160,7 @@ def additive_attention(
 
     Source: Bahdanau, Cho and Bengio (2015), "Neural machine translation by jointly learning to align and translate".
     """
-    left, right = _limits("additive_attention", is_causal, window)
+    left, right = limits("additive_attention", is_causal, window)
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 

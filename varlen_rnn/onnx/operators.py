@@ -238,6 +238,19 @@ def _layer_norm(graph: Graph, op: str, x: Value, weight: Value | None, bias: Val
     return _like(x, graph.node("LayerNormalization", x.name, weight.name, *more, axis=-1, epsilon=eps))
 
 
+@says("batch_norm")
+def _batch_norm(
+    graph: Graph, op: str, x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None,
+    eps: float, training: bool,
+) -> list[Value | None]:  # fmt: skip
+    if training:
+        raise Unsaid("batch_norm in training")
+    deviation = graph.node("Sqrt", graph.node("Add", variance.name, graph.constant(eps, x.dtype)))
+    name = graph.node("Div", graph.node("Sub", x.name, mean.name), deviation)
+    name = name if weight is None else graph.node("Mul", name, weight.name)
+    return [_like(x, name if bias is None else graph.node("Add", name, bias.name))]
+
+
 # Operators over sequences.
 
 

@@ -3,6 +3,8 @@
 from varlen_rnn.ops import (
     activations,
     attention,
+    attention_weights,
+    batch_norm,
     batched,
     cast,
     choices,
