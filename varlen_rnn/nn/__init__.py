@@ -14,6 +14,7 @@ from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
+from varlen_rnn.nn.summary import ModelSummary, summary
 
 __all__ = [
     "ELU",
@@ -33,6 +34,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LinearChainCRF",
+    "ModelSummary",
     "Module",
     "ModuleDict",
     "ModuleList",
@@ -54,6 +56,7 @@ __all__ = [
     "Stateful",
     "Tanh",
     "functional",
+    "summary",
     "weight_norm",
 ]
 
