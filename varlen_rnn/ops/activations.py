@@ -105,7 +105,7 @@ def _elu_grad(x, d_y, alpha):
 def _softplus(x, beta, threshold):
     z = beta * x
     curve = kernels.maximum(z, 0) + kernels.log(1 + kernels.exp(-abs(z)))
-    return kernels.where(z > threshold, x, curve / beta)
+    return curve / beta if threshold == math.inf else kernels.where(z > threshold, x, curve / beta)
 
 
 @operator(rows="each", scalar=_softplus)

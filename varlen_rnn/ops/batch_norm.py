@@ -63,8 +63,10 @@ def _moments(x):
     divisor = x.dtype.type(max(count, 1))
     mean = total / divisor
     apart = x - mean
-    (squares,) = over_ranks(sum_over(np.multiply(apart, apart, out=apart), 0))
-    return mean, squares / divisor, count
+    # The mean of the differences is the rounding of the mean (Chan, Golub and LeVeque, 1983).
+    rest, squares = over_ranks(sum_over(apart, 0), sum_over(np.multiply(apart, apart, out=apart), 0))
+    rest /= divisor
+    return mean + rest, np.maximum(squares / divisor - rest * rest, 0), count
 
 
 def _inverse(variance, eps):
