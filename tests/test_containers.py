@@ -123,6 +123,11 @@ def test_lists_and_dicts_are_lists_and_dicts():
     [
         (lambda: nn.ModuleList([nn.Tanh(), F.tanh]), "ModuleList, entry: expected a Module"),
         (lambda: nn.ModuleList([nn.Tanh()])[1], "ModuleList, index: expected an index of 1 entries, got 1"),
+        (
+            lambda: nn.ModuleList([nn.Tanh()] * 3).__setitem__(slice(0, 3, 2), [nn.Tanh()]),
+            "entries: expected 2 entries",
+        ),
+        (lambda: nn.ModuleList().insert("a", nn.Tanh()), "ModuleList, index: expected an integer"),
         (lambda: nn.ParameterList([np.ones(3)]), "ParameterList, entry: expected a Parameter"),
         (lambda: nn.ModuleDict({"a.b": nn.Tanh()}), "ModuleDict, name: expected a text without dots"),
         (lambda: nn.ModuleDict({"a": F.tanh}), "ModuleDict, 'a': expected a Module"),

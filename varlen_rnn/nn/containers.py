@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, Generic, Self, TypeVar, overload
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, check_list, shown
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int, check_list, shown
 from varlen_rnn.nn.module import Module, Parameter
 
 T = TypeVar("T", Module, Parameter)
@@ -87,8 +87,14 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
 
     def __setitem__(self, index: Any, entry: Any) -> None:
         """Replace an entry, or for a slice several."""
-        is_slice = isinstance(self._at(index), slice)
-        self._listed[index] = [self._checked(one) for one in entry] if is_slice else self._checked(entry)
+        if not isinstance(self._at(index), slice):
+            self._listed[index] = self._checked(entry)
+            return
+        what = f"{type(self).__name__}, entries"
+        entries = [self._checked(one) for one in check_list(entry, what)]
+        if index.step not in (None, 1) and len(entries) != len(self._listed[index]):
+            raise ShapeError(what, expected=f"{len(self._listed[index])} entries", got=len(entries))
+        self._listed[index] = entries
 
     def __delitem__(self, index: int | slice) -> None:
         """Remove an entry, or for a slice several."""
@@ -99,13 +105,13 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
 
     def insert(self, index: int, value: T) -> None:
         """Insert an entry before an index."""
-        self._listed.insert(index, self._checked(value))
+        self._listed.insert(check_int(index, f"{type(self).__name__}, index"), self._checked(value))
 
 
 class ModuleList(_Listed[Module]):
     """A list of modules, whose parameters a module that has it as an attribute finds: `layers.0.weight`.
 
-    A plain list does so too; this one has PyTorch's name, and may change later.
+    A plain list does so too; this one has PyTorch's name.
 
     Parameters
     ----------

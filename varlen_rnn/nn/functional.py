@@ -277,7 +277,7 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
     sizes = {v.shape[place] for v in (a, b)} if -min(a.ndim, b.ndim) <= place < 0 else {}
     if len(sizes) != 1 and -1 not in sizes:
         expected = f"an axis of both, of one size, from {-rank} to {rank - 1}"
-        got = f"{axis}, of shapes {a.shape} and {b.shape}"
+        got = f"{shown(axis)}, of shapes {a.shape} and {b.shape}"
         raise ShapeError("cosine_similarity, axis", expected=expected, got=got)
     return (a * b).sum(place) / (_norm(a, 2.0, place, eps) * _norm(b, 2.0, place, eps)).sum(place)
 
