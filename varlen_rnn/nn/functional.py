@@ -216,7 +216,7 @@ def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Var
     Parameters
     ----------
     x : Variable or array
-        float32 or float64; with a LoD, the axis is not that of rows.
+        float32 or float64.
     p : float
         The exponent of the norm, at least 1; infinity takes the largest magnitude.
     axis : int

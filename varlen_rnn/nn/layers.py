@@ -138,8 +138,8 @@ class LayerNorm(Module):
 class BatchNorm1d(Module):
     """Normalise every feature to mean 0 and variance 1 over the rows of all sequences of a batch.
 
-    In training the moments are those of the batch, so a sequence's result depends on the sequences beside it, and the
-    running moments move towards them.  In evaluation the running moments are used, and each row is computed alone.
+    In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
+    the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
 
     A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
     PyTorch raises an error.

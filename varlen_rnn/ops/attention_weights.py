@@ -1,7 +1,7 @@
-"""The weights of attention, of every query for every key of its sequence, for whoever wants to look at them.
+"""The weights of attention: the weight of every query for every key of its sequence, for a look at them.
 
-`scaled_dot_product_attention` never has them in memory.  Here they are rows: of a sequence of 2 queries and 3 keys
-there are 6, which a new last level of the LoD divides into the 3 of each query.
+`scaled_dot_product_attention` never has them in memory.  Here each weight is a row.  A sequence of 2 queries and 3 keys
+has 6 rows, and a new last level of the LoD divides them into 3 rows for each query.
 """
 
 import numpy as np

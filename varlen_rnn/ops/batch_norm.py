@@ -48,7 +48,7 @@ def _cost(inputs, outputs, eps, training):
 def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: float, training: bool):
     """Return rows less the mean of each feature, divided by its deviation, times a weight, plus a bias.
 
-    In training the moments are those of the rows; otherwise they are the running moments.
+    In training the moments are computed from the rows; otherwise they are the running moments.
     """
     if not training:
         return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))

@@ -281,7 +281,7 @@ _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionar
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
-    """The operations of one run of the step's operators, or of the operators of its gradient."""
+    """The operations of the step's operators, or of the operators of its gradient, for one row, times the rows."""
     nested = grad_block or block
     if nested not in _flops_of_blocks:
         _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))
