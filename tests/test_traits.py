@@ -119,46 +119,46 @@ def test_a_trait_that_cannot_be(text):
     assert "f" not in table.OPERATORS
 
 
-def declare_softplus():
+def declare_asinh():
     """Return a user's operator, declared as the page tells."""
 
-    @vr.operator(rows="each", scalar=lambda x: vr.cells.log(1.0 + vr.cells.exp(x)), onnx="Softplus")
-    def own_softplus(x):
-        return np.logaddexp(x.data, 0)
+    @vr.operator(rows="each", scalar=lambda x: vr.cells.log(x + vr.cells.sqrt(x * x + 1.0)), onnx="Asinh")
+    def own_asinh(x):
+        return np.arcsinh(x.data)
 
-    own_softplus.infer(lambda x: x)
-    own_softplus.backward("x")(_backward_of_softplus)
-    own_softplus.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
-    return own_softplus
+    own_asinh.infer(lambda x: x)
+    own_asinh.backward("x")(_backward_of_asinh)
+    own_asinh.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
+    return own_asinh
 
 
-def _backward_of_softplus(x, d_out):
-    return d_out.data / (1 + np.exp(-x.data))
+def _backward_of_asinh(x, d_out):
+    return d_out.data / np.sqrt(1 + x.data * x.data)
 
 
 def test_an_operator_of_the_users_own_leaves_a_step(monkeypatch):
-    softplus, calls = declare_softplus(), Counter()
-    vr.check_operator(softplus)
+    asinh, calls = declare_asinh(), Counter()
+    vr.check_operator(asinh)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((24, 3)), [[20, 4]])
-    forward = table.OPERATORS["own_softplus"].forward
+    forward = table.OPERATORS["own_asinh"].forward
     monkeypatch.setattr(
-        table.OPERATORS["own_softplus"], "forward", lambda *given: calls.update(["softplus"]) or forward(*given)
+        table.OPERATORS["own_asinh"], "forward", lambda *given: calls.update(["asinh"]) or forward(*given)
     )
-    y, _ = vr.nn.DynamicRNN(lambda row, h: (softplus(row), h + row))(x, [(3,)])
-    assert calls == {"softplus": 1}
-    np.testing.assert_array_equal(np.asarray(y), np.logaddexp(x.data, 0))
-    y, _ = vr.nn.DynamicRNN(lambda row, h: (h, softplus(row + h)))(x, [(3,)])
-    assert calls == {"softplus": 21}, "where it reads the state, at every step"
+    y, _ = vr.nn.DynamicRNN(lambda row, h: (asinh(row), h + row))(x, [(3,)])
+    assert calls == {"asinh": 1}
+    np.testing.assert_array_equal(np.asarray(y), np.arcsinh(x.data))
+    y, _ = vr.nn.DynamicRNN(lambda row, h: (h, asinh(row + h)))(x, [(3,)])
+    assert calls == {"asinh": 21}, "where it reads the state, at every step"
 
 
 def test_an_operator_of_the_users_own_is_fused(monkeypatch):
-    softplus, found = declare_softplus(), []
+    asinh, found = declare_asinh(), []
     u = vr.nn.Parameter(np.linspace(-1, 1, 9).reshape(3, 3))
     for fused in (True, False):
         x = vr.Variable(vr.create_lod_tensor(np.linspace(-2, 2, 18).reshape(6, 3), [[4, 2]]), requires_grad=True)
-        layer = vr.nn.DynamicRNN(lambda row, h: (softplus(row @ u + h @ u),) * 2)
+        layer = vr.nn.DynamicRNN(lambda row, h: (asinh(row @ u + h @ u),) * 2)
         if not fused:
-            monkeypatch.setattr(table.OPERATORS["own_softplus"], "scalar", None)
+            monkeypatch.setattr(table.OPERATORS["own_asinh"], "scalar", None)
             vr.steps.describe._known.steps.clear()
             vr.steps.lower._known.clear()
         y, _ = layer(x, [(3,)])
@@ -187,41 +187,41 @@ def test_an_operator_declared_again_is_fused_anew():
 
 
 def test_an_operator_of_the_users_own_is_a_node_of_onnx_in_both_directions(tmp_path):
-    softplus, gru = declare_softplus(), vr.nn.GRU(3, 4)
+    asinh, gru = declare_asinh(), vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
         x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
-        out = softplus(gru(x)[1])
+        out = asinh(gru(x)[1])
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
-    assert "Softplus" in [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert "Asinh" in [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
     again = vr.onnx.load(tmp_path / "a.onnx")
-    assert "own_softplus" in [op.type for op in again.desc.blocks[0].ops]
+    assert "own_asinh" in [op.type for op in again.desc.blocks[0].ops]
     rows = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), [[2, 3]])
     wanted, found = (vr.Executor().run(one, {"x": rows}, ["out"])[0] for one in (program, again))
     np.testing.assert_allclose(found.data, wanted.data, rtol=1e-6)
 
 
 def test_constants_are_attributes_of_a_node(tmp_path):
-    @vr.operator(rows="each", onnx="LeakyRelu")
-    def leaky(x, alpha: float = 0.25):
-        return np.where(x.data > 0, x.data, x.dtype.type(alpha) * x.data)
+    @vr.operator(rows="each", onnx="ThresholdedRelu")
+    def thresholded(x, alpha: float = 0.25):
+        return np.where(x.data > x.dtype.type(alpha), x.data, x.dtype.type(0))
 
-    leaky.infer(lambda x, alpha: x)
+    thresholded.infer(lambda x, alpha: x)
     gru = vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
-        out = leaky(gru(vr.feed_data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
+        out = thresholded(gru(vr.feed_data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
     model = onnx.load(tmp_path / "a.onnx")
-    (node,) = [node for node in model.graph.node if node.op_type == "LeakyRelu"]
+    (node,) = [node for node in model.graph.node if node.op_type == "ThresholdedRelu"]
     assert node.attribute[0].f == 0.5
     alphas = []
     for _ in range(2):  # without the attribute, it is the one of ONNX
         loaded = vr.onnx.load(tmp_path / "a.onnx")
-        alphas += [attrs["alpha"] for attrs in _constants(loaded, "leaky")]
+        alphas += [attrs["alpha"] for attrs in _constants(loaded, "thresholded")]
         del node.attribute[:]
         onnx.save(model, tmp_path / "a.onnx")
-    assert alphas == [0.5, np.float32(0.01)]
+    assert alphas == [0.5, 1.0]
 
 
 def _constants(program, name):
