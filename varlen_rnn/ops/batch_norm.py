@@ -15,12 +15,14 @@ from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 _INT64 = np.dtype(np.int64)
+_BLOCK = 2**16  # elements that are computed at a time, since arrays as large as the batch would leave the caches
 
 
 def over_ranks(*sums):
@@ -52,9 +54,10 @@ def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: flo
     """
     if not training:
         return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))
-    mean, variance, count = _moments(x.data)
+    rows = as_operand(x.data)
+    mean, variance, count = _moments(rows)
     moments = (LoDTensor.wrap(np.asarray(moment)) for moment in (mean, variance, count))
-    return x.like(_normalised(x.data, mean, variance, weight, bias, eps)), *moments
+    return x.like(_normalised(rows, mean, variance, weight, bias, eps)), *moments
 
 
 def _moments(x):
@@ -62,11 +65,27 @@ def _moments(x):
     count, total = over_ranks(np.int64(len(x)), sum_over(x, 0))
     divisor = x.dtype.type(max(count, 1))
     mean = total / divisor
-    apart = x - mean
+
+    def differences(block):
+        apart = x[block] - mean
+        return apart, apart * apart
+
     # The mean of the differences is the rounding of the mean (Chan, Golub and LeVeque, 1983).
-    rest, squares = over_ranks(sum_over(apart, 0), sum_over(np.multiply(apart, apart, out=apart), 0))
-    rest /= divisor
+    rest, squares = over_ranks(*_sums(x, differences))
+    rest = rest / divisor
     return mean + rest, np.maximum(squares / divisor - rest * rest, 0), count
+
+
+def _sums(x, of_block):
+    """Return the sums over the rows of two arrays like `x`, of which `of_block` computes a block of rows."""
+    parts = [[sum_over(array, 0) for array in of_block(block)] for block in _blocks(x)]
+    return [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
+
+
+def _blocks(x):
+    """Return slices of the rows whose elements fit a cache; at least one, which may be empty."""
+    step = max(1, _BLOCK // x.shape[1])
+    return [slice(first, first + step) for first in range(0, max(1, len(x)), step)]
 
 
 def _inverse(variance, eps):
@@ -76,10 +95,13 @@ def _inverse(variance, eps):
 
 
 def _normalised(x, mean, variance, weight, bias, eps):
-    out, factor = x - mean, _inverse(variance, eps)
-    out *= factor if weight is None else factor * weight.data
-    if bias is not None:
-        out += bias.data
+    out, factor = empty(x.shape, x), _inverse(variance, eps)
+    factor = factor if weight is None else factor * weight.data
+    for block in _blocks(x):
+        rows = np.subtract(x[block], mean, out=out[block])
+        rows *= factor
+        if bias is not None:
+            rows += bias.data
     return out
 
 
@@ -119,19 +141,22 @@ def _cost_of_grad(inputs, outputs, eps):
 @operator(outputs=("d_x", "d_mean", "d_variance", "d_weight", "d_bias"), cost=_cost_of_grad)
 def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float):
     """Return the gradients of `batch_norm`; without a count, the moments are constants."""
-    inverse = _inverse(variance.data, eps)
+    rows, d_rows, inverse = as_operand(x.data), as_operand(d.data), _inverse(variance.data, eps)
     factor = inverse if weight is None else inverse * weight.data
-    normal = (x.data - mean.data) * inverse
-    of_weight, of_bias = sum_over(d.data * normal, 0), sum_over(d.data, 0)
-    d_x, d_mean, d_variance = d.data * factor, np.zeros_like(mean.data), np.zeros_like(mean.data)
+    normal = lambda block: (rows[block] - mean.data) * inverse
+    of_weight, of_bias = _sums(rows, lambda block: (d_rows[block] * normal(block), d_rows[block]))
+    d_x, d_mean, d_variance = empty(rows.shape, rows), np.zeros_like(mean.data), np.zeros_like(mean.data)
+    slope = constant = d_mean
     if count is None:
         d_mean, d_variance = -factor * of_bias, x.dtype.type(-0.5) * factor * inverse * of_weight
     else:
-        share = x.dtype.type(1 / max(int(count.data), 1))
-        slope, constant = over_ranks(of_weight, of_bias)
-        normal *= factor * slope * share
-        d_x -= normal
-        d_x -= factor * constant * share
+        share = factor * x.dtype.type(1 / max(int(count.data), 1))
+        slope, constant = (share * sums for sums in over_ranks(of_weight, of_bias))
+    for block in _blocks(rows):
+        found = np.multiply(d_rows[block], factor, out=d_x[block])
+        if count is not None:
+            found -= normal(block) * slope
+            found -= constant
     return x.like(d_x), *(LoDTensor.wrap(sums) for sums in (d_mean, d_variance, of_weight, of_bias))
 
 
