@@ -43,6 +43,7 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
 _GROUP = 32  # blocks whose sums are added without correction
+MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
 _COLUMN_BLOCK = 384  # the most columns of `a` in a piece of work
 _ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
 
@@ -391,7 +392,7 @@ def row_products(a, one, two, num_columns=0):
     highest = max([num_columns, *(f.end for f in windows)])
     sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
-    copies = 1 if len(a) <= _GROUP * _DEPTH_BLOCK else 3
+    copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
