@@ -58,8 +58,8 @@ class KernelHook(BuildHookInterface):
         """Return the folders of the kernels of a level: one."""
         place = Path(self._memory.name) / level
         added = {"NUMBA_CACHE_DIR": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-        # In the folder of the sources: `-m` finds them there, also if the environment beneath an isolated build has them
-        # installed as editable, whose paths pip takes away from a build.
+        # `-m` finds the sources in the current folder.  In PYTHONPATH they would be lost in an isolated build of pip if the
+        # environment around it has them installed as editable: pip removes the paths of that environment.
         subprocess.run(
             [sys.executable, *WARM, "--level", level],
             env=os.environ | added, cwd=SOURCES, capture_output=True, text=True, errors="replace", check=True,

@@ -217,7 +217,7 @@ def test_constants_are_attributes_of_a_node(tmp_path):
 
     @vr.operator(rows="each", onnx="ThresholdedRelu")
     def thresholded(x, alpha: float = 0.25):
-        return np.where(x.data > alpha, x.data, x.dtype.type(0))
+        return np.where(x.data > x.dtype.type(alpha), x.data, x.dtype.type(0))
 
     thresholded.infer(lambda x, alpha: x)
     gru = vr.nn.GRU(3, 4)
