@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_callable, check_int, check_list, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    OutOfRangeError,
+    ShapeError,
+    check_callable,
+    check_int,
+    check_list,
+    check_number,
+    shown,
+)
 from varlen_rnn.rows.checks import offsets_of
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.typing import Lengths
@@ -194,9 +203,8 @@ def _lengths_of(lengths: Lengths) -> np.ndarray:
 def _checked(cost: StepCost) -> StepCost:
     if not isinstance(cost, StepCost):
         raise DTypeError("cost", expected="a StepCost", got=shown(cost))
-    for name, value in zip(cost._fields, cost, strict=True):
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise DTypeError(f"cost, {name}", expected="a number of seconds", got=shown(value))
-        if not 0 <= value < math.inf:
-            raise OutOfRangeError(f"cost, {name}", expected="at least 0 seconds", got=shown(value))
-    return StepCost(*map(float, cost))
+    seconds = [
+        check_number(value, f"cost, {name}", "at least 0 seconds", lambda number: 0 <= number < math.inf)
+        for name, value in zip(cost._fields, cost, strict=True)
+    ]
+    return StepCost(*seconds)

@@ -152,7 +152,7 @@ def _work(*arguments):
 def draw_mask(positions, rows, key, threshold, below, others, mask):
     """Draw a mask: `below` with the probability `threshold / 2**32`, otherwise `others`, for each place on its own.
 
-    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.
+    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.  No bounds are checked.
 
     Parameters
     ----------
