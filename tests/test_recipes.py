@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracles import philox
 
+from tests.oracles import philox
 from tests.test_checked_kernels import FUNCTIONS
 from tests.test_readme import blocks_of, names_after
 from varlen_rnn.kernels import pool as kernels

@@ -72,6 +72,7 @@ class StepCost(NamedTuple):
 STEP_COST = StepCost(per_batch=2.75e-3, per_row=21.2e-6, per_step=7.5e-6, per_sequence=2.3e-6)
 
 _MOST_PARTS = 2**20
+_MOST_REPEATS = 1000
 
 
 def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> list[np.ndarray]:
@@ -140,7 +141,7 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
     batches : iterable
         Batches of various numbers of rows, steps and sequences: each a LoDTensor, or a tuple that begins with one.
     repeats : int
-        How often each batch is timed, after once without; the shortest time counts.
+        How often each batch is timed, 1 to 1000, after once without; the shortest time counts.
 
     Returns
     -------
@@ -160,6 +161,8 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
     True
     """
     step, repeats = check_callable(step, "step"), check_int(repeats, "repeats", 1)
+    if repeats > _MOST_REPEATS:
+        raise OutOfRangeError("repeats", expected=f"at most {_MOST_REPEATS}", got=shown(repeats))
     terms, seconds = [], []
     for batch in check_list(batches, "measure_step_cost, batches", "a list of batches"):
         inputs = batch if isinstance(batch, tuple) else (batch,)

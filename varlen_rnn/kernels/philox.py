@@ -1,10 +1,10 @@
-"""Random masks whose numbers are functions of a place: of a sequence, a row in it, and a column.
+"""Random masks, each number of which is a function of its place: a sequence, a row in this sequence, and a column.
 
 A counter-based generator has no state: it encrypts a counter with a key.  So threads, ranks and neighbouring sequences
 change no number.  An example: row 5 of the sequence at position 1000 of a batch, columns 8 to 11, is one counter:
 
     counter   (8 // 4, 5, 1000, 0)    column // 4, row, and the low and high half of the position
-    result    four words of 32 bits, one for each of the columns 8, 9, 10 and 11
+    result    four words of 32 bits, for the columns 8, 9, 10 and 11
 
 Kernels check no bounds: see `varlen_rnn.kernels`.
 
