@@ -40,7 +40,7 @@ class StepCost(NamedTuple):
     Attributes
     ----------
     per_batch : float
-        Seconds that a batch takes, whatever it has.
+        Seconds for a batch, in addition to the seconds for its content.
     per_row : float
         Seconds for each row.
     per_step : float
