@@ -133,10 +133,11 @@ def draw_mask_cuda(positions, rows, key, threshold, below, others, mask):
     if thread < mask.shape[0] * quads:
         i, quad = thread // quads, thread % quads
         position, row = place_of(positions, rows, i)
-        words = words_of(np.uint64(quad), position, row, np.uint64(key))
-        for lane in range(min(4, width - 4 * quad)):
-            word = words[0] if lane == 0 else words[1] if lane == 1 else words[2] if lane == 2 else words[3]
-            mask[i, 4 * quad + lane] = below if word < np.uint64(threshold) else others
+        w0, w1, w2, w3 = words_of(np.uint64(quad), position, row, np.uint64(key))
+        end = 4 * quad + 4
+        for column in range(4 * quad, end if end < width else width):
+            mask[i, column] = below if w0 < np.uint64(threshold) else others
+            w0, w1, w2 = w1, w2, w3
 
 
 def _quads(*arguments):
