@@ -59,8 +59,8 @@ class LoD(Frozen):
         The position of each sequence in the batch that this is a part of; None if they are 0, 1, 2 ...  Dropout draws
         by them, so a part of a batch is drawn as the whole is.  They do not count when LoDs are compared.
     axis : int
-        The axis that runs over rows: 0.  A LoD without levels may have positions, too: those of the entries along
-        `axis`, such as 1 for the last states of a layer.
+        The axis that runs over rows: 0.  A LoD without levels may have positions, too, for values with an entry per
+        sequence along `axis`: 0 after pooling, 1 for the last states of a layer.
 
     Raises
     ------
