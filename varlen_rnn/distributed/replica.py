@@ -109,7 +109,7 @@ class Replica:
         self._share_buffers()
 
     def forget(self) -> None:
-        """Drop the losses that wait for those of further shards, after an error between two calls of `backward`."""
+        """Drop the losses that wait for further shards, after an error between two calls of `backward`."""
         if self._waiting:
             self._waiting = []
             random.rewind(self._first_call())
