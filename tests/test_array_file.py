@@ -16,7 +16,20 @@ import varlen_rnn as vr
 from tests.waiting import HANGS
 from varlen_rnn.array_file import pieces, read_arrays
 
-KINDS = ["bool", "int8", "uint8", "int16", "uint16", "float16", "int32", "uint32", "float32", "int64", "uint64", "float64"]
+KINDS = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "float16",
+    "int32",
+    "uint32",
+    "float32",
+    "int64",
+    "uint64",
+    "float64",
+]
 LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the figures of Linux")
 
 
@@ -44,7 +57,12 @@ def test_the_bytes_are_the_librarys():
 @pytest.mark.parametrize("size", [3, 2**20, 2**20 + 7])
 def test_strided_and_foreign_arrays_are_written_in_the_order_of_c(size):
     plain = np.arange(4 * size, dtype=np.float32).reshape(4, size)
-    arrays = {"fortran": np.asfortranarray(plain), "part": plain[::2, ::3], "turned": plain.T, "swapped": plain.astype(">f4")}
+    arrays = {
+        "fortran": np.asfortranarray(plain),
+        "part": plain[::2, ::3],
+        "turned": plain.T,
+        "swapped": plain.astype(">f4"),
+    }
     back = safetensors.numpy.load(written(arrays))
     for name, array in arrays.items():
         assert back[name].dtype == np.float32
@@ -70,16 +88,29 @@ def entry(**changes):
 
 
 HEADERS = {
-    "a list": [entry()], "a number": 3, "no object": {"a": 3}, "no shape": {"a": {"dtype": "F32", "data_offsets": [0, 8]}},
-    "another key": {"a": entry(more=1)}, "unknown type": {"a": entry(dtype="F31")}, "a type of a list": {"a": entry(dtype=["F32"])},
-    "negative": {"a": entry(shape=[-2])}, "half": {"a": entry(shape=[2.0])}, "true": {"a": entry(shape=[True, 2])},
-    "too large": {"a": entry(shape=[3])}, "too small": {"a": entry(shape=[1])}, "overflow": {"a": entry(shape=[2**62, 4, 2])},
-    "beyond the end": {"a": entry(shape=[4], data_offsets=[0, 16])}, "one offset": {"a": entry(data_offsets=[8])},
-    "backwards": {"a": entry(shape=[0], data_offsets=[8, 0])}, "a hole": {"a": entry(shape=[1], data_offsets=[4, 8])},
-    "bytes left": {"a": entry(shape=[1], data_offsets=[0, 4])}, "overlap": {"a": entry(), "b": entry()},
-    "numbers as metadata": {"__metadata__": {"a": 1}, "a": entry()}, "a list as metadata": {"__metadata__": [], "a": entry()},
+    "a list": [entry()],
+    "a number": 3,
+    "no object": {"a": 3},
+    "no shape": {"a": {"dtype": "F32", "data_offsets": [0, 8]}},
+    "another key": {"a": entry(more=1)},
+    "unknown type": {"a": entry(dtype="F31")},
+    "a type of a list": {"a": entry(dtype=["F32"])},
+    "negative": {"a": entry(shape=[-2])},
+    "half": {"a": entry(shape=[2.0])},
+    "true": {"a": entry(shape=[True, 2])},
+    "too large": {"a": entry(shape=[3])},
+    "too small": {"a": entry(shape=[1])},
+    "overflow": {"a": entry(shape=[2**62, 4, 2])},
+    "beyond the end": {"a": entry(shape=[4], data_offsets=[0, 16])},
+    "one offset": {"a": entry(data_offsets=[8])},
+    "backwards": {"a": entry(shape=[0], data_offsets=[8, 0])},
+    "a hole": {"a": entry(shape=[1], data_offsets=[4, 8])},
+    "bytes left": {"a": entry(shape=[1], data_offsets=[0, 4])},
+    "overlap": {"a": entry(), "b": entry()},
+    "numbers as metadata": {"__metadata__": {"a": 1}, "a": entry()},
+    "a list as metadata": {"__metadata__": [], "a": entry()},
     "many axes": {"a": entry(shape=[1] * 70 + [2])},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
@@ -106,13 +137,19 @@ def test_of_damaged_files_none_is_read_otherwise_than_by_the_library(tmp_path):
             continue
         expected = safetensors.numpy.load(bytes(damaged))
         assert found.keys() == expected.keys()
-        assert all(np.array_equal(found[name], expected[name], equal_nan=found[name].dtype.kind == "f") for name in found)
+        assert all(
+            np.array_equal(found[name], expected[name], equal_nan=found[name].dtype.kind == "f") for name in found
+        )
     assert 200 < refused < 600
 
 
 def test_a_misaligned_array_of_another_writer_is_aligned(tmp_path):
-    header = json.dumps({"b": entry(dtype="I8", shape=[1], data_offsets=[0, 1]), "a": entry(data_offsets=[1, 9])}).encode()
-    (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + b"\x07" + np.array([1, 2], "<f4").tobytes())
+    header = json.dumps(
+        {"b": entry(dtype="I8", shape=[1], data_offsets=[0, 1]), "a": entry(data_offsets=[1, 9])}
+    ).encode()
+    (tmp_path / "file").write_bytes(
+        len(header).to_bytes(8, "little") + header + b"\x07" + np.array([1, 2], "<f4").tobytes()
+    )
     _, found = read_arrays(tmp_path / "file", mmap=True)
     assert found["a"].flags.aligned
     assert found["a"].tolist() == [1, 2]
@@ -148,7 +185,9 @@ vr.save(path, a=small), vr.load(path), vr.load(path, mmap=True)  # what the firs
 
 
 def in_limits(code, *arguments):
-    run = subprocess.run([sys.executable, "-c", LIMITED + code, *map(str, arguments)], capture_output=True, text=True, timeout=HANGS)
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED + code, *map(str, arguments)], capture_output=True, text=True, timeout=HANGS
+    )
     assert run.returncode == 0, run.stderr[-2000:]
 
 

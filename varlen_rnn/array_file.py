@@ -4,8 +4,8 @@ For example, a file of `w = [1.0]` and no metadata is the length of a header, th
 
     56 as 8 bytes | {"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}, with spaces to a multiple of 8 | 8 bytes
 
-The library `safetensors` writes the same bytes, and reads them.  It needs a copy of all arrays in memory; for a table of
-many gigabytes, a piece is enough.
+The library `safetensors` writes the same bytes, and reads them.  It needs a copy of all arrays in memory; here a piece
+of one array is enough.
 
 Source: the format's description at https://github.com/huggingface/safetensors.
 """

@@ -1,8 +1,8 @@
 """Save named arrays to one safetensors file, atomically, and load them.
 
 Nothing is pickled, so files from untrusted sources can be loaded safely.  A model, an optimizer and the random state go
-into one file as named groups, so that a resumed run gives the same bits as a run without a stop.  Arrays pass one by one,
-so that arrays larger than the memory can be saved and loaded, too.
+into one file as named groups, so that a resumed run gives the same bits as a run without a stop.  Arrays are written
+piece by piece, so that arrays larger than the memory can be saved, too.
 """
 
 from __future__ import annotations
