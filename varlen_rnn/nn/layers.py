@@ -21,7 +21,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
-from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.tape.variable import NOT_IN_HALF, Variable, apply
 from varlen_rnn.typing import Rows
 
 
@@ -182,9 +182,63 @@ class Embedding(Module):
             table[padding_idx] = 0
         self.weight = Parameter(table)
 
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: np.ndarray, freeze: bool = True, padding_idx: int | None = None, sparse: bool = True
+    ) -> Embedding:
+        """Return a layer whose table is an array of the caller, which is not copied.
+
+        So a table may be larger than the memory: a memory map, of which lookups and updates touch only their rows.
+        What an optimizer keeps of a mapped table is in maps, too, of sparse files without names in the same folder.
+
+        Parameters
+        ----------
+        embeddings : (num_embeddings, embedding_dim), C-contiguous
+            float32 or float64, changed in place if it is trained, and float16 if it is frozen.
+        freeze : bool
+            Whether the table is not trained: `weight.requires_grad` is False, and the array may be read-only.
+        padding_idx : int, optional
+            A row that is never trained; its numbers stay as they are.
+        sparse : bool
+            As in the constructor.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            An array that cannot be the table; one of float16 or read-only memory that shall be trained.
+
+        Examples
+        --------
+        >>> table = np.arange(6, dtype=np.float16).reshape(3, 2)
+        >>> np.asarray(Embedding.from_pretrained(table)(np.array([2, 0])))
+        array([[4., 5.],
+               [0., 1.]], dtype=float32)
+
+        Source: `torch.nn.Embedding.from_pretrained`.
+        """
+        weight = Parameter(embeddings, requires_grad=not check_flag(freeze, "freeze"), copy=False)
+        if weight.ndim != 2 or not weight.value.data.size:
+            expected = "rows of a table, (num_embeddings, embedding_dim)"
+            raise ShapeError("from_pretrained, embeddings", expected=expected, got=f"shape {weight.shape}")
+        layer = cls.__new__(cls)
+        layer.num_embeddings, layer.embedding_dim = weight.shape
+        if padding_idx is not None:
+            padding_idx = functional.check_padding_idx(padding_idx, layer.num_embeddings)
+        layer.padding_idx, layer.sparse, layer.weight = padding_idx, check_flag(sparse, "sparse"), weight
+        return layer
+
     def forward(self, ids: Rows) -> Variable:
-        """Return the table's row for each id, `(*ids.shape, embedding_dim)`; ids are integers of any shape."""
-        return apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+        """Return the table's row for each id, `(*ids.shape, embedding_dim)`; ids are integers of any shape.
+
+        Rows of a float16 table are returned in float32, in which the next layer computes.
+        """
+        rows = apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+        if rows.dtype != np.float16:
+            return rows
+        if rows.requires_grad:  # the table was thawed
+            what = "Embedding, weight that requires a gradient"
+            raise DTypeError(what, expected="float32 or float64", got=rows.dtype, hint=NOT_IN_HALF)
+        return rows.astype(np.float32)
 
     def extra_repr(self) -> str:
         """Return the sizes as text for `repr`."""

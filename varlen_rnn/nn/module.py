@@ -14,6 +14,8 @@ from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
 from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.runtime.maps import map_of
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
 from varlen_rnn.tape.variable import Variable
@@ -28,19 +30,45 @@ class Parameter(Variable):
     Parameters
     ----------
     array : array_like
-        float32 or float64; copied, so that an update never reaches the caller's array.
+        float32 or float64, and float16 if it requires no gradient.
+    requires_grad : bool
+        Whether it is trained.  It can be set later, too.
+    copy : bool
+        Whether the array is copied, so that an update never reaches the caller's array.  Otherwise `array` must be an
+        array that optimizers can update in place, and it is the parameter's memory: for a table larger than the
+        memory, `np.memmap(path, np.float32, "r+", shape=shape)`.
+
+    Raises
+    ------
+    DTypeError
+        `array` has another data type.
+    ShapeError
+        `array` cannot be used without a copy.
 
     Examples
     --------
     >>> weight = Parameter([1.0, 2.0])
     >>> (weight * 3.0).sum().backward(); weight.grad
     array([3., 3.])
+    >>> own = np.zeros(2)
+    >>> Parameter(own, copy=False).assign(1.0); own
+    array([1., 1.])
+
+    Source: `torch.nn.Parameter`, which never copies.
     """
 
     __slots__ = ()
 
-    def __init__(self, array: ArrayLike) -> None:
-        super().__init__(np.array(as_rows(array, "Parameter"), order="C"), requires_grad=True, persistable=True)
+    def __init__(self, array: ArrayLike, requires_grad: bool = True, *, copy: bool = True) -> None:
+        rows, requires_grad = as_rows(array, "Parameter"), check_flag(requires_grad, "Parameter, requires_grad")
+        if check_flag(copy, "Parameter, copy"):
+            rows = np.array(rows, order="C")
+        else:
+            _check_shareable(array, requires_grad)
+        if rows.dtype not in FLOATS and rows.dtype != np.float16:
+            hint = "write 1.0, not 1, or use x.astype(dtype)"
+            raise DTypeError("Parameter", expected="float32 or float64", got=rows.dtype, hint=hint)
+        super().__init__(rows, requires_grad=requires_grad, persistable=True)
 
     @property
     def data(self) -> np.ndarray:
@@ -61,6 +89,20 @@ class Parameter(Variable):
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
+
+
+def _check_shareable(array: object, requires_grad: bool) -> None:
+    """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
+    expected, hint = "an array that can be used in place", "copy=True makes a copy that can"
+    if not isinstance(array, np.ndarray) or not array.dtype.isnative:
+        got = shown(array) if not isinstance(array, np.ndarray) else f"data type {array.dtype}"
+        raise DTypeError("Parameter without a copy", expected=expected, got=got, hint=hint)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        got = "one that is not aligned, or not C-contiguous"
+        raise ShapeError("Parameter without a copy", expected=expected, got=got, hint=hint)
+    if requires_grad and not array.flags.writeable:
+        hint = 'np.memmap(path, dtype, "r+") can be written to; requires_grad=False only looks up'
+        raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
 
 
 class _Runs(Protocol[P, R]):
@@ -171,8 +213,8 @@ class Module:
     def prepare(self) -> Callable[..., Any]:
         """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function.
-        Any number of threads may call it at the same time.
+        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function,
+        but for parameters over memory maps, which are shared.  Any number of threads may call it at the same time.
 
         Examples
         --------
@@ -181,7 +223,8 @@ class Module:
         >>> run(np.ones((1, 3), np.float32)).requires_grad
         False
         """
-        frozen = copy.deepcopy(self).eval()
+        mapped = {id(parameter): parameter for parameter in self.parameters() if map_of(parameter.data) is not None}
+        frozen = copy.deepcopy(self, mapped).eval()
         frozen._freeze()
 
         def run(*inputs: Any, **named: Any) -> Any:
@@ -195,9 +238,17 @@ class Module:
         for _, child in self.children():
             child._freeze()
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' arrays by name; `load_state_dict` and PyTorch accept this dict."""
-        return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
+    def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
+        """Return the parameters' arrays by name; `load_state_dict` and PyTorch accept this dict.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether later updates leave the arrays as they are; without it, `vr.save` writes tables that are larger than
+            the memory.
+        """
+        copied = check_flag(copy, "state_dict, copy")
+        return {name: p.data.copy() if copied else p.data for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
         """Overwrite the parameters with the arrays of `state`; an error leaves all parameters unchanged.
@@ -213,22 +264,8 @@ class Module:
         CheckpointError
             If names are missing or unexpected, or an array has the wrong shape or data type.
         """
-        named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
-        missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
-        if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
-            raise CheckpointError(
-                "state_dict",
-                expected=f"also {missing}" if missing else "no more names",
-                got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
-            )
-        arrays = {name: array for name, array in arrays.items() if name in named}
-        for name, array in arrays.items():
-            have = named[name]
-            if array.shape != have.shape or array.dtype != have.dtype:
-                expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
-                raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
-        for name, array in arrays.items():
-            named[name].assign(array)
+        for parameter, array in matched(self, state, strict):
+            parameter.assign(array)
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
@@ -238,6 +275,26 @@ class Module:
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
         return ""
+
+
+def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Parameter, np.ndarray]]:
+    """Return each parameter of a module with its array of a state, as `load_state_dict` assigns it, or raise."""
+    named, arrays = dict(module.named_parameters()), state_arrays(state, "state_dict")
+    missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
+    if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
+        raise CheckpointError(
+            "state_dict",
+            expected=f"also {missing}" if missing else "no more names",
+            got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
+        )
+    pairs = []
+    for name in arrays.keys() & named.keys():
+        have, array = named[name], arrays[name]
+        if array.shape != have.shape or array.dtype != have.dtype:
+            expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
+            raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
+        pairs.append((have, array))
+    return pairs
 
 
 def _flat(

@@ -2,8 +2,8 @@
 
 For a dense gradient, the kernels treat the whole parameter as one row.  A sparse gradient changes the same rows as in
 Fluid: `sgd` and `adagrad` change only the listed rows.  `momentum` and `adam` change all rows, because momentum decays
-everywhere.  `adam` with `lazy` changes only the listed rows.  A sparse gradient without rows is a gradient of zeros, and
-a step as any other: a shard of a table has many, and its momentum decays as that of the other shards.
+everywhere.  `adam` with `lazy` changes only the listed rows.  A sparse gradient without rows is a gradient of zeros, so
+it is a step: a shard of a table whose rows nobody touched decays as the other shards do.
 
 Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  Only `adam` is
 written out here, because its numbers change from step to step.

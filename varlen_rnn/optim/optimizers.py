@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_list, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
-from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.runtime.maps import zeros_beside
 from varlen_rnn.tape.modes import recorded
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
@@ -153,23 +153,30 @@ class Optimizer:
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
         """Return the initial value of a state."""
-        return np.zeros((), np.int64) if name == "step" else np.zeros_like(parameter.value.data)
+        return np.zeros((), np.int64) if name == "step" else zeros_beside(parameter.value.data)
 
     def _names(self) -> list[tuple[str, ...]]:
         """Return the names of each parameter's states."""
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return learning rates and copies of the states, by the parameter's number and the state's name.
+    def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
+        """Return learning rates and states, by the parameter's number and the state's name.
 
         The rate of the first group is named "lr", the next "lr.1", and so on.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether later steps leave the states as they are; without it, `vr.save` writes states that are larger than
+            the memory.
         """
+        copied = check_flag(copy, "state_dict, copy")
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
             if states is None or len(states) != len(names):  # of an option that has changed: the next step begins anew
                 continue
             for name, value in zip(names, states, strict=True):
-                state[f"{number}.{name}"] = value.value.data.copy()
+                state[f"{number}.{name}"] = value.value.data.copy() if copied else value.value.data
         return state
 
     def _rates(self) -> list[tuple[str, ParamGroup]]:
@@ -214,7 +221,8 @@ class Optimizer:
                 raise CheckpointError(where, expected=f"{initial.shape} {initial.dtype}", got=got)
             if name == "step" and not 0 <= int(value) < np.iinfo(np.int64).max:
                 raise CheckpointError(where, expected="at least 0, and less than 2**63 - 1", got=int(value))
-            values.append(Variable(np.array(value, order="C"), persistable=True))
+            initial.value.data[...] = value
+            values.append(initial)
         return values
 
 
@@ -324,7 +332,10 @@ class Adagrad(Optimizer):
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, epsilon=epsilon)
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        return np.full_like(parameter.value.data, self._start)
+        state = zeros_beside(parameter.value.data)
+        if self._start:
+            state[...] = self._start
+        return state
 
 
 class Adam(Optimizer):
@@ -463,11 +474,11 @@ class Adadelta(Optimizer):
 
 
 def _check_parameter(parameter: object, where: str) -> None:
-    """Raise unless a value is a Variable that an optimizer may update, perhaps when it is thawed."""
+    """Raise unless a value is a Variable that an optimizer may update; the step checks a frozen one that was thawed."""
     if not isinstance(parameter, Variable) or not _is_leaf(parameter):
         raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
     flags = parameter.value.data.flags
-    if not (flags.c_contiguous and flags.writeable):
+    if parameter.requires_grad and not (flags.c_contiguous and flags.writeable):
         expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
         raise ShapeError(where, expected=expected, got="one that is read-only, or not C-contiguous", hint=hint)
 
@@ -475,7 +486,7 @@ def _check_parameter(parameter: object, where: str) -> None:
 def _is_leaf(parameter: Variable) -> bool:
     if parameter.record is not None:
         return False
-    return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
+    return parameter.requires_grad or (parameter.persistable and parameter.dtype.kind == "f")
 
 
 def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:

@@ -22,6 +22,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -34,6 +35,7 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
+NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
 _new = object.__new__  # every operator makes Variables
 
 
@@ -87,11 +89,11 @@ class Variable:
         if isinstance(value, Variable):
             value = value.value
         self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
-        if requires_grad and self.dtype.kind != "f":
-            what, hint = (
-                f"{type(self).__name__} that requires a gradient",
-                "write 1.0, not 1, or use x.astype(dtype)",
-            )
+        if requires_grad and self.dtype not in FLOATS:
+            what = f"{type(self).__name__} that requires a gradient"
+            hint = "write 1.0, not 1, or use x.astype(dtype)"
+            if self.dtype == np.float16:
+                hint = NOT_IN_HALF
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
         self.requires_grad, self.persistable = requires_grad, persistable
         self._name = name
