@@ -611,6 +611,14 @@ CALLS = {
     "read_csv, delimiter": (
         in_a_file("a.csv", "text,label\na,b", lambda path, d: vr.data.read_csv(path, delimiter=d)), lambda: ",",
     ),
+    "connect": (vr.distributed.connect, lambda: 1.0),
+    "Communicator": (vr.distributed.Communicator,),
+    "all_reduce": (vr.distributed.Communicator().all_reduce, lambda: np.zeros(2), lambda: "max"),
+    "start_all_reduce": (vr.distributed.Communicator().start_all_reduce, lambda: np.zeros(2)),
+    "all_gather": (vr.distributed.Communicator().all_gather, lambda: X),
+    "all_to_all": (vr.distributed.Communicator().all_to_all, lambda: [X]),
+    "all_to_all, entry": (lambda array: vr.distributed.Communicator().all_to_all([array]), lambda: X),
+    "broadcast": (vr.distributed.Communicator().broadcast, lambda: np.zeros(2), int),
     "standard_library_functions": (vr.data.standard_library_functions, lambda: ["json"], lambda: 1),
 }  # fmt: skip
 CALLS["batches"] = (batches,)
@@ -699,7 +707,7 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
 
 def test_every_public_function_is_called():
     public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines,
-              "metrics": vr.metrics}  # fmt: skip
+              "metrics": vr.metrics, "distributed": vr.distributed}  # fmt: skip
     found = {name: getattr(module, name) for module in public.values() for name in dir(module)}
     functions = {name for name, value in found.items() if callable(value) and not isinstance(value, ModuleType)}
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
@@ -708,5 +716,6 @@ def test_every_public_function_is_called():
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}
-    others = of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
+    of_engines = {"TorchCommunicator", "MpiCommunicator"}  # `test_distributed.py` gives their arguments
+    others = of_engines | of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
     assert functions - others <= {name.split(",")[0] for name in CALLS}
