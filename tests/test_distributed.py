@@ -24,13 +24,13 @@ ENGINES = [
 ]
 
 
-def launch(engine, ranks, folder, *arguments):
-    """Run `tests.launched` on ranks of an engine; return the results of each."""
+def launch(engine, ranks, folder, *arguments, module="tests.launched"):
+    """Run a module on ranks of an engine; return the results of each."""
     if engine == "gloo":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     else:
         command = [MPIEXEC, "-n", str(ranks), *OPEN_MPI, sys.executable, "-m", "mpi4py"]
-    command += ["-m", "tests.launched", str(folder), *arguments]
+    command += ["-m", module, str(folder), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VARLEN_RNN_NUM_THREADS": "1"}
     result = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -17,7 +17,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -93,10 +93,10 @@ def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
     for array in arrays:
         dtype = array.dtype.newbyteorder("<")
         flags = ["external_loop", "buffered", "zerosize_ok"]
-        with np.nditer(
-            np.asarray(array), flags, [["readonly", "contig"]], [dtype], order="C", casting="equiv", buffersize=_PIECE
-        ) as walk:
-            for piece in walk if array.size else ():
+        way: dict[str, Any] = {"order": "C", "casting": "equiv", "buffersize": _PIECE}
+        with np.nditer(np.asarray(array), flags, [["readonly", "contig"]], [dtype], **way) as walk:  # type: ignore
+            pieces_of_array: Iterable[Any] = walk if array.size else ()
+            for piece in pieces_of_array:
                 yield piece.view(np.uint8).data
 
 
@@ -177,7 +177,7 @@ def _place(name: str, entry: object) -> _Place:
         raise ValueError(f"{name!r} has an unknown data type")
     begin, end = offsets
     if end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{name!r} has {end - begin} bytes, not those of its shape")
+        raise ValueError(f"{name!r} has {end - begin} bytes, which its shape has not")
     return _Place(dtype, tuple(shape), begin, end)
 
 

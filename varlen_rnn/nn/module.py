@@ -15,6 +15,7 @@ from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeEr
 from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.runtime.maps import map_of
+from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
@@ -65,9 +66,9 @@ class Parameter(Variable):
             rows = np.array(rows, order="C")
         else:
             _check_shareable(array, requires_grad)
-        if rows.dtype not in FLOATS and rows.dtype != np.float16:
-            hint = "write 1.0, not 1, or use x.astype(dtype)"
-            raise DTypeError("Parameter", expected="float32 or float64", got=rows.dtype, hint=hint)
+        if not requires_grad and rows.dtype not in FLOATS and rows.dtype != np.float16:
+            expected = "float16, float32 or float64"
+            raise DTypeError("Parameter without a gradient", expected=expected, got=rows.dtype)
         super().__init__(rows, requires_grad=requires_grad, persistable=True)
 
     @property
@@ -88,6 +89,12 @@ class Parameter(Variable):
             self.value.data[...] = array
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
+        was_updated(self)
+
+    def assign_rows(self, parts: Parts) -> None:
+        """Overwrite rows in place: pairs of a slice and an array, which were checked."""
+        for rows, array in parts:
+            self.value.data[rows if array.ndim else ...] = array
         was_updated(self)
 
 
@@ -248,7 +255,8 @@ class Module:
             the memory.
         """
         copied = check_flag(copy, "state_dict, copy")
-        return {name: p.data.copy() if copied else p.data for name, p in self.named_parameters()}
+        named = self.named_parameters()
+        return {shard_name(name, p.shard): p.data.copy() if copied else p.data for name, p in named}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
         """Overwrite the parameters with the arrays of `state`; an error leaves all parameters unchanged.
@@ -263,9 +271,13 @@ class Module:
         ------
         CheckpointError
             If names are missing or unexpected, or an array has the wrong shape or data type.
+
+        Notes
+        -----
+        A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
-        for parameter, array in matched(self, state, strict):
-            parameter.assign(array)
+        for parameter, parts in matched(self, state, strict):
+            parameter.assign_rows(parts)
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
@@ -277,24 +289,22 @@ class Module:
         return ""
 
 
-def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Parameter, np.ndarray]]:
-    """Return each parameter of a module with its array of a state, as `load_state_dict` assigns it, or raise."""
+def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Parameter, Parts]]:
+    """Return each parameter of a module with its rows of a state, as `load_state_dict` assigns them, or raise."""
     named, arrays = dict(module.named_parameters()), state_arrays(state, "state_dict")
-    missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
-    if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
+    strict = check_flag(strict, "load_state_dict, strict")
+    known = {other for name in named for other in names_of(arrays, name)}
+    found = {
+        name: find_rows(arrays, name, parameter.shard, parameter, "state_dict, ") for name, parameter in named.items()
+    }
+    missing, unexpected = sorted(name for name in named if found[name] is None), sorted(arrays.keys() - known)
+    if strict and (missing or unexpected):
         raise CheckpointError(
             "state_dict",
             expected=f"also {missing}" if missing else "no more names",
             got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
         )
-    pairs = []
-    for name in arrays.keys() & named.keys():
-        have, array = named[name], arrays[name]
-        if array.shape != have.shape or array.dtype != have.dtype:
-            expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
-            raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
-        pairs.append((have, array))
-    return pairs
+    return [(named[name], parts) for name, parts in found.items() if parts is not None]
 
 
 def _flat(

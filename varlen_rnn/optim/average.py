@@ -43,12 +43,13 @@ class AveragedModel:
         self.decay = None if decay is None else check_number(decay, "decay", "0 to 1", holds)
         self.model, self.n_averaged = model, 0
         self._averages = model.state_dict()
+        self._names = list(self._averages)  # in the order of the parameters
 
     def update(self) -> None:
         """Take the parameters as they are into the average: after each step of the optimizer."""
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in zip(self._names, self.model.parameters(), strict=True):
             average = self._averages[name]
             average += share * (parameter.data - average)
 

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
-from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
+from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options, settle
 from varlen_rnn.runtime.maps import zeros_beside
+from varlen_rnn.shards import find_rows, names_of, shard_name
 from varlen_rnn.tape.modes import recorded
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
@@ -122,6 +123,7 @@ class Optimizer:
         InputError
             A gradient of the wrong kind, shape or data type; an array that cannot be updated in place.
         """
+        settle(self.parameters)
         all_states, updates, first = list(self._states), [], 0
         for group in self.param_groups:
             op, entries = find(self._update_of(group)), {}
@@ -176,7 +178,9 @@ class Optimizer:
             if states is None or len(states) != len(names):  # of an option that has changed: the next step begins anew
                 continue
             for name, value in zip(names, states, strict=True):
-                state[f"{number}.{name}"] = value.value.data.copy() if copied else value.value.data
+                shard = None if name == "step" else self.parameters[number].shard
+                own = value.value.data
+                state[shard_name(f"{number}.{name}", shard)] = own.copy() if copied else own
         return state
 
     def _rates(self) -> list[tuple[str, ParamGroup]]:
@@ -211,18 +215,21 @@ class Optimizer:
     def _load(
         self, number: int, parameter: Variable, names: tuple[str, ...], rest: dict[str, np.ndarray]
     ) -> list[Variable] | None:
-        if not any(f"{number}.{name}" in rest for name in names):
+        if not any(names_of(rest, f"{number}.{name}") for name in names):
             return None
-        values = []
-        for name, initial in zip(names, self._initial_states(parameter, names), strict=True):
-            where, value = f"state '{number}.{name}'", rest.pop(f"{number}.{name}", None)
-            if value is None or value.shape != initial.shape or value.dtype != initial.dtype:
-                got = None if value is None else f"{value.shape} {value.dtype}"
-                raise CheckpointError(where, expected=f"{initial.shape} {initial.dtype}", got=got)
-            if name == "step" and not 0 <= int(value) < np.iinfo(np.int64).max:
-                raise CheckpointError(where, expected="at least 0, and less than 2**63 - 1", got=int(value))
-            initial.value.data[...] = value
-            values.append(initial)
+        values = self._initial_states(parameter, names)
+        for name, state in zip(names, values, strict=True):
+            key, shard = f"{number}.{name}", None if name == "step" else parameter.shard
+            parts = find_rows(rest, key, shard, state, "state ")
+            if parts is None:
+                raise CheckpointError(f"state {key!r}", expected=f"{state.shape} {state.dtype}", got=None)
+            for rows, array in parts:
+                state.value.data[rows if array.ndim else ...] = array
+            if name == "step" and not 0 <= state.item() < np.iinfo(np.int64).max:
+                expected = "at least 0, and less than 2**63 - 1"
+                raise CheckpointError(f"state {key!r}", expected=expected, got=state.item())
+            for other in names_of(rest, key):
+                del rest[other]
         return values
 
 

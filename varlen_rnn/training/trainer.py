@@ -389,7 +389,7 @@ class Trainer:
             Another file, or one of another model, optimizer, number of batches or list of callbacks.
         FileNotFoundError
         """
-        saved = load(path, mmap=True)  # the model and the optimizer copy what they take
+        saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
@@ -404,8 +404,8 @@ class Trainer:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
         pairs = matched(self.model, saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        for parameter, array in pairs:
-            parameter.assign(array)
+        for parameter, parts in pairs:
+            parameter.assign_rows(parts)
         random.set_state(training["random"])
         for number, (callback, entry) in enumerate(zip(self.callbacks, training["callbacks"], strict=True)):
             prefix = f"{number}."
