@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+import varlen_rnn as vr
 from varlen_rnn.distributed import connect
 
 
@@ -54,9 +55,76 @@ def other_rows(comm):
     return found
 
 
+class Model(vr.nn.Module):
+    """All kinds of gradients: sparse, dense, none, and of a number that acts on the loss alone."""
+
+    def __init__(self):
+        self.embedding = vr.nn.Embedding(20, 5)
+        self.gru = vr.nn.GRU(5, 6, num_layers=2)
+        self.output = vr.nn.Linear(6, 3)
+        self.scale = vr.nn.Parameter(np.array(0.3, np.float32))
+        self.unused = vr.nn.Linear(2, 2)
+
+    def forward(self, ids):
+        y, _ = self.gru(self.embedding(ids))
+        return y, self.output(vr.sequence_pool(y, "mean"))
+
+
+SEQUENCES = 16
+
+
+def data():
+    """Return sequences of 0 to 8 ids, labels and weights."""
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 20, length) for length in rng.integers(0, 9, SEQUENCES)]
+    return sequences, rng.integers(0, 3, SEQUENCES), rng.random(SEQUENCES).astype(np.float32)
+
+
+def ids_of(sequences, chosen):
+    offsets = np.cumsum([0, *(len(sequences[k]) for k in chosen)])
+    return vr.LoDTensor(np.concatenate([np.zeros(0, np.int64), *(sequences[k] for k in chosen)]), [offsets])
+
+
+def loss_of(model, chosen):
+    """Return a loss of several means that divide by sequences, rows and weights, and of what else a loss may have."""
+    sequences, labels, weights = data()
+    y, logits = model(ids_of(sequences, chosen))
+    cross_entropy, mse_loss = vr.nn.functional.cross_entropy, vr.nn.functional.mse_loss
+    penalty = (model.output.weight * model.output.weight).sum() * 0.01
+    of_columns = ((y - 0.1) ** 2).mean(axis=0).sum()
+    weighted = cross_entropy(logits, labels[chosen], sample_weight=weights[chosen]) * (-model.scale).exp() + model.scale
+    root = mse_loss(y, np.full(y.shape, 0.5, np.float32)).sqrt()
+    return cross_entropy(logits, labels[chosen]) + weighted + 0.3 * root + of_columns + penalty + logits.sum() * 0.01
+
+
+def train(comm, reproducible=None, steps=4):
+    """Train some steps; return losses and weights."""
+    vr.manual_seed(comm.rank)  # ranks begin with other weights
+    model = Model()
+    optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
+    replica = vr.distributed.replicate(model, optimizer, comm, reproducible)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for shard in replica.shards:
+            chosen = np.arange(shard.rank, SEQUENCES, shard.size)
+            if step == 2:  # one rank has all sequences, the others none
+                chosen = np.arange(SEQUENCES if shard.rank == 0 else 0)
+            loss = loss_of(model, chosen)
+            loss.backward()
+        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    assert model.unused.weight.grad is None
+    return {"losses": np.array(losses), **model.state_dict()}
+
+
 def main():
-    comm = connect(timeout=60)
-    found = {**collectives(comm), **other_rows(comm)}
+    comm, found = connect(timeout=60), {}
+    if comm.size == 2:
+        found = {**collectives(comm), **other_rows(comm)}
+        found |= {f"train {name}": value for name, value in train(comm).items()}
+    found |= {f"exact {name}": value for name, value in train(comm, reproducible=4).items()}
     np.savez(Path(sys.argv[1], f"rank{comm.rank}.npz"), rank=comm.rank, size=comm.size, **found)
     comm.close()
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from varlen_rnn.distributed import Communicator
+from varlen_rnn.distributed.rows import check_same_rows, row_bytes
 
 SECONDS = 120  # after which a rank that waits for others raises
 
@@ -44,7 +45,9 @@ class ThreadCommunicator(Communicator):
         return _Sum(self._shared, self._started, self.rank, array)
 
     def _all_gather(self, array):
-        return [part.copy() for part in self._share(array.copy())]
+        found = self._share(array.copy())
+        check_same_rows("all_gather", np.array([row_bytes(part) for part in found]))
+        return [part.copy() for part in found]
 
     def _all_to_all(self, arrays):
         return [parts[self.rank].copy() for parts in self._share(arrays)]

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.launched import collectives
+from tests.launched import collectives, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
 
 ROOT = Path(__file__).parent.parent
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 OPEN_MPI = ["--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]  # ranks that wait spin
-ENGINES = [
-    pytest.param("gloo", marks=pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")),
-    pytest.param("mpi", marks=pytest.mark.skipif(not (MPIEXEC and find_spec("mpi4py")), reason="MPI is not installed")),
-]
+GLOO = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+MPI = pytest.mark.skipif(not (MPIEXEC and find_spec("mpi4py")), reason="MPI is not installed")
 
 
 def launch(engine, ranks, folder, *arguments, module="tests.launched"):
@@ -39,10 +37,27 @@ def launch(engine, ranks, folder, *arguments, module="tests.launched"):
     return [dict(np.load(folder / f"rank{rank}.npz")) for rank in range(ranks)]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=[pytest.param("gloo", marks=GLOO), pytest.param("mpi", marks=MPI)])
 def launched(request, tmp_path_factory):
     """Return the results of two ranks of an engine."""
     return launch(request.param, 2, tmp_path_factory.mktemp(request.param))
+
+
+def test_engines_train_as_threads_do(launched):
+    """Two numbers have one sum, whichever engine adds them."""
+    for prefix, reproducible in (("train", None), ("exact", 4)):
+        wanted = run_ranks(2, lambda comm, reproducible=reproducible: train(comm, reproducible))[0]
+        for found in launched:
+            for name, value in wanted.items():
+                np.testing.assert_array_equal(found[f"{prefix} {name}"], value, name)
+
+
+@pytest.mark.parametrize(("engine", "ranks"), [pytest.param("gloo", 3, marks=GLOO), pytest.param("mpi", 4, marks=MPI)])
+def test_shards_have_the_same_bits_on_more_ranks(engine, ranks, tmp_path):
+    wanted = train(Communicator(), reproducible=4)
+    for found in launch(engine, ranks, tmp_path):
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[f"exact {name}"], value, name)
 
 
 def check_collectives(found, size):
@@ -134,7 +149,7 @@ def test_timeouts(timeout):
             call(timeout)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@GLOO
 def test_torch_without_torchrun(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("RANK", raising=False)

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options, settle
+from varlen_rnn.random import next_step
 from varlen_rnn.runtime.maps import zeros_beside
 from varlen_rnn.shards import find_rows, names_of, shard_name
-from varlen_rnn.tape.modes import recorded
+from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
@@ -144,6 +145,8 @@ class Optimizer:
         self._states = all_states
         for update in updates:
             update()
+        if recorder() is None:
+            next_step()
 
     def zero_grad(self) -> None:
         """Drop the gradients."""

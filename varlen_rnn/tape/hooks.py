@@ -14,13 +14,21 @@ Hook = Callable[[Any], Any]
 
 
 class Hooks:
-    """The hooks of a Variable, in the order of their registration, and whether an inner one keeps its gradient."""
+    """The hooks of a Variable, in the order of their registration.
 
-    __slots__ = ("_functions", "retains")
+    Attributes
+    ----------
+    retains : bool
+        Whether an inner Variable keeps its gradient.
+    watcher : object, optional
+        Runs the passes that reach a leaf; see `gradient.watch`.
+    """
+
+    __slots__ = ("_functions", "retains", "watcher")
 
     def __init__(self) -> None:
         self._functions: dict[HookHandle, Hook] = {}
-        self.retains = False
+        self.retains, self.watcher = False, None
 
     def add(self, function: Hook) -> HookHandle:
         """Register a function, once more if it is there already."""
