@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.launched_tables import HEIGHT, OPTIMIZERS, WIDTH, part_of, states, trained, whole
+from tests.launched_tables import HEIGHT, OPTIMIZERS, STEPS, WIDTH, batch, part_of, states, trained, whole
 from tests.rank_threads import run_ranks
-from tests.test_distributed import ENGINES, launch
+from tests.test_distributed import GLOO, MPI, launch
 from varlen_rnn.communicator import Communicator
+from varlen_rnn.nn import functional as F
 from varlen_rnn.nn import sharded
+from varlen_rnn.rows.lod import NO_LOD
 
 
 def assert_same(first, second):
@@ -60,50 +62,36 @@ def test_clipping_knows_the_norm_of_all_rows():
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_positions_of_sequences_give_the_order_of_the_global_batch(monkeypatch):
+def test_positions_of_sequences_give_the_order_of_the_global_batch():
     """Sequences dealt round robin: without their positions, sums would have another order, and other bits."""
-    positions = {}
-    usual = sharded._positions
 
     def run(comm, known):
         layer = vr.nn.Embedding.from_pretrained(np.zeros((1 + (comm.rank == 0), 1), np.float32), False, shard=comm)
         numbers = np.arange(comm.rank, 5, comm.size)
         ids = vr.LoDTensor.from_sequences([np.zeros(40, int)] * len(numbers))
-        if known:
-            positions[id(ids.structure)] = np.repeat(numbers, 40)
+        ids = vr.LoDTensor(ids.data, ids.structure.at(numbers if known else None))
         weights = np.random.default_rng(0).standard_normal((5, 40, 1)).astype(np.float32)[numbers]
         (layer(ids) * weights.reshape(-1, 1)).sum().backward()
         vr.optim.SGD([layer.weight], lr=1.0).step()
         return layer.weight.data[0, 0]
 
-    monkeypatch.setattr(sharded, "_positions", lambda ids: positions.get(id(ids.structure), usual(ids)))
     alone = run(Communicator(), False)
     assert run_ranks(2, lambda comm: run(comm, True))[0] == alone
     assert run_ranks(2, lambda comm: run(comm, False))[0] != alone, "the order shows"
 
 
-class _Structure:
-    """A LoD with positions."""
-
-    def __init__(self, positions, lengths=()):
-        self.positions, self.num_levels = positions, int(len(lengths) > 0)
-        self._offsets = np.cumsum([0, *lengths])
-
-    def rows_of_level(self, level):
-        return self._offsets
-
-
-class _Rows:
-    def __init__(self, shape, structure):
-        self.data, self.structure = np.zeros(shape), structure
+def positions_of(shape, lod):
+    return sharded._positions(vr.LoDTensor.wrap(np.zeros(shape, int), lod)).tolist()
 
 
 def test_every_id_has_the_position_of_its_sequence():
-    assert sharded._positions(_Rows((3, 2), _Structure(None))).tolist() == [0] * 6
-    assert sharded._positions(_Rows((3, 2), _Structure(np.array([7, 4]), [1, 2]))).tolist() == [7, 7, 4, 4, 4, 4]
-    assert sharded._positions(_Rows((2, 2), _Structure(np.array([7, 4])))).tolist() == [7, 7, 4, 4]
-    assert sharded._positions(_Rows((0,), _Structure(np.array([7, 4]), [0, 0]))).tolist() == []
-    assert sharded._positions(_Rows((0,), _Structure(np.array([], int)))).tolist() == []
+    lod = vr.LoD([[0, 1, 3]])
+    assert positions_of((3, 2), lod) == [0] * 6
+    assert positions_of((3, 2), lod.at([7, 4])) == [7, 7, 4, 4, 4, 4]
+    assert positions_of((2, 2), NO_LOD.at_positions_of(lod.at([7, 4]))) == [7, 7, 4, 4]
+    assert positions_of((0,), vr.LoD([[0, 0, 0]]).at([7, 4])) == []
+    assert positions_of((0,), vr.LoD([[0]]).at([])) == []
+    assert positions_of((3,), vr.LoD([[0, 2], [0, 1, 3]]).at([5])) == [5, 5, 5]
 
 
 @pytest.mark.parametrize("height", [1, 2, 5, 1000])
@@ -348,9 +336,77 @@ def test_averages_and_copies_of_models_with_shards():
     run_ranks(2, run)
 
 
-@pytest.mark.parametrize("launched", ENGINES)
-def test_two_ranks_of_a_real_engine(launched, tmp_path):
-    found = launch(launched, 2, tmp_path, module="tests.launched_tables")
+class Model(vr.nn.Module):
+    """A table, which ranks divide, and a layer of which each has a copy."""
+
+    def __init__(self, comm):
+        self.table, self.out = vr.nn.Embedding(HEIGHT, WIDTH, shard=comm), vr.nn.Linear(WIDTH, 1)
+
+    def forward(self, ids):
+        return self.out(self.table(ids))
+
+
+LOSSES = {
+    "both": lambda model, ids, weights: F.mse_loss(model(ids), weights[:, :1]),
+    "the table alone": lambda model, ids, weights: ((model.table(ids) - weights) * (model.table(ids) - weights)).mean(),
+    "with a penalty": lambda model, ids, weights: (
+        F.mse_loss(model(ids), weights[:, :1]) + (model.out.weight * model.out.weight).sum()
+    ),
+}
+
+
+def replicated(comm, loss, reproducible=None):
+    """Return the weights and norms after some steps of a replica with a divided table."""
+    vr.manual_seed(7)
+    model = Model(comm)
+    optimizer = vr.optim.Adagrad(model.parameters(), lr=0.1)
+    replica = vr.distributed.replicate(model, optimizer, comm, reproducible)
+    norms = []
+    for step in range(STEPS - 1):
+        ids, weights = batch(step)
+        optimizer.zero_grad()
+        for shard in replica.shards:
+            mine = range(shard.rank, len(ids), shard.size)
+            rows = vr.LoDTensor.from_sequences([ids[n] for n in mine], dtype=np.int64)
+            rows = vr.LoDTensor(rows.data, rows.structure.at(list(mine)))
+            loss(model, rows, np.concatenate([weights[n] for n in mine])).backward()
+        norms.append(vr.optim.clip_grad_norm_(model.parameters(), 0.5))
+        optimizer.step()
+    return whole(comm, model.table.weight.data), model.out.weight.data, np.array(norms)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_replica_with_a_divided_table_trains_as_one_process(loss, size):
+    alone = replicated(Communicator(), loss)
+    for found in run_ranks(size, lambda comm: replicated(comm, loss)):
+        for one, other in zip(found, alone, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reproducible_replica_has_the_same_bits_on_any_ranks():
+    two, three = (run_ranks(size, lambda comm: replicated(comm, LOSSES["both"], 6)) for size in (2, 3))
+    for found in (*two, *three):
+        np.testing.assert_array_equal(found[0], two[0][0])
+        np.testing.assert_array_equal(found[1], two[0][1])
+
+
+def test_replicas_refuse_what_a_divided_table_cannot_do():
+    def run(comm):
+        model = Model(comm)
+        optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(vr.InputError, match="reproducible: expected a multiple of the 2 ranks"):
+            vr.distributed.replicate(model, optimizer, comm, reproducible=3)
+        vr.distributed.replicate(model, optimizer, comm)
+        with pytest.raises(vr.ProgramError, match="expected lookups of a table that ranks divide"):
+            (model.table.weight * model.table.weight).sum().backward()
+
+    run_ranks(2, run)
+
+
+@pytest.mark.parametrize("engine", [pytest.param("gloo", marks=GLOO), pytest.param("mpi", marks=MPI)])
+def test_two_ranks_of_a_real_engine(engine, tmp_path):
+    found = launch(engine, 2, tmp_path, module="tests.launched_tables")
     for name, make in OPTIMIZERS.items():
         layer, optimizer = trained(Communicator(), make)
         alone = {"weight": layer.weight.data} | optimizer.state_dict()

@@ -23,6 +23,7 @@ from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.checks import check_integer
+from varlen_rnn.tape.gradient import watch
 from varlen_rnn.tape.modes import grad_enabled, recorder
 from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, required
@@ -69,8 +70,10 @@ class Shard:
         if not (weight.requires_grad and grad_enabled()):
             return Variable(result)
         self._is_due = True
-        leaf = Variable(result, requires_grad=True)
+        leaf = FetchedRows(result, self)
         leaf.register_hook(functools.partial(self._collect, flat, _positions(value), padding_idx))
+        if weight.hooks is not None and weight.hooks.watcher is not None:
+            watch(leaf, weight.hooks.watcher)  # the pass reaches the table
         return leaf
 
     def _fetch(self, ids: LoDTensor, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +127,11 @@ class Shard:
         keys = [np.empty((0, 3), np.int64)]
         values = [np.empty((0, weight.shape[1]), weight.dtype)]
         for number, (ids, positions, part) in enumerate(collected):
-            keys.append(np.stack([ids, np.full_like(ids, number), positions], axis=1))
+            # Of a sequence that is looked up several times, the first gradients of all ranks come first.  The shards of
+            # `replicate(reproducible=)` have different sequences, and so one order, whichever rank has them.
+            before = [np.isin(positions, other) for _, other, _ in collected[:number]]
+            times = np.sum(before, axis=0, dtype=np.int64) if before else np.zeros(len(ids), np.int64)
+            keys.append(np.stack([ids, times, positions], axis=1))
             values.append(part)
         joined, gradient = np.concatenate(keys), np.concatenate(values)
         order, ends = self._by_owner(joined[:, 0])
@@ -137,6 +144,16 @@ class Shard:
             order = np.lexsort((joined[:, 2], joined[:, 1]))  # stable: otherwise the order of ranks
             found = SelectedRows.wrap(joined[order, 0] // self.size, gradient[order], len(weight.data))
             weight.grad = found if weight.grad is None else weight.grad + found
+
+
+class FetchedRows(Variable):
+    """Rows that came from all ranks: a leaf whose gradient goes home."""
+
+    __slots__ = ("shard",)
+
+    def __init__(self, rows: LoDTensor, shard: Shard) -> None:
+        super().__init__(rows, requires_grad=True)
+        self.shard = shard
 
 
 class ShardedParameter(Parameter):
@@ -196,9 +213,9 @@ def whole_height(comm: Communicator, rows: int) -> int:
 
 def _positions(ids: LoDTensor) -> np.ndarray:
     """Return the position in the global batch of the sequence of each id; 0 for all if they are in order of ranks."""
-    positions, count = getattr(ids.structure, "positions", None), ids.data.size
-    if positions is None:
+    lod, count = ids.structure, ids.data.size
+    positions = lod.positions
+    if positions is None or lod.axis:
         return np.zeros(count, np.int64)
-    lod = ids.structure
     of_rows = np.repeat(positions, np.diff(lod.rows_of_level(0))) if lod.num_levels else positions
     return np.repeat(of_rows, count // max(len(of_rows), 1))
