@@ -166,6 +166,34 @@ def test_which_gradients_come_home():
     run_ranks(3, run)
 
 
+def test_looking_at_gradients_uses_none_up():
+    def run(comm):
+        layer = vr.nn.Embedding(6, 1, shard=comm)
+        rows = layer(np.array([0, 1]))
+        loss = (rows * 2.0).sum()
+        seen = []
+        rows.register_hook(seen.append)
+        report = vr.inspect_gradients(loss)
+        assert [(leaf.shape, round(leaf.norm, 3)) for leaf in report.leaves] == [((2, 1), 2.828)]
+        loss.backward()
+        assert len(seen) == 2
+        found = grad_of(layer)
+        assert (found.rows.tolist(), found.value.tolist()) == ([0], [[4.0]]), "of two ranks"
+
+    run_ranks(2, run)
+
+
+def test_a_lookup_with_two_losses_has_both_gradients():
+    def run(comm):
+        layer = vr.nn.Embedding(6, 1, shard=comm)
+        rows = layer(np.array([0, 1]))
+        first, second = (rows * 2.0).sum(), (rows * 3.0).sum()
+        first.backward(), second.backward()
+        assert grad_of(layer).to_dense()[0] == 10.0
+
+    run_ranks(2, run)
+
+
 def test_bytes_follow_the_ids_and_not_the_table():
     def run(comm, height):
         layer = vr.nn.Embedding(height, 32, shard=comm)

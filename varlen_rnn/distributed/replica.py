@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ class Replica:
             if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
                 factors = {record: factor * number for record, factor in factors.items()}
                 pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
-            one.passing.over(pairs, one.records, total.ready, factors)
+            one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
@@ -134,6 +135,14 @@ class Replica:
         if key not in self._layouts:
             self._layouts[key] = Layout(self._parameters, kinds.tolist(), 8 if self._is_reproducible else 0)
         return self._layouts[key]
+
+
+def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
+    """Take the final gradient of a leaf; that of rows of a divided table is not summed, but goes home."""
+    if leaf.shard is None:
+        total.ready(leaf, gradient)
+    elif gradient is not None:
+        passing.add(leaf, Variable(gradient))
 
 
 def replicate(

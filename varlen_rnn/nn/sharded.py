@@ -70,8 +70,7 @@ class Shard:
         if not (weight.requires_grad and grad_enabled()):
             return Variable(result)
         self._is_due = True
-        leaf = FetchedRows(result, self)
-        leaf.register_hook(functools.partial(self._collect, flat, _positions(value), padding_idx))
+        leaf = FetchedRows(result, self, functools.partial(self._collect, flat, _positions(value), padding_idx))
         if weight.hooks is not None and weight.hooks.watcher is not None:
             watch(leaf, weight.hooks.watcher)  # the pass reaches the table
         return leaf
@@ -104,7 +103,7 @@ class Shard:
         return order, np.searchsorted(owners[order], np.arange(1, self.size))
 
     def _collect(self, ids: np.ndarray, positions: np.ndarray, padding_idx: int | None, gradient: Any) -> None:
-        """Keep the gradient of rows that were looked up: the hook of their leaf."""
+        """Keep a gradient of rows that were looked up."""
         array = gradient.data if isinstance(gradient, LoDTensor) else gradient
         values = array.reshape(len(ids), array.shape[-1])
         if padding_idx is not None:
@@ -147,13 +146,23 @@ class Shard:
 
 
 class FetchedRows(Variable):
-    """Rows that came from all ranks: a leaf whose gradient goes home."""
+    """Rows that came from all ranks: a leaf whose gradients its shard collects, so that its own stays None."""
 
-    __slots__ = ("shard",)
+    __slots__ = ("_collect", "shard")
 
-    def __init__(self, rows: LoDTensor, shard: Shard) -> None:
+    def __init__(self, rows: LoDTensor, shard: Shard, collect: Callable[[Any], None]) -> None:
+        self.shard, self._collect = shard, collect
         super().__init__(rows, requires_grad=True)
-        self.shard = shard
+
+    @property
+    def grad(self) -> Any:
+        """None."""
+        return None
+
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        if gradient is not None:
+            self._collect(gradient)
 
 
 class ShardedParameter(Parameter):
