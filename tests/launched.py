@@ -56,61 +56,56 @@ def other_rows(comm):
 
 
 class Model(vr.nn.Module):
-    """All kinds of gradients: sparse, dense, none, and of a number that acts on the loss alone."""
+    """All kinds of gradients: sparse, dense, none, and of a number that acts on the loss alone; with dropout."""
 
     def __init__(self):
         self.embedding = vr.nn.Embedding(20, 5)
-        self.gru = vr.nn.GRU(5, 6, num_layers=2)
+        self.gru = vr.nn.GRU(5, 6, num_layers=2, dropout=0.2)
+        self.drop = vr.nn.Dropout(0.3)
         self.output = vr.nn.Linear(6, 3)
         self.scale = vr.nn.Parameter(np.array(0.3, np.float32))
         self.unused = vr.nn.Linear(2, 2)
 
     def forward(self, ids):
         y, _ = self.gru(self.embedding(ids))
-        return y, self.output(vr.sequence_pool(y, "mean"))
-
-
-SEQUENCES = 16
+        return y, self.output(self.drop(vr.sequence_pool(y, "mean")))
 
 
 def data():
-    """Return sequences of 0 to 8 ids, labels and weights."""
+    """Return batches of ids of 16 sequences of 0 to 8 steps, with weights and labels; the last batch has one sequence.
+
+    So of the parts of that batch all but one are empty.
+    """
     rng = np.random.default_rng(0)
-    sequences = [rng.integers(0, 20, length) for length in rng.integers(0, 9, SEQUENCES)]
-    return sequences, rng.integers(0, 3, SEQUENCES), rng.random(SEQUENCES).astype(np.float32)
+    sequences = [rng.integers(0, 20, length) for length in [*rng.integers(0, 9, 15), 4]]
+    weights = rng.random(16).astype(np.float32)
+    return vr.data.batches(sequences, rng.integers(0, 3, 16), static=weights, batch_size=5)
 
 
-def ids_of(sequences, chosen):
-    offsets = np.cumsum([0, *(len(sequences[k]) for k in chosen)])
-    return vr.LoDTensor(np.concatenate([np.zeros(0, np.int64), *(sequences[k] for k in chosen)]), [offsets])
-
-
-def loss_of(model, chosen):
+def loss_of(model, ids, weights, labels):
     """Return a loss of several means that divide by sequences, rows and weights, and of what else a loss may have."""
-    sequences, labels, weights = data()
-    y, logits = model(ids_of(sequences, chosen))
+    y, logits = model(ids)
     cross_entropy, mse_loss = vr.nn.functional.cross_entropy, vr.nn.functional.mse_loss
     penalty = (model.output.weight * model.output.weight).sum() * 0.01
     of_columns = ((y - 0.1) ** 2).mean(axis=0).sum()
-    weighted = cross_entropy(logits, labels[chosen], sample_weight=weights[chosen]) * (-model.scale).exp() + model.scale
-    root = mse_loss(y, np.full(y.shape, 0.5, np.float32)).sqrt()
-    return cross_entropy(logits, labels[chosen]) + weighted + 0.3 * root + of_columns + penalty + logits.sum() * 0.01
+    weighted = cross_entropy(logits, labels, sample_weight=weights) * (-model.scale).exp() + model.scale
+    root = (mse_loss(y, np.full(y.shape, 0.5, np.float32)) + 0.01).sqrt()
+    return cross_entropy(logits, labels) + weighted + 0.3 * root + of_columns + penalty + logits.sum() * 0.01
 
 
-def train(comm, reproducible=None, steps=4):
-    """Train some steps; return losses and weights."""
-    vr.manual_seed(comm.rank)  # ranks begin with other weights
+def train(comm, reproducible=None):
+    """Train an epoch; return losses and weights.  Without a communicator, train as a script of one process does."""
+    vr.manual_seed(0 if comm is None else comm.rank)  # ranks begin with other weights
     model = Model()
     optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
-    replica = vr.distributed.replicate(model, optimizer, comm, reproducible)
-    losses = []
-    for step in range(steps):
+    losses, parts = [], [data()]
+    if comm is not None:
+        replica = vr.distributed.replicate(model, optimizer, comm, reproducible)
+        parts = [data().part(*shard) for shard in replica.shards]
+    for batches in zip(*parts, strict=True):
         optimizer.zero_grad()
-        for shard in replica.shards:
-            chosen = np.arange(shard.rank, SEQUENCES, shard.size)
-            if step == 2:  # one rank has all sequences, the others none
-                chosen = np.arange(SEQUENCES if shard.rank == 0 else 0)
-            loss = loss_of(model, chosen)
+        for batch in batches:
+            loss = loss_of(model, *batch)
             loss.backward()
         vr.optim.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
-from tests.launched import SEQUENCES, Model, loss_of, train
+from tests.launched import Model, data, loss_of, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
@@ -17,22 +17,6 @@ F = vr.nn.functional
 X = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
 Y = np.random.default_rng(1).standard_normal((12, 2)).astype(np.float32)
 SIZES = np.array([5, 0, 4, 3])  # rows of ranks
-
-
-def alone():
-    """Return losses and weights of training in one process, without a replica."""
-    vr.manual_seed(0)
-    model = Model()
-    optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(4):
-        optimizer.zero_grad()
-        loss = loss_of(model, np.arange(SEQUENCES))
-        loss.backward()
-        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return {"losses": np.array(losses), **model.state_dict()}
 
 
 def check_equal(found, wanted):
@@ -52,12 +36,12 @@ def test_ranks_train_as_one_process(size):
     found = run_ranks(size, train)
     for other in found[1:]:
         check_equal(other, found[0])
-    (check_equal if size == 1 else check_close)(found[0], alone())
+    (check_equal if size == 1 else check_close)(found[0], train(None))
 
 
 def test_shards_have_the_same_bits_on_any_number_of_ranks():
     wanted = train(Communicator(), reproducible=4)
-    check_close(wanted, alone())
+    check_close(wanted, train(None))
     for size in (2, 3, 4):
         for found in run_ranks(size, lambda comm: train(comm, reproducible=4)):
             check_equal(found, wanted)
@@ -385,3 +369,100 @@ def test_a_gradient_that_is_no_number(number):
     for weight, bias in run_ranks(2, run):
         assert np.isnan(weight).all()
         np.testing.assert_array_equal(bias, [2, 2])
+
+
+def fitted(comm, reproducible=None, accumulate=1, callbacks=()):
+    """Return the history and the weights of a training by `Trainer`."""
+    vr.manual_seed(0)
+    model = Model()
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), lambda *batch: loss_of(model, *batch), data(),
+        clip_norm=1.0, accumulate=accumulate, comm=comm, reproducible=reproducible, callbacks=callbacks,
+    )  # fmt: skip
+    history = trainer.fit(epochs=2)
+    return {"losses": np.array([record["loss"] for record in history]), **model.state_dict()}, trainer
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_trainer_on_ranks(accumulate):
+    wanted, alone = fitted(None, accumulate=accumulate)
+    for found, trainer in run_ranks(2, lambda comm: fitted(comm, accumulate=accumulate)):
+        check_close(found, wanted)
+        assert trainer.last_rows == alone.last_rows
+    wanted, _ = fitted(Communicator(), 3, accumulate)
+    for found, _ in run_ranks(2, lambda comm: fitted(comm, 3, accumulate)):
+        check_equal(found, wanted)
+
+
+class Count(vr.training.Callback):
+    def __init__(self, on_first_rank_only):
+        self.on_first_rank_only, self.calls = on_first_rank_only, 0
+
+    def on_epoch_end(self, trainer):
+        self.calls += 1
+
+
+def test_callbacks_of_the_first_rank():
+    def run(comm):
+        callbacks = [Count(True), Count(False)]
+        fitted(comm, callbacks=callbacks)
+        return [callback.calls for callback in callbacks]
+
+    assert run_ranks(2, run) == [[2, 2], [0, 2]]
+    assert run(None) == [2, 2]
+    for callback in (vr.training.Checkpoints, vr.training.JSONLog, vr.training.Progress):
+        assert callback.on_first_rank_only
+
+
+def test_trainers_that_cannot_be_on_ranks():
+    model = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(vr.InputError, match="Trainer, reproducible: expected a communicator, too, got none"):
+        vr.training.Trainer(model, optimizer, print, data(), reproducible=2)
+    with pytest.raises(vr.DTypeError, match="Trainer, batches: expected batches that can be divided"):
+        vr.training.Trainer(model, optimizer, print, lambda epoch: [X], comm=Communicator())
+
+
+def test_a_loss_that_is_no_number_on_one_rank():
+    def run(comm):
+        vr.manual_seed(0)
+        model = vr.nn.Linear(1, 1)
+        numbers = [np.full((2, 1), np.inf if k == 3 else 1.0, np.float32) for k in range(4)]
+        trainer = vr.training.Trainer(
+            model, vr.optim.SGD(model.parameters(), 0.1), lambda x: (model(x) ** 2).mean(),
+            vr.data.batches(numbers, batch_size=4), comm=comm,
+        )  # fmt: skip
+        with np.errstate(invalid="ignore"), pytest.raises(vr.OutOfRangeError, match="expected a finite number"):
+            trainer.fit(epochs=1)
+
+    run_ranks(2, run)
+
+
+def test_metrics_over_all_ranks():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.random(20).astype(np.float32), rng.integers(0, 2, 20)
+    classes = np.stack([1 - scores, scores], axis=1)
+    made = {
+        "Accuracy": lambda: vr.metrics.Accuracy(), "AUC": lambda: vr.metrics.AUC(), "F1": lambda: vr.metrics.F1(2),
+        "ConfusionMatrix": lambda: vr.metrics.ConfusionMatrix(2), "R2": lambda: vr.metrics.R2(),
+        "MeanSquaredError": lambda: vr.metrics.MeanSquaredError(root=True),
+    }  # fmt: skip
+
+    def run(comm):
+        rows = slice(None) if comm is None else slice(0, 13) if comm.rank == 0 else slice(13 + 7 * comm.rank - 7, 20)
+        found = []
+        for name, make in made.items():
+            metric = make()
+            predictions = scores if name in ("AUC", "R2", "MeanSquaredError") else classes
+            targets = labels.astype(np.float32) if name in ("R2", "MeanSquaredError") else labels
+            if len(labels[rows]):  # the last rank has no rows
+                metric.update(predictions[rows], targets[rows])
+            if comm is not None:
+                metric.all_reduce(comm)
+            found.append(metric.compute())
+        return found
+
+    wanted = run(None)
+    for found in run_ranks(3, run):
+        for name, got, expected in zip(made, found, wanted, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-6, err_msg=name)

@@ -491,9 +491,9 @@ CALLS = {
     "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean"),
     "Trainer": (
         lambda *given: vr.training.Trainer(*given[:4], validate=given[4], clip_norm=given[5], accumulate=given[6],
-                                           callbacks=given[7]),
+                                           callbacks=given[7], comm=given[8], reproducible=given[9]),
         Sum, lambda: vr.optim.SGD(parameters(), 0.1), lambda: Sum().forward, epochs_of_one, lambda: dict, lambda: 1.0,
-        lambda: 1, list,
+        lambda: 1, list, vr.distributed.Communicator, lambda: 2,
     ),
     "Trainer.load": (lambda path: trainer().load(path), saved_training),
     "Trainer.resume": (lambda folder: trainer().resume(folder), tempfile.mkdtemp),
@@ -619,6 +619,10 @@ CALLS = {
     ),
     "connect": (vr.distributed.connect, lambda: 1.0),
     "Communicator": (vr.distributed.Communicator,),
+    "replicate": (
+        vr.distributed.replicate, Sum, lambda: vr.optim.SGD(parameters(), 0.1), vr.distributed.Communicator, lambda: 2,
+    ),
+    "metric, all_reduce": (vr.metrics.Accuracy().all_reduce, vr.distributed.Communicator),
     "all_reduce": (vr.distributed.Communicator().all_reduce, lambda: np.zeros(2), lambda: "max"),
     "start_all_reduce": (vr.distributed.Communicator().start_all_reduce, lambda: np.zeros(2)),
     "all_gather": (vr.distributed.Communicator().all_gather, lambda: X),
@@ -718,7 +722,17 @@ def test_every_public_function_is_called():
     functions = {name for name, value in found.items() if callable(value) and not isinstance(value, ModuleType)}
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
     of_programs = {"Executor", "Program"}
-    made_by_others = {"PaddingReport", "GradientReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
+    made_by_others = {
+        "Replica",
+        "Shard",
+        "PaddingReport",
+        "GradientReport",
+        "SortedSeqItem",
+        "Batches",
+        "Module",
+        "Optimizer",
+        "Metric",
+    }
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}

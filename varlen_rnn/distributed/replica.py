@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
 from varlen_rnn.distributed.grid import GridSum
@@ -69,6 +70,7 @@ class Replica:
             raise InputError("replicate, reproducible", expected=expected, got=reproducible)
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
+        self._begin = random.drawn()
         for parameter in self._parameters:
             comm.broadcast(parameter.value.data)
             was_updated(parameter)
@@ -80,7 +82,7 @@ class Replica:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
         terms = terms_of([variable for variable, _ in pairs], records)
         self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
-        if len(self._waiting) < len(self.shards):
+        if not self._is_last():
             return
         waiting, self._waiting = self._waiting, []
         every, kinds = self._meet(waiting)
@@ -97,6 +99,16 @@ class Replica:
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
+
+    def _is_last(self) -> bool:
+        """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
+        step, calls = random.drawn()
+        before = self._begin[1] if self._begin[0] == step else 0  # an optimizer's step begins a new one
+        if len(self._waiting) < len(self.shards):
+            random.rewind(before)
+            return False
+        self._begin = step, calls  # of gradients that accumulate, the next batch goes on from here
+        return True
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray]:
         """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""
@@ -166,7 +178,8 @@ def replicate(
     Parameters
     ----------
     model : nn.Module
-        All ranks get the parameters of rank 0.
+        All ranks get the parameters of rank 0, and its random numbers: dropout draws as in one process for the parts
+        of `data.batches`, which know the positions of their sequences.
     optimizer : optim.Optimizer
         Its parameters are replicated, too.
     comm : Communicator, optional
@@ -213,6 +226,8 @@ def replicate(
     for parameter in optimizer.parameters:
         named.setdefault(parameter, f"parameter {len(named)}")
     _check_alike(comm, [(name, _whole_shape(p), str(p.dtype)) for p, name in named.items()])
+    state = np.frombuffer(random.get_state().encode(), np.uint8)
+    random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
     return Replica(list(named), comm, reproducible)
 
 

@@ -206,7 +206,7 @@ class Checkpoints(Callback):
         Files that are kept at most.
     """
 
-    runs_last = True
+    runs_last = on_first_rank_only = True
 
     def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
         self.folder = Path(check_path(folder, "folder"))
@@ -254,6 +254,8 @@ class JSONLog(Callback):
         A line with step, lr and loss after each so many steps, too.
     """
 
+    on_first_rank_only = True
+
     def __init__(self, path: StrPath, every: int | None = None) -> None:
         self.path = Path(check_path(path, "path"))
         self.every = None if every is None else check_int(every, "every", 1)
@@ -287,6 +289,8 @@ class JSONLog(Callback):
 
 class Progress(Callback):
     """A bar with loss, rows per second and, after each epoch, its record."""
+
+    on_first_rank_only = True
 
     def __init__(self) -> None:
         self._bar: Any = None
