@@ -426,6 +426,9 @@ def test_replicas_refuse_what_a_divided_table_cannot_do():
         with pytest.raises(vr.InputError, match="reproducible: expected a multiple of the 2 ranks"):
             vr.distributed.replicate(model, optimizer, comm, reproducible=3)
         vr.distributed.replicate(model, optimizer, comm)
+        trainer = vr.training.Trainer(model, optimizer, len, lambda epoch: [0])
+        with pytest.raises(vr.InputError, match="save: expected parameters that every rank has"):
+            trainer.save("/nowhere")
         with pytest.raises(vr.ProgramError, match="expected lookups of a table that ranks divide"):
             (model.table.weight * model.table.weight).sum().backward()
 

@@ -400,7 +400,16 @@ class Trainer:
         path : str or path
         **groups
             What else the file shall hold, as `vr.save` has it: a vocabulary, the names of classes.
+
+        Raises
+        ------
+        InputError
+            A group with a name of its own groups; a model with a table that ranks divide, of which this rank has a part.
         """
+        if any(parameter.shard is not None for parameter in self.optimizer.parameters):
+            hint = "on each rank, vr.save its model.state_dict() and optimizer.state_dict()"
+            got = "a table that ranks divide among them"
+            raise InputError("Trainer.save", expected="parameters that every rank has", got=got, hint=hint)
         arrays: dict[str, np.ndarray] = {}
         of_callbacks = []
         for number, callback in enumerate(self.callbacks):
