@@ -19,13 +19,13 @@ from varlen_rnn.tape.variable import Variable, apply_list
 def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | Any:
     """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the norm before.
 
-    Duplicate rows of a SelectedRows gradient are summed first, for only their sum has a norm.  Where ranks divide a
-    table among them, the norm is that of all rows, and all ranks call this function.
+    Duplicate rows of a SelectedRows gradient are summed first, because the gradient of a row is their sum.  If ranks
+    divide a table, the norm counts the rows of all ranks, and every rank calls this function.
 
     Parameters
     ----------
     parameters : iterable of Variables
-        Those without a gradient do not count; one that is listed twice counts once.
+        Parameters without a gradient are skipped; a parameter that is listed twice counts once.
     max_norm : float
         At least 0; infinity leaves the gradients as they are.
 
@@ -36,7 +36,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
     Raises
     ------
     DTypeError, ShapeError
-        What is no gradient; all gradients are as they were.
+        If a `grad` is no gradient; all gradients are then unchanged.
 
     Examples
     --------

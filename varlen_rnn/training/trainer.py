@@ -1,4 +1,4 @@
-"""The loop: loss, gradients, clipping, update, epoch by epoch; it can stop after any step and go on, bit for bit."""
+"""The training loop: loss, gradients, clipping, update.  It can stop after any step and resume, equal to the bit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Epochs(Protocol):
 
 
 class _Made:
-    """The batches of an epoch that a function of its number makes."""
+    """The batches of an epoch, made by calling a function with the number of the epoch."""
 
     def __init__(self, function: Callable[[int], Iterable[Any]], epoch: int) -> None:
         self._function, self._epoch = function, epoch
@@ -71,10 +71,10 @@ _runs_last = operator.attrgetter("runs_last")
 class Callback:
     """The base of callbacks of a `Trainer`: subclasses override the methods that they need.
 
-    `on_fit_end` is called after an error or an interrupt, too; `trainer.done` is True if the training is complete.
-    State that decides how a training continues belongs into `state_dict`: arrays, and values of types that JSON has.
-    Callbacks with `on_first_rank_only`, as those that write files, run on rank 0 of ranks that train together.
-    Callbacks with `runs_last` run after the others, in any position of the list: a callback that saves the training
+    `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
+    State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
+    with `on_first_rank_only`, as those that write files, run on rank 0 of ranks that train together.  Callbacks
+    with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
     must see the effects of all others.
 
     Examples
@@ -94,10 +94,10 @@ class Callback:
         """Called after each update."""
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """Called after each epoch, when its record stands in the history."""
+        """Called after each epoch, when its record is in the history."""
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Called when `fit` ends, also by an error or an interrupt."""
+        """Called when `fit` ends, even by an error or an interrupt."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save with the training."""
@@ -116,15 +116,15 @@ class Trainer:
         The model to train; while `validate` runs, it is in evaluation mode.
     optimizer : optim.Optimizer
     loss : function
-        Gets the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
+        It takes the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
     batches : Batches, or function
         The result of `data.batches`, any object with `len`, batches by number and `at_epoch(n)`, or a function from the
         number of an epoch to a list of its batches.  Each epoch has as many steps as the first one has batches; if a
         later epoch has more or fewer batches, they are spread over these steps.  Random numbers that a function draws
         from its own generator do not resume.
     validate : function, optional
-        Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
-        goes into the history.
+        Called without arguments, under `no_grad`, at the end of each epoch.  It returns a dict of str to number, which
+        is added to the epoch's record.
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
@@ -139,26 +139,28 @@ class Trainer:
         With `comm`: the number of parts of every batch, which decides the bits of the results; see
         `distributed.replicate`.
     identity : str
-        A text that identifies this training, such as a hash of settings and data; checkpoints of others are refused.
+        A text that identifies this training, such as a hash of settings and data.  Checkpoints with another text are
+        refused.
 
     Attributes
     ----------
     step : int
         Steps taken.
     last_loss : float
-        The loss of the last step; `last_rows` the rows of its batches, on all ranks.
+        The loss of the last step; `last_rows` is the number of rows of its batches, on all ranks.
     history : list of dict
         One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and the results of
         `validate`.
     stop : bool
         A callback sets it to end the training after this step.
     done : bool
-        Whether the last `fit` came to its end: all epochs, or a stop; `fit(steps=...)` alone does not.
+        Whether the last `fit` completed all epochs or was stopped by a callback; it stays False after all steps of
+        `fit(steps=...)`.
 
     Raises
     ------
     InputError
-        No batches, arguments of the wrong kind.
+        If there are no batches, or an argument is of the wrong kind.
 
     Examples
     --------
@@ -217,10 +219,10 @@ class Trainer:
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
         self.stop = self.done = False
-        self.last_step = 0  # where this fit ends, at the latest
+        self.last_step = 0  # the step at which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
-        self._sum = 0.0  # of the losses of this epoch
-        self._untold: list[Callback] = []  # of the last record
+        self._sum = 0.0  # the sum of the losses of this epoch's steps
+        self._untold: list[Callback] = []  # callbacks to call for the last record
         self._epoch: tuple[int, Any, list[Epochs]] | None = None
 
     def _replica(self, comm: Communicator | None, reproducible: int | None) -> Replica | None:
@@ -241,11 +243,11 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
-        """Epochs that are complete."""
+        """The number of complete epochs."""
         return self.step // self.steps_per_epoch
 
     def fit(self, epochs: int | None = None, *, steps: int | None = None) -> list[dict[str, float]]:
-        """Train until so many epochs, or steps, are complete in all, those before this call included.
+        """Train until `epochs` epochs, or `steps` steps, are complete, counted over all calls.
 
         Parameters
         ----------
@@ -260,8 +262,8 @@ class Trainer:
         Raises
         ------
         InputError
-            Neither or both; or a loss that is no finite number, or with `clip_norm` the gradients' norm: parameters are
-            as they were before that step.
+            If neither or both are given.  If a loss, or with `clip_norm` the norm of the gradients, is not finite;
+            parameters are then as before that step.
         """
         if (epochs is None) == (steps is None):
             got = "neither" if epochs is None else "both"
@@ -270,13 +272,13 @@ class Trainer:
             check_int(steps, "steps", 0) if epochs is None else check_int(epochs, "epochs", 0) * self.steps_per_epoch
         )
         self.stop = self.done = False
-        self._parameters = [*self.model.parameters()]  # looked for once, not at each step
+        self._parameters = [*self.model.parameters()]  # collected once, not at each step
         self.model.train()
         try:
             self._tell("on_fit_begin")
-            if self._lacks_record():  # an error or an interrupt came between the epoch's last step and its record
+            if self._lacks_record():  # `fit` was interrupted after the epoch's last step
                 self._end_epoch()
-            self._tell_of_record()  # or between the record and a callback
+            self._tell_of_record()  # or before all callbacks got the record
             while self.step < self.last_step and not self.stop:
                 self._take_step()
             self.done = self.stop or steps is None
@@ -313,10 +315,10 @@ class Trainer:
         return self._epoch[1]
 
     def _numbers(self, position: int, count: int) -> range:
-        """Return which of an epoch's batches the step at a position takes.
+        """Return the numbers of the batches that a step of an epoch takes, given its position in the epoch.
 
-        Batches of `max_tokens` in random order are not as many in each epoch.  Steps are, for schedules count them: an
-        epoch of another number of batches spreads them over its steps, of which some may have none.
+        With `max_tokens` in random order, the number of batches differs from epoch to epoch.  The number of steps does
+        not, because schedules count steps.  So the batches are spread over the steps, and a step may have no batch.
         """
         if math.ceil(count / self.accumulate) == self.steps_per_epoch:
             return range(position * self.accumulate, min((position + 1) * self.accumulate, count))
@@ -324,7 +326,7 @@ class Trainer:
         return range(first, end)
 
     def _lacks_record(self) -> bool:
-        """Return whether an epoch is complete, and its record does not stand in the history."""
+        """Return whether an epoch was just completed, but its record is not yet in the history."""
         if not self.step or self.step % self.steps_per_epoch:
             return False
         return not self.history or self.history[-1]["step"] < self.step
@@ -366,7 +368,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
-        # Where an epoch has fewer batches than steps, each is a step.
+        # If an epoch has fewer batches than steps, only as many steps have a loss as there are batches.
         record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
         if self.validate is not None:
             self.model.eval()
@@ -384,7 +386,7 @@ class Trainer:
         self._tell_of_record()
 
     def _tell_of_record(self) -> None:
-        """Tell of the end of the epoch each callback that has not been told of it."""
+        """Call `on_epoch_end` of each callback that was not yet called for the last record."""
         while self._untold:
             self._untold.pop(0).on_epoch_end(self)
 
@@ -393,18 +395,19 @@ class Trainer:
             getattr(callback, event)(self)
 
     def save(self, path: StrPath, **groups: Any) -> None:
-        """Write all that decides how the training goes on: model, optimizer, random numbers, position, callbacks.
+        """Write the whole state of the training: model, optimizer, random generator, position, callbacks.
 
         Parameters
         ----------
         path : str or path
         **groups
-            What else the file shall hold, as `vr.save` has it: a vocabulary, the names of classes.
+            Further content of the file, as in `vr.save`, such as a vocabulary or the names of classes.
 
         Raises
         ------
         InputError
-            A group with a name of its own groups; a model with a table that ranks divide, of which this rank has a part.
+            If a group has the name of one of the trainer's groups, or the model has a table that ranks divide, because
+            this rank has only a part of it.
         """
         if any(parameter.shard is not None for parameter in self.optimizer.parameters):
             hint = "on each rank, vr.save its model.state_dict() and optimizer.state_dict()"
@@ -433,12 +436,13 @@ class Trainer:
         save(path, **groups, **own)
 
     def load(self, path: StrPath) -> None:
-        """Go on from a file of `save`, of a trainer that was made alike.
+        """Continue from a file that `save` wrote, in a trainer with the same kind of model, optimizer and callbacks.
 
         Raises
         ------
         CheckpointError
-            Another file, or one of another model, optimizer, number of batches or list of callbacks.
+            If `save` did not write the file, or the model, the optimizer, the number of batches or the list of
+            callbacks differs.
         FileNotFoundError
         """
         saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
@@ -467,7 +471,7 @@ class Trainer:
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
-        """Go on from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
+        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
         path = newest(folder)
         if path is not None:
             self.load(path)

@@ -252,7 +252,7 @@ def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
     edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
-    sums = np.zeros((count * filter_size, filters), d.dtype)  # of the rows that read a row of padding at a tap
+    sums = np.zeros((count * filter_size, filters), d.dtype)  # the sums over rows that read a row of padding at a tap
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, edges, tap)
         outside = np.flatnonzero(at < 0)
