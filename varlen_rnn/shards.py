@@ -43,7 +43,7 @@ def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
     return found + [other for other in arrays if (match := _NAME.fullmatch(other)) and match[1] == name]
 
 
-def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, what: str) -> Parts | None:
+def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
     """Return where a state has the rows of an array, from the whole array or from shards; None if it lacks some.
 
     Parameters
@@ -54,8 +54,8 @@ def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any
         Which rows of the whole array are asked for; None asks for the array.
     like : object with `shape` and `dtype`
         The rows that are asked for.
-    what : str
-        What an error says before the name.
+    prefix : str
+        The text before the name in an error.
 
     Raises
     ------
@@ -71,14 +71,14 @@ def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any
     rank, size = (0, 1) if shard is None else (shard.rank, shard.size)
     shape = like.shape if shard is None else (shard.height, *like.shape[1:])
     if name in arrays:
-        _check_like(arrays[name], shape, like.dtype, f"{what}{name!r}")
+        _check_like(arrays[name], shape, like.dtype, f"{prefix}{name!r}")
         return [(slice(None), arrays[name] if size == 1 else arrays[name][rank::size])]
     by_size: dict[int, dict[int, np.ndarray]] = {}
     for other in names_of(arrays, name) if shape else ():
         number, count = (int(group) for group in _NAME.fullmatch(other).groups()[1:])  # type: ignore[union-attr]
         if number < count:
             rows = (len(range(number, shape[0], count)), *shape[1:])
-            _check_like(arrays[other], rows, like.dtype, f"{what}{other!r}")
+            _check_like(arrays[other], rows, like.dtype, f"{prefix}{other!r}")
             by_size.setdefault(count, {})[number] = arrays[other]
     for count, shards in sorted(by_size.items(), key=lambda item: (item[0] != size, item[0])):
         parts, found = [], 0

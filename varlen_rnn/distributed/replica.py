@@ -150,7 +150,7 @@ class Replica:
 
 
 def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
-    """Take the final gradient of a leaf; that of rows of a divided table is not summed, but goes home."""
+    """Take the final gradient of a leaf; rows of a divided table are not summed, because their gradients go home."""
     if leaf.shard is None:
         total.ready(leaf, gradient)
     elif gradient is not None:

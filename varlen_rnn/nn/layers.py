@@ -168,9 +168,9 @@ class Embedding(Module):
 
     Notes
     -----
-    With `shard`, the table, and what optimizers make of it, has the bits of one process that has the whole batch:
-    parts with positions (`data.batches(part=)`), or else the parts of all ranks one after another.  Gradients go home
-    when the optimizer, or `clip_grad_norm_`, asks for them; so `weight.grad` is None before.
+    With `shard`, the table has the bits of one process that has the whole batch, with every optimizer.  The whole batch
+    has the order of the positions of sequences (`LoD.positions`); without positions, the parts of all ranks follow one
+    another.  Gradients go home when the optimizer, or `clip_grad_norm_`, asks for them, so `weight.grad` is None before.
 
     Examples
     --------

@@ -97,7 +97,7 @@ class Shard:
         return flat, rows_at(rows, inverse.reshape(-1))
 
     def _by_owner(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order that sorts ids by their ranks, and where there those of each rank but the last end."""
+        """Return the order that sorts ids by owner, and the ends of each owner's ids in it, except the last end."""
         owners = ids % self.size
         order = np.argsort(owners, kind="stable")
         return order, np.searchsorted(owners[order], np.arange(1, self.size))
@@ -211,7 +211,7 @@ def check_alike(comm: Communicator, **numbers: int | None) -> None:
 
 
 def whole_height(comm: Communicator, rows: int) -> int:
-    """Return the rows of a table, given those of this rank; raise on all ranks unless they can be a shard each."""
+    """Return the height of a table, given the rows on this rank; raise on all ranks unless each can have a shard."""
     counts = np.concatenate(comm.all_gather(np.array([rows])))
     height = int(counts.sum())
     if counts.tolist() != [len(range(rank, height, comm.size)) for rank in range(comm.size)]:

@@ -66,7 +66,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
 
 def _clip_over_ranks(targets: list[Variable], max_norm: float) -> float:
-    """Clip by the norm of all rows of the tables that ranks divide among them, and of what every rank has, once."""
+    """Clip by the norm of all rows of divided tables, and of the gradients that every rank has, which count once."""
     _, *merged = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=math.inf)
     values = [gradient.value for gradient in merged]
     of_shards: dict[Any, list[Any]] = {}
