@@ -170,7 +170,7 @@ class Embedding(Module):
     -----
     With `shard`, the table has the bits of one process that has the whole batch, with every optimizer.  The whole batch
     has the order of the positions of sequences (`LoD.positions`); without positions, the parts of all ranks follow one
-    another.  Gradients go home when the optimizer, or `clip_grad_norm_`, asks for them, so `weight.grad` is None before.
+    another.  Gradients go home when the optimizer, or `clip_grad_norm_`, asks for them; before, `weight.grad` is None.
 
     Examples
     --------
