@@ -383,6 +383,13 @@ LOSSES = {
 }
 
 
+def many(step):
+    """Return sequences of ids of a global batch, each id often in each sequence, so that the order of sums shows."""
+    rng = np.random.default_rng(step)
+    lengths = rng.integers(5, 30, 12)
+    return [rng.integers(0, 3, n) for n in lengths], [rng.standard_normal((n, WIDTH), np.float32) for n in lengths]
+
+
 def replicated(comm, loss, reproducible=None):
     """Return the weights and norms after some steps of a replica with a divided table."""
     vr.manual_seed(7)
@@ -391,7 +398,7 @@ def replicated(comm, loss, reproducible=None):
     replica = vr.distributed.replicate(model, optimizer, comm, reproducible)
     norms = []
     for step in range(STEPS - 1):
-        ids, weights = batch(step)
+        ids, weights = batch(step) if reproducible is None else many(step)
         optimizer.zero_grad()
         for shard in replica.shards:
             mine = range(shard.rank, len(ids), shard.size)
