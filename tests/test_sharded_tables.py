@@ -8,7 +8,8 @@ import pytest
 import varlen_rnn as vr
 from tests.launched_tables import HEIGHT, OPTIMIZERS, STEPS, WIDTH, batch, part_of, states, trained, whole
 from tests.rank_threads import run_ranks
-from tests.test_distributed import GLOO, MPI, launch
+from tests.test_distributed import GLOO, MPI
+from tests.test_distributed import run as run_on
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.nn import functional as F
 from varlen_rnn.nn import sharded
@@ -444,7 +445,8 @@ def test_replicas_refuse_what_a_divided_table_cannot_do():
 
 @pytest.mark.parametrize("engine", [pytest.param("gloo", marks=GLOO), pytest.param("mpi", marks=MPI)])
 def test_two_ranks_of_a_real_engine(engine, tmp_path):
-    found = launch(engine, 2, tmp_path, module="tests.launched_tables")
+    run_on(engine, 2, "-m", "tests.launched_tables", tmp_path)
+    found = [np.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
     for name, make in OPTIMIZERS.items():
         layer, optimizer = trained(Communicator(), make)
         alone = {"weight": layer.weight.data} | optimizer.state_dict()

@@ -23,6 +23,7 @@ from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+V = TypeVar("V", bound=Variable)
 
 
 class Parameter(Variable):
@@ -91,12 +92,6 @@ class Parameter(Variable):
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
 
-    def assign_rows(self, parts: Parts) -> None:
-        """Overwrite rows in place: pairs of a slice and an array, which were checked."""
-        for rows, array in parts:
-            self.value.data[rows if array.ndim else ...] = array
-        was_updated(self)
-
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
     """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
@@ -110,6 +105,21 @@ def _check_shareable(array: object, requires_grad: bool) -> None:
     if requires_grad and not array.flags.writeable:
         hint = 'np.memmap(path, dtype, "r+") can be written to; requires_grad=False only looks up'
         raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
+
+
+class Buffer(Variable):
+    """A Variable that a module keeps in its state and no optimizer trains, such as a running mean.
+
+    Parameters
+    ----------
+    array : array
+        Numbers of any data type; copied.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(np.array(array, order="C"), persistable=True)
 
 
 class _Runs(Protocol[P, R]):
@@ -181,8 +191,15 @@ class Module:
         """
         if not isinstance(prefix, str):
             raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
-        found: dict[int, tuple[str, Parameter]] = {}
-        self._collect(prefix, found)
+        return self._collected(prefix, Parameter)
+
+    def named_buffers(self) -> list[tuple[str, Variable]]:
+        """Return (name, Variable) pairs of the numbers that are saved but not trained, such as running moments."""
+        return self._collected("", Buffer)
+
+    def _collected(self, prefix: str, kind: type[V] | tuple[type[V], ...]) -> list[tuple[str, V]]:
+        found: dict[int, tuple[str, V]] = {}
+        self._collect(prefix, kind, found)
         pairs = list(found.values())
         if len(dict(pairs)) != len(pairs):  # A checkpoint could save only one of two parameters with the same name.
             twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
@@ -190,14 +207,14 @@ class Module:
             raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
         return pairs
 
-    def _collect(self, prefix: str, found: dict[int, tuple[str, Parameter]]) -> None:
+    def _collect(self, prefix: str, kind: type[V] | tuple[type[V], ...], found: dict[int, tuple[str, V]]) -> None:
         entries = self._entries()
         for name, value in entries:
-            if isinstance(value, Parameter):
+            if isinstance(value, kind):
                 found.setdefault(id(value), (prefix + name, value))
         for name, value in entries:
             if isinstance(value, Module):
-                value._collect(f"{prefix}{name}.", found)
+                value._collect(f"{prefix}{name}.", kind, found)
 
     def parameters(self) -> list[Parameter]:
         """Return the Parameters, in the order of `named_parameters`."""
@@ -206,7 +223,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
 
-        Dropout acts in training mode only.
+        Dropout acts in training mode only, and `BatchNorm1d` uses the moments of the batch there.
         """
         self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
@@ -246,7 +263,7 @@ class Module:
             child._freeze()
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
-        """Return the parameters' arrays by name; `load_state_dict` and PyTorch accept this dict.
+        """Return the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them.
 
         Parameters
         ----------
@@ -255,17 +272,21 @@ class Module:
             the memory.
         """
         copied = check_flag(copy, "state_dict, copy")
-        named = self.named_parameters()
-        return {shard_name(name, p.shard): p.data.copy() if copied else p.data for name, p in named}
+        arrays = {shard_name(name, v.shard): v.value.data for name, v in self._kept()}
+        return {name: array.copy() for name, array in arrays.items()} if copied else arrays
+
+    def _kept(self) -> list[tuple[str, Variable]]:
+        """Return the (name, variable) pairs of the state: parameters and buffers."""
+        return self._collected("", (Parameter, Buffer))
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
-        """Overwrite the parameters with the arrays of `state`; an error leaves all parameters unchanged.
+        """Overwrite parameters and buffers with the arrays of `state`; an error leaves all of them unchanged.
 
         Parameters
         ----------
         state : dict of str to array
         strict : bool
-            Whether the names in `state` must be exactly the names of the parameters.
+            Whether the names in `state` must be exactly the names of the parameters and buffers.
 
         Raises
         ------
@@ -276,26 +297,30 @@ class Module:
         -----
         A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
-        for parameter, parts in matched(self, state, strict):
-            parameter.assign_rows(parts)
+        for variable, parts in matched(self, state, strict):
+            assign_rows(variable, parts)
 
     def __repr__(self) -> str:
-        inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
+        inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Return the names and the texts of the children for `repr`."""
+        return [(name, repr(child)) for name, child in self.children()]
 
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
         return ""
 
 
-def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Parameter, Parts]]:
-    """Return each parameter of a module with its rows of a state, as `load_state_dict` assigns them, or raise."""
-    named, arrays = dict(module.named_parameters()), state_arrays(state, "state_dict")
+def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:
+    """Return each parameter and buffer of a module with its rows of a state, or raise as `load_state_dict` does."""
+    named, arrays = dict(module._kept()), state_arrays(state, "state_dict")
     strict = check_flag(strict, "load_state_dict, strict")
     known = {other for name in named for other in names_of(arrays, name)}
     found = {
-        name: find_rows(arrays, name, parameter.shard, parameter, "state_dict, ") for name, parameter in named.items()
+        name: find_rows(arrays, name, variable.shard, variable, "state_dict, ") for name, variable in named.items()
     }
     missing, unexpected = sorted(name for name in named if found[name] is None), sorted(arrays.keys() - known)
     if strict and (missing or unexpected):
@@ -305,6 +330,13 @@ def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True)
             got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
         )
     return [(named[name], parts) for name, parts in found.items() if parts is not None]
+
+
+def assign_rows(variable: Variable, parts: Parts) -> None:
+    """Overwrite rows of a variable in place; `matched` has checked them."""
+    for rows, array in parts:
+        variable.value.data[rows if array.ndim else ...] = array
+    was_updated(variable)
 
 
 def _flat(

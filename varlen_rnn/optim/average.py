@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
+from varlen_rnn.shards import shard_name
 
 
 class AveragedModel:
@@ -44,15 +45,16 @@ class AveragedModel:
         self.decay = None if decay is None else check_number(decay, "decay", "0 to 1", holds)
         self.model, self.n_averaged = model, 0
         self._averages = model.state_dict()
-        self._names = list(self._averages)  # in the order of the parameters
 
     def update(self) -> None:
         """Update the average with the current parameters; call it after each step of the optimizer."""
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
-        for name, parameter in zip(self._names, self.model.parameters(), strict=True):
-            average = self._averages[name]
+        for name, parameter in self.model.named_parameters():
+            average = self._averages[shard_name(name, parameter.shard)]
             average += share * (parameter.data - average)
+        for name, buffer in self.model.named_buffers():  # moments are averages already
+            self._averages[name][...] = buffer.value.data
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

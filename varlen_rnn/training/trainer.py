@@ -27,7 +27,7 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import Module
-from varlen_rnn.nn.module import matched
+from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.tape.modes import no_grad
@@ -73,7 +73,7 @@ class Callback:
 
     `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
     State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
-    with `on_first_rank_only`, as those that write files, run on rank 0 of ranks that train together.  Callbacks
+    with `on_first_rank_only`, such as those that write files, run on rank 0 of ranks that train together.  Callbacks
     with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
     must see the effects of all others.
 
@@ -132,7 +132,7 @@ class Trainer:
     callbacks : list of Callback
     comm : Communicator, optional
         Its ranks train together (`distributed.replicate`).  All ranks make the same `batches`, as `data.batches`
-        returns them for one process, and each takes its part of every batch.  Losses are those of all ranks.
+        returns them for one process, and each takes its part of every batch.  A loss is the loss of all ranks.
         `validate` runs on every rank, and returns the same on all: each may look at a part, and call `all_reduce` of
         its metrics.  Callbacks with `on_first_rank_only` run on rank 0.
     reproducible : int, optional
@@ -283,7 +283,7 @@ class Trainer:
                 self._take_step()
             self.done = self.stop or steps is None
         finally:
-            with contextlib.ExitStack() as stack:  # all are told, though one raises
+            with contextlib.ExitStack() as stack:  # calls all callbacks, even if one raises
                 for callback in reversed(self._told()):
                     stack.callback(callback.on_fit_end, self)
         return self.history
@@ -332,12 +332,12 @@ class Trainer:
         return not self.history or self.history[-1]["step"] < self.step
 
     def _gradients(self, numbers: range) -> tuple[float, int]:
-        """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
+        """Compute the gradients of the mean loss of some batches; return this loss and the number of rows."""
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
         total, rows = 0.0, 0
-        for number in numbers:  # one in memory at a time
+        for number in numbers:  # only one batch is in memory at a time
             for part in parts:
                 batch = part[number]
                 inputs = batch if isinstance(batch, tuple) else (batch,)
@@ -349,7 +349,7 @@ class Trainer:
                     self._check_finite(loss)
                     rows += _rows_of(inputs)
                 backward(loss if len(numbers) == 1 else loss / len(numbers))
-            if self.replica is not None:  # now the loss is that of all ranks, which raise together
+            if self.replica is not None:  # now it is the loss of all ranks, which raise together
                 self._check_finite(loss)
                 rows += int(whole.lengths(number).sum())
             total += loss.item()
@@ -380,7 +380,7 @@ class Trainer:
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
-        # After an interrupt between any of these lines, the next `fit` does the rest.
+        # If an interrupt comes between any of these lines, the next `fit` runs the remaining ones.
         self._untold = self._told()
         self.history.append(record)
         self._tell_of_record()
@@ -460,8 +460,8 @@ class Trainer:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
         pairs = matched(self.model, saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        for parameter, parts in pairs:
-            parameter.assign_rows(parts)
+        for variable, parts in pairs:
+            assign_rows(variable, parts)
         random.set_state(training["random"])
         for number, (callback, entry) in enumerate(zip(self.callbacks, training["callbacks"], strict=True)):
             prefix = f"{number}."
