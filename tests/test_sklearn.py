@@ -497,3 +497,47 @@ def test_sequences_that_are_all_empty_are_predicted(sequences):
 def test_features_of_empty_sequences_are_known():
     model = SequenceClassifier("gru", 2).partial_fit([np.zeros((0, 2))], [0], classes=[0, 1])
     assert model.partial_fit([np.ones((3, 2))], [1]).n_features_in_ == 2
+
+
+def test_a_variable_brings_its_own_lod():
+    X, y = series(20)
+    tensor = vr.LoDTensor.from_sequences([np.float32(x) for x in X])
+    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict_proba(X)
+    variable = vr.Variable(tensor)
+    np.testing.assert_array_equal(
+        SequenceClassifier(**SMALL, max_epochs=1).fit(variable, y).predict_proba(variable), expected
+    )
+    tags = vr.Variable(vr.LoDTensor(np.arange(len(tensor.data)) % 2, tensor.structure))
+    assert len(SequenceTagger(**SMALL, max_epochs=1).fit(variable, tags).predict(variable)) == 20
+    (first, *_) = vr.data.batches(variable, y, batch_size=20)
+    np.testing.assert_array_equal(first[0].data, tensor.data)
+    assert first[0].lod() == tensor.lod()
+    wrong = vr.LoDTensor(np.zeros((3, 2), np.float32), [[0, 2], [0, 1, 3]])
+    for X in (wrong, vr.Variable(wrong)):
+        with pytest.raises(vr.InputError, match="X: expected sequences of one level"):
+            SequenceClassifier(**SMALL).fit(X, [0])
+    equal = np.float32(np.random.default_rng(0).standard_normal((4, 5, 2)))
+    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(equal, [0, 1, 0, 1]).predict_proba(equal)
+    for X in (vr.LoDTensor(equal), vr.Variable(equal)):  # without a LoD it is an array as any other
+        found = SequenceClassifier(**SMALL, max_epochs=1).fit(X, [0, 1, 0, 1]).predict_proba(X)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("X", "one", "hint"),
+    [
+        ([np.zeros((3, 2)), np.ones((2, 2))], np.zeros((3, 2)), r"\[X\] if X is one sequence"),
+        ([np.zeros((3, 2)), np.ones((2, 2))], [[1.0, 2.0], [3.0, 4.0]], r"\[X\] if X is one sequence"),
+        ([np.zeros(3), np.ones(2)], np.zeros(4), r"\[X\] if X is one sequence"),
+        ([np.zeros(3), np.ones(2)], [0.5, 1.5], r"\[X\] if X is one sequence"),
+        ([[1, 2], [3]], [1, 2, 3], r"\[X\] if X is one sequence"),
+        ([[1, 2], [3]], np.array([1, 2, 3]), r"\[X\] if X is one sequence"),
+        (["ab", "ba"], "ab", r"\[X\] if X is one sequence"),
+        ([["ab", "c"], ["ba"]], ["ab", "ba"], r"\[X\] if X is one sequence"),
+    ],
+)
+def test_one_sequence_gets_a_hint(X, one, hint):
+    model = SequenceClassifier(**SMALL, max_epochs=1).fit(X, [0, 1])
+    with pytest.raises(vr.InputError, match=hint):
+        model.predict(one)
+    assert model.predict([one]).shape == (1,)

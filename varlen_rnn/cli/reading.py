@@ -67,7 +67,7 @@ def options_of(arguments):
 def fitting(options, path):
     """Return the options that apply to the form of a file, which may differ from the training file's form."""
     format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
-    form = form_of(format, Options(id=options.get("id"), wide=options.get("wide", False)))
+    form = form_of(FORMATS[format], Options(id=options.get("id"), wide=options.get("wide", False)))
     return {name: value for name, value in options.items() if name not in form.unused}
 
 

@@ -185,7 +185,7 @@ def _names(
             if is_missing(label):
                 if gaps:
                     continue
-                hint = "missing 'drop' leaves it out"
+                hint = "`missing='drop'` leaves it out"
                 raise InputError(where(number), expected="a label", got="none", hint=hint)
             if kind not in _NAMES:
                 raise DTypeError(where(number), expected="a string or an integer", got=shown(label))

@@ -32,7 +32,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
         return rows, everyone
     if missing == "error":
         wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "missing 'drop' leaves such rows out, 'zero' and 'forward' fill them"
+        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them"
         raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
     if missing == "drop":
         kept = np.flatnonzero(~gaps.any(axis=1))
@@ -81,6 +81,6 @@ def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
     there = [number for number, label in enumerate(labels) if not is_missing(label)]
     if len(there) < len(labels) and (missing == "error" or not there):
         wrong = next(number for number, label in enumerate(labels) if is_missing(label))
-        hint = "missing 'drop' leaves it out" if missing == "error" else None
+        hint = "`missing='drop'` leaves it out" if missing == "error" else None
         raise InputError(where(wrong), expected="a label", got="none", hint=hint)
     return there

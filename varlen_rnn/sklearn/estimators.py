@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
@@ -45,21 +46,31 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
         raise InputError(
             "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
         )
+    y = y.value if isinstance(y, Variable) else y
     try:
-        labels = np.asarray(y.values if hasattr(y, "iloc") else y)
+        labels = np.asarray(y.to_numpy() if hasattr(y, "iloc") else y)
     except ValueError as error:
         hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
         expected = f"{number} entries, one per sequence"
         raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
-    absent = [label is None or label != label for label in labels.ravel()] if labels.dtype.kind in "fO" else []
+    absent = [_is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fO" else []
     if any(absent):
         got = "NaN" if labels.dtype.kind == "f" else "None"
         raise InputError(f"y, entry {absent.index(True)}", expected="a label", got=got)
     if labels.dtype.kind == "c":
         raise DTypeError("y", expected="labels", got="Complex data not supported")
+    if labels.dtype.kind == "O" and {type(label) for label in labels.ravel()} in ({int}, {float}, {bool}):
+        return np.array(labels.tolist())  # integers that pandas may hold as objects
     return labels
+
+
+def _is_absent(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA
+        return True
 
 
 def _one_column(y: Any, number: int) -> np.ndarray:
@@ -304,7 +315,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
             return self.tokens
-        pairs = zip(X, y, strict=False)
+        pairs = zip(as_sequences(X)[1], _as_lists(y), strict=False)
         by_character = all(hasattr(labels, "__len__") and len(labels) == len(text) for text, labels in pairs)
         return "characters" if by_character else "words"
 
@@ -355,16 +366,28 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         self.classes_ = _classes_of(state["classes"])
 
 
+def _as_lists(y: Any) -> Any:
+    """Return the labels of each sequence: the entries of a column or of a frame's only column, or sequences."""
+    y = y.value if isinstance(y, Variable) else y
+    if isinstance(y, LoDTensor):
+        return y.to_sequences()
+    if (frame := frame_of(y, "y")) is not None and len(frame.fields) == 1:
+        y = frame.foreign(frame.fields[0])
+    return entries_of(y) if any(hasattr(y, name) for name in ("iloc", "get_chunks", "to_pylist")) else y
+
+
 def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     """Return labels as a list of arrays, or raise unless each has one entry per step."""
-    if isinstance(y, LoDTensor):
-        y = y.to_sequences()
+    y = _as_lists(y)
     if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
         got = f"{len(y)} entries" if hasattr(y, "__len__") else shown(y)
         raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=got)
     found = []
     for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
-        array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+        try:
+            array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+        except ValueError as error:
+            raise ShapeError(f"y, sequence {number}", expected="labels of steps", got=shown(labels)) from error
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
