@@ -124,7 +124,7 @@ def test_times_of_a_frame_may_have_any_type(library):
     ("columns", "options", "message"),
     [
         (LONG, {}, r"frame: expected options that define a sequence, got 'id', 't', 'u', 'v', 'y'; 'b', 2, 3.0"),
-        (LONG, {"id": "key"}, "frame, id: expected the column 'key', got only 'id', 't', 'u', 'v', 'y'"),
+        (LONG, {"id": "key"}, "frame, `id`: expected the column 'key', got only 'id', 't', 'u', 'v', 'y'"),
         (LONG, {"id": "id", "delimiter": ";"}, "read, delimiter: expected none of a long form of a frame"),
         (LONG, {"id": "id", "sequence": "u"}, "read, sequence: expected none of a long form of a frame"),
         (LONG, {"id": "id", "format": "csv"}, "format: expected None for a frame"),
@@ -149,7 +149,7 @@ def test_frames_of_pandas_have_names_indices_and_types_of_their_own():
     data = read(table, wide=True, label="y")
     assert (data.features, data.classes, data.sequences[1].ravel().tolist()) == (("0", "1", "2"), ["u", "v"], [3, 4, 5])
     long = pd.DataFrame(LONG).set_index(["id", "t"])
-    with pytest.raises(vr.InputError, match=r"frame, id: expected the column 'id'.*reset_index\(\)"):
+    with pytest.raises(vr.InputError, match=r"frame, `id`: expected the column 'id'.*reset_index\(\)"):
         read(long, id="id")
     assert len(read(long.reset_index(), id="id", time="t", label="y")) == 3
     with pytest.raises(vr.InputError, match="expected columns of different names"):
@@ -187,7 +187,7 @@ def test_files_of_columns_have_a_long_and_a_wide_form(tmp_path, suffix):
     write(pa.table(LONG), path)
     options = {"id": "id", "time": "t", "label": "y"}
     assert_same(read(path, **options), read(csv_of(LONG), format="csv", **options))
-    with pytest.raises(vr.InputError, match=rf"long.{suffix}, id: expected the column 'key'"):
+    with pytest.raises(vr.InputError, match=rf"long.{suffix}, `id`: expected the column 'key'"):
         read(path, id="key")
     write(pa.table(wide), path)
     assert_same(read(path, wide=True, label="y"), read(csv_of(wide), format="csv", wide=True, label="y"))

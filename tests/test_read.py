@@ -271,9 +271,9 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
     [
         ("", {"id": "id"}, "expected at least one record, got none"),
         ("id,x\n", {"id": "id"}, "expected at least one record, got none"),
-        ("id,x\na,1\n", {"id": "key"}, "line 1, id: expected the field 'key', got only 'id', 'x'"),
-        ("id,x\na,1\n", {"id": "id", "time": "t"}, "line 1, time: expected the field 't'"),
-        ("id,x\na,1\n", {"id": "id", "features": ["z"]}, "line 1, features: expected the field 'z'"),
+        ("id,x\na,1\n", {"id": "key"}, "line 1, `id`: expected the field 'key', got only 'id', 'x'"),
+        ("id,x\na,1\n", {"id": "id", "time": "t"}, "line 1, `time`: expected the field 't'"),
+        ("id,x\na,1\n", {"id": "id", "features": ["z"]}, "line 1, `features`: expected the field 'z'"),
         ("id,x\na,1,2\n", {"id": "id"}, "line 2: expected 2 fields, got 3"),
         ("id,x\na,one\n", {"id": "id"}, "line 2, field 'x': expected a number, got 'one'"),
         ("id,x\na,inf\n", {"id": "id"}, "line 2: expected finite numbers"),

@@ -96,7 +96,8 @@ def alike(name: object, names: Iterable[object]) -> str | None:
     >>> alike("lable", ["id", "label"])
     "is it 'label'?"
     """
-    found = difflib.get_close_matches(str(name)[:80], [text for text in names if isinstance(text, str)], 1)
+    texts = [text for text in names if isinstance(text, str)]
+    found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
     return f"is it {shown(found[0])}?" if found else None
 
 

@@ -82,7 +82,10 @@ def fields_of(path: str, format: str, options: Options) -> list[str]:
             return _table(path, options).fields
         if format == "jsonl":
             return list(json.loads(next(line for line in file_text(path).split("\n") if line.strip())))
-        return list(np.load(path)) if format == "npz" else arrow_table(path, format).column_names
+        if format != "npz":
+            return arrow_table(path, format).column_names
+        with np.load(path) as arrays:
+            return list(arrays)
     except (ValueError, OSError, StopIteration, TypeError):
         return []
 

@@ -67,7 +67,7 @@ class Frame(Table):
             hint = "`frame.reset_index()` makes the index columns" if field in self._levels else None
             hint = hint or alike(field, self.fields)
             expected, got = f"the column {shown(field)}", f"only {listed(self.fields)}"
-            raise InputError(f"{self.name}, {option}", expected=expected, got=got, hint=hint)
+            raise InputError(f"{self.name}, `{option}`", expected=expected, got=got, hint=hint)
         return self.fields.index(field)
 
     def foreign(self, field: str, option: str = "field") -> Any:

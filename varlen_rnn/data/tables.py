@@ -73,8 +73,9 @@ class Table:
     def position(self, field: str, option: str) -> int:
         """Return the position of a field, or raise an error that names the option."""
         if not isinstance(field, str) or field not in self.fields:
-            expected, got, hint = f"the field {shown(field)}", f"only {listed(self.fields)}", alike(field, self.fields)
-            raise InputError(f"{self.head}, {option}", expected=expected, got=got, hint=hint)
+            expected, got = f"the field {shown(field)}", f"only {listed(self.fields)}"
+            hint = other_delimiter(self.fields) or alike(field, self.fields)
+            raise InputError(f"{self.head}, `{option}`", expected=expected, got=got, hint=hint)
         return self.fields.index(field)
 
     def column(self, field: str, option: str = "field") -> list[str]:

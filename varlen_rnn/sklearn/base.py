@@ -342,6 +342,18 @@ class SequenceEstimator(BaseEstimator):
             total, mass = total + float(found @ own), mass + float(own.sum())
         return {"valid_loss": total / mass if mass else 0.0}
 
+    def _loss_on(self, X: Any, y: Any) -> float:
+        """Return the mean loss on other sequences, weighted as in the training; y may be None for a data set."""
+        sequences = self._rows(X)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        labels = self._encode_labels(labels_of_data(X, y), lengths)
+        self.module_.eval()
+        try:
+            with no_grad():
+                return self._validate(sequences, labels, None, np.arange(len(sequences)))["valid_loss"]
+        finally:
+            self.module_.train()
+
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
         """Return a digest of the settings and data, by which a resumed fit recognises its own checkpoints."""
         digest = hashlib.sha256()

@@ -129,7 +129,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     warm_start : bool
         Whether `fit` starts from the weights of the previous fit.
     verbose : int
-        1 or more shows a progress bar; 0 shows nothing.
+        1 or more shows a progress bar (`training.Progress`); 0 shows nothing.
     checkpoints : path, optional
         A folder for checkpoints.  If a fit is killed, the next call of `fit` continues from the last checkpoint and
         ends with the same bits.  With `checkpoints`, a `random_state` of None means 0.
@@ -183,10 +183,14 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return labels if self._several else _numbers_of(labels, self.classes_)
 
     def _weights(self, labels: np.ndarray, sample_weight: Any) -> np.ndarray | None:
-        weights = super()._weights(labels, sample_weight)
+        if self.class_weight is not None:
+            self._class_weights = _class_weights(self.class_weight, self.classes_, labels)
+        return super()._weights(labels, sample_weight)
+
+    def _weights_of_losses(self, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         if self.class_weight is None:
             return weights
-        by_class = _class_weights(self.class_weight, self.classes_, labels)[labels]
+        by_class = self._class_weights[labels]
         return by_class if weights is None else by_class * weights
 
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
@@ -325,10 +329,12 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        found = [_numbers_of(labels, self.classes_) for labels in _one_per_step(y, lengths)]
+        return [_numbers_of(labels, self.classes_) for labels in _one_per_step(y, lengths)]
+
+    def _weights(self, labels: list[np.ndarray], sample_weight: Any) -> np.ndarray | None:
         if self.class_weight is not None:
-            self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(found))
-        return found
+            self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(labels))
+        return super()._weights(labels, sample_weight)
 
     def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
         return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")

@@ -18,7 +18,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 _ONE = "[X] if X is one sequence"
-_HINT = f"{_ONE}; a list of arrays, of texts or of lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
+_HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,5 +245,6 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
 def _float32(rows: np.ndarray, where: str) -> np.ndarray:
     if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > np.finfo(np.float32).max:
         got = "NaN" if np.isnan(rows).any() else "infinity, or a number too large for float32"
-        raise InputError(where, expected="finite numbers", got=got, hint="data.read has rules for missing numbers")
+        hint = "`missing` of data.read treats missing numbers"
+        raise InputError(where, expected="finite numbers", got=got, hint=hint)
     return np.ascontiguousarray(rows, np.float32)
