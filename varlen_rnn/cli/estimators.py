@@ -31,6 +31,8 @@ def metrics_of(model, data):
     y, found = labels_of_data(data, None), model.predict(data)
     if isinstance(y, list):
         y, found = np.concatenate(y), np.concatenate(found)
+        there = np.not_equal(y, None)  # steps without a label do not count
+        y, found = y[there].tolist(), found[there]
     return _scores(y, found, hasattr(model, "classes_"))
 
 
@@ -43,7 +45,7 @@ def baseline_of(model, train, test):
 
     known, y = (labels_of_data(data, None) for data in (train, test))
     if isinstance(y, list):
-        known, y = np.concatenate(known), np.concatenate(y)
+        known, y = map(_labels_of_steps, (known, y))
     of_classes = hasattr(model, "classes_")
     if of_classes and y.ndim == 1:
         names, counts = np.unique(known, return_counts=True)
@@ -56,6 +58,11 @@ def baseline_of(model, train, test):
         constant = known.mean(axis=0, dtype=np.float64)
         text = "always the mean" + (f", {constant:.4g}" if y.ndim == 1 else "")
     return _scores(y, np.broadcast_to(constant, y.shape), of_classes), text
+
+
+def _labels_of_steps(y):
+    """Return the labels of all steps that have one."""
+    return np.array([label for labels in y for label in labels if label is not None])
 
 
 def _scores(y, found, of_classes):

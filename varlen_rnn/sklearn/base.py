@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
 from varlen_rnn.data import Batches, Dataset, batches
+from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.errors import (
     CheckpointError,
     DTypeError,
@@ -462,7 +463,14 @@ def labels_of_data(X: Any, y: Any) -> Any:
     names = np.array(X.classes)
     if X.label_kind == "several classes":
         return X.labels
-    return [names[labels] for labels in X.labels] if X.label_kind == "classes of rows" else names[X.labels]
+    if X.label_kind != "classes of rows":
+        return names[X.labels]
+    named = names.astype(object)
+    gaps = [np.equal(labels, IGNORED) for labels in X.labels]
+    return [
+        np.where(gap, None, named[np.where(gap, 0, labels)]) if gap.any() else names[labels]
+        for labels, gap in zip(X.labels, gaps, strict=True)
+    ]
 
 
 def _several_classes(X: Any) -> list[str] | None:

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from varlen_rnn.data.frames import entries_of, frame_of
+from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
@@ -42,10 +43,7 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
 
 def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     """Return labels as an array, or raise unless it has one entry per sequence."""
-    if y is None:
-        raise InputError(
-            "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
-        )
+    _check_given(y, "sequence")
     y = y.value if isinstance(y, Variable) else y
     try:
         labels = np.asarray(y.to_numpy() if hasattr(y, "iloc") else y)
@@ -61,9 +59,20 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
         raise InputError(f"y, entry {absent.index(True)}", expected="a label", got=got)
     if labels.dtype.kind == "c":
         raise DTypeError("y", expected="labels", got="Complex data not supported")
+    return _of_one_kind(labels)
+
+
+def _of_one_kind(labels: np.ndarray) -> np.ndarray:
+    """Return an array of objects that are all numbers, as pandas may hold them, as an array of numbers."""
     if labels.dtype.kind == "O" and {type(label) for label in labels.ravel()} in ({int}, {float}, {bool}):
-        return np.array(labels.tolist())  # integers that pandas may hold as objects
+        return np.array(labels.tolist())
     return labels
+
+
+def _check_given(y: Any, unit: str) -> None:
+    if y is None:
+        expected = f"a label per {unit}: requires y to be passed, but the target y is None"
+        raise InputError("y", expected=expected, got="None")
 
 
 def _is_absent(label: Any) -> bool:
@@ -168,10 +177,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
             if self.class_weight is not None:
                 raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))
         else:
-            try:
-                check_classification_targets(labels)
-            except TypeError as error:
-                raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+            _check_classes(labels)
             self.classes_ = _classes_among(labels if classes is None else classes)
         return len(self.classes_)
 
@@ -296,8 +302,8 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
-    `y` is a list of arrays with one label per step.  Parameters and attributes are as in `SequenceClassifier`.
-    `class_weight` applies to steps, `sample_weight` to sequences.  `tokens="auto"` means characters if each character
+    `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
+    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.  `tokens="auto"` means characters if each character
     has a label, otherwise words.
 
     Examples
@@ -324,16 +330,29 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return "characters" if by_character else "words"
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        labels = _one_per_step(y, lengths)
-        self.classes_ = _classes_among(np.concatenate(labels) if classes is None else classes)
+        labels = np.concatenate(_one_per_step(y, lengths))
+        known = _of_one_kind(labels[_have_labels(labels)])
+        if len(known):
+            _check_classes(known)
+        self.classes_ = _classes_among(known if classes is None else classes)
+        if not len(self.classes_):
+            raise InputError("y", expected="labels of some steps", got="none")
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        return [_numbers_of(labels, self.classes_) for labels in _one_per_step(y, lengths)]
+        found = []
+        for labels in _one_per_step(y, lengths):
+            there = _have_labels(labels)
+            numbers = np.full(len(labels), IGNORED, np.int64)
+            if there.any():
+                numbers[there] = _numbers_of(_of_one_kind(labels[there]), self.classes_)
+            found.append(numbers)
+        return found
 
     def _weights(self, labels: list[np.ndarray], sample_weight: Any) -> np.ndarray | None:
         if self.class_weight is not None:
-            self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(labels))
+            known = np.concatenate(labels)
+            self._class_weights = _class_weights(self.class_weight, self.classes_, known[known != IGNORED])
         return super()._weights(labels, sample_weight)
 
     def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
@@ -341,9 +360,15 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
         by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
-        if self.class_weight is None:
+        numbers = np.concatenate(labels)
+        there = numbers != IGNORED
+        if self.class_weight is None and there.all():
             return by_row
-        by_class = self._class_weights[np.concatenate(labels)]
+        by_class = (
+            there.astype(np.float32)
+            if self.class_weight is None
+            else self._class_weights[np.where(there, numbers, 0)] * there
+        )
         return by_class if by_row is None else by_class * by_row
 
     def predict_proba(self, X: Any) -> list[np.ndarray]:
@@ -357,19 +382,35 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of steps whose class is predicted correctly."""
+        """Return the share of steps whose class is predicted correctly, among the steps that have a label."""
         y = labels_of_data(X, y)
         found = self.predict(X)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
-        right = np.concatenate(found) == np.concatenate(_one_per_step(y, lengths))
-        weights = super()._weights(found, sample_weight)
-        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)))
+        labels = np.concatenate(_one_per_step(y, lengths))
+        there, weights = _have_labels(labels), super()._weights(found, sample_weight)
+        right = np.concatenate(found)[there] == _of_one_kind(labels[there])
+        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)[there]))
 
     def _label_state(self) -> dict[str, Any]:
         return {"classes": _saved_classes(self.classes_)}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
         self.classes_ = _classes_of(state["classes"])
+
+
+def _have_labels(labels: np.ndarray) -> np.ndarray:
+    """Return which steps have a label, bool; the label of the other steps is None."""
+    if labels.dtype.kind != "O":
+        return np.ones(len(labels), bool)
+    return np.fromiter((label is not None for label in labels), bool, len(labels))
+
+
+def _check_classes(labels: np.ndarray) -> None:
+    """Raise if labels are no classes: of several kinds, or continuous numbers."""
+    try:
+        check_classification_targets(labels)
+    except TypeError as error:
+        raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
 
 
 def _as_lists(y: Any) -> Any:
@@ -384,8 +425,9 @@ def _as_lists(y: Any) -> Any:
 
 def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     """Return labels as a list of arrays, or raise unless each has one entry per step."""
+    _check_given(y, "step")
     y = _as_lists(y)
-    if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
+    if not hasattr(y, "__len__") or len(y) != len(lengths):
         got = f"{len(y)} entries" if hasattr(y, "__len__") else shown(y)
         raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=got)
     found = []
@@ -397,6 +439,8 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
+        if array.dtype.kind in "fO" and any(label is not None and _is_absent(label) for label in array):
+            raise InputError(f"y, sequence {number}", expected="labels, or None for a step without one", got="NaN")
         found.append(array)
     kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))
     return [array if len(array) else np.zeros(0, kind) for array in found]
