@@ -303,8 +303,8 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
     `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
-    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.  `tokens="auto"` means characters if each character
-    has a label, otherwise words.
+    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.
+    `tokens="auto"` means characters if each character has a label, otherwise words.
 
     Examples
     --------
