@@ -133,7 +133,11 @@ def test_times_of_a_frame_may_have_any_type(library):
         ({"id": ["a", None], "x": [1.0, 2.0]}, {"id": "id"}, "frame, row 1, column 'id': expected an id, got none"),
         ({"id": ["a"], "x": [1e39]}, {"id": "id"}, "frame, row 0: expected finite numbers"),
         ({"id": ["a", "a"], "x": [1.0, None]}, {"id": "id"}, "frame, row 1: expected numbers, got one that is missing"),
-        ({"text": ["a", None]}, {}, "expected a text, as before, got None"),
+        (
+            {"text": ["a", None]},
+            {},
+            "frame, row 1, column 'text': expected a text or a list, got none .`missing='drop'` leaves it out",
+        ),
         ({"text": ["ab"], "y": [None]}, {"label": "y"}, "expected a label, got none"),
         ({"text": []}, {}, "frame: expected at least one record, got none"),
     ],
@@ -292,3 +296,40 @@ def test_tools_of_scikit_learn_take_frames_apart():
         assert SequenceClassifier(**SMALL).fit(train, labels).predict(test).shape == (5,)
         data = read(table, label="y")
         assert set(SequenceClassifier(**SMALL).fit(data).classes_) == {"u", "v"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_missing_texts_and_lists_are_left_out(library, tmp_path):
+    columns = {"text": ["ab", None, "b"], "x": [[1.0], None, [2.0, 3.0]], "y": ["u", "v", "u"]}
+    table = frame(library, columns)
+    for field in ("text", "x"):
+        data = read(table, sequence=field, label="y", missing="drop")
+        assert (data.lengths.tolist(), data.classes) == ([2, 1] if field == "text" else [1, 2], ["u"])
+    if library == "pyarrow":
+        from pyarrow import parquet
+
+        parquet.write_table(table, tmp_path / "a.parquet")
+        for field in ("text", "x"):
+            found, expected = (
+                read(source, sequence=field, label="y", missing="drop") for source in (tmp_path / "a.parquet", table)
+            )
+            assert [rows.tolist() for rows in found.sequences] == [rows.tolist() for rows in expected.sequences]
+            assert (found.classes, found.labels.tolist()) == (["u"], [0, 0])
+
+
+def test_frames_that_estimators_do_not_take_get_a_hint():
+    pytest.importorskip("sklearn")
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    from varlen_rnn.sklearn import SequenceClassifier
+
+    long = pd.DataFrame({"id": [0, 0, 1, 1], "t": [0, 1, 0, 1], "x": [0.5, 1.0, 2.0, 3.0]})
+    with pytest.raises(vr.InputError, match=r"y: expected 4 entries.*a row per step, fit\(varlen_rnn.data.read\("):
+        SequenceClassifier(**SMALL).fit(long, [0, 1])
+    for texts in (["a", None], [None, "a"]):
+        with pytest.raises(vr.InputError, match=r"X, sequence [01]: expected a .*, got None \(dropna\(\)"):
+            SequenceClassifier(**SMALL).fit(pd.Series(texts), [0, 1])
+    with pytest.raises(vr.InputError, match=r"X: expected many sequences.*X.collect\(\) is a frame"):
+        SequenceClassifier(**SMALL).fit(pl.DataFrame(LONG).lazy(), [0, 1])
+    for source in ({"id": ["a"]}, long.to_records(), [[1.0]]):
+        with pytest.raises(vr.InputError, match="source: expected a path, an open file or a frame"):
+            read(source, id="id")

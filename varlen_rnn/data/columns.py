@@ -30,6 +30,8 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
             raise InputError(f"{path}, column {field!r}", expected="this column", got=got, hint=hint)
     if not table.num_rows:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
+    if options.missing != "error":
+        table = table.filter(table.column(sequence).is_valid())
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
     if _is_text(pa, column.type) or _of_texts(pa, column.type):

@@ -219,17 +219,25 @@ def read_entries(frame: Frame, options: Options) -> Dataset:
     labels = None if options.label is None else frame.labels(options.label, options.label_kind)
     if not entries:
         raise InputError(frame.name, expected="at least one record", got="none", hint="is the frame empty?")
+    there = [number for number, entry in enumerate(entries) if entry is not None]
+    if len(there) < len(entries) and options.missing == "error":
+        wrong = next(number for number, entry in enumerate(entries) if entry is None)
+        hint = "`missing='drop'` leaves it out"
+        raise InputError(frame.place(wrong, field), expected="a text or a list", got="none", hint=hint)
+    entries = [entries[number] for number in there]
+    labels = None if labels is None else [labels[number] for number in there]
     of_texts = [isinstance(entry, str) or (isinstance(entry, list) and bool(entry)) for entry in entries]
     if any(of_texts):
         plain = [entry.tolist() if isinstance(entry, np.ndarray) else entry for entry in entries]
         for number, entry in enumerate(plain):
             if not isinstance(entry, (str, list)):
                 expected = "a text, as before" if number else "a text or a list"
-                raise DTypeError(frame.place(number, field), expected=expected, got=shown(entry))
+                raise DTypeError(frame.place(there[number], field), expected=expected, got=shown(entry))
         return from_texts(plain, labels, name=frame.name, **options.of_texts())
-    sequences = _rows(entries, lambda number: frame.place(number, field))
+    where = lambda number: frame.place(there[number], field)
+    sequences = _rows(entries, where)
     if options.missing == "error":  # the rows of a frame are in memory, so they are looked at
-        filled(sequences, None, "error", lambda number: frame.place(number, field))
+        filled(sequences, None, "error", where)
     return dataset_of_arrays(frame.name, sequences, labels, options)
 
 

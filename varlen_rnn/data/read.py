@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -109,6 +110,8 @@ def read(
     if hasattr(source, "collect") or hasattr(source, "to_frame"):  # a lazy frame, or a column
         hint = f"`{'source.collect()' if hasattr(source, 'collect') else 'source.to_frame()'}` is a frame"
         raise DTypeError("source", expected="a path, an open file or a frame", got=type(source).__name__, hint=hint)
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise DTypeError("source", expected="a path, an open file or a frame", got=shown(source))
     path = check_path(source, "source")
     return _read(path, _format(format_of(path) if format is None else format), options)
 

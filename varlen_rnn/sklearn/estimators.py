@@ -51,8 +51,10 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
         hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
-        expected = f"{number} entries, one per sequence"
-        raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
+        expected, hint = f"{number} entries, one per sequence", None
+        if labels.ndim and len(labels) < number:
+            hint = "if a frame has a row per step, fit(varlen_rnn.data.read(frame, id=..., time=..., label=...))"
+        raise ShapeError("y", expected=expected, got=f"shape {labels.shape}", hint=hint)
     absent = [_is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fO" else []
     if any(absent):
         got = "NaN" if labels.dtype.kind == "f" else "None"

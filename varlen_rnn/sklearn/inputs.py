@@ -18,6 +18,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 _ONE = "[X] if X is one sequence"
+_GONE = 'dropna() leaves missing entries of a column out, fillna("") makes them empty texts'
 _HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
 
 
@@ -140,7 +141,8 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
             raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
         return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(rows)]
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
-        raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
+        hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
+        raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
     if getattr(X, "ndim", 1) == 0:
         raise ShapeError("X", expected="many sequences", got=shown(X), hint=_HINT)
     return _of_list(list(X))
@@ -187,7 +189,8 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
         return ("texts" if entries else "numbers"), entries
     if entries and isinstance(entries[0], str):
         number, entry = next((k, entry) for k, entry in enumerate(entries) if not isinstance(entry, str))
-        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry))
+        hint = _GONE if entry is None else None
+        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry), hint=hint)
     kinds: dict[str, int] = {}  # the index of the first sequence of each kind
     found = []
     for number, entry in enumerate(entries):
@@ -216,7 +219,7 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
         return "tokens", entry
     if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):
-        hint = None
+        hint = _GONE if entry is None else None
         if isinstance(entry, (int, float, np.generic)):
             hint = f"{_ONE}. Reshape your data: X.reshape(-1, 1) are sequences of one step"
         raise DTypeError(where, expected="a sequence of the kind of the others", got=shown(entry), hint=hint)
