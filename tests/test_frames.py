@@ -136,7 +136,7 @@ def test_times_of_a_frame_may_have_any_type(library):
         (
             {"text": ["a", None]},
             {},
-            "frame, row 1, column 'text': expected a text or a list, got none .`missing='drop'` leaves it out",
+            "frame, row 1, column 'text': expected a text or a list, got none .`missing='drop'` takes it for an empty",
         ),
         ({"text": ["ab"], "y": [None]}, {"label": "y"}, "expected a label, got none"),
         ({"text": []}, {}, "frame: expected at least one record, got none"),
@@ -299,12 +299,12 @@ def test_tools_of_scikit_learn_take_frames_apart():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_missing_texts_and_lists_are_left_out(library, tmp_path):
+def test_missing_texts_and_lists_are_empty(library, tmp_path):
     columns = {"text": ["ab", None, "b"], "x": [[1.0], None, [2.0, 3.0]], "y": ["u", "v", "u"]}
     table = frame(library, columns)
     for field in ("text", "x"):
         data = read(table, sequence=field, label="y", missing="drop")
-        assert (data.lengths.tolist(), data.classes) == ([2, 1] if field == "text" else [1, 2], ["u"])
+        assert (data.lengths.tolist(), data.classes) == ([2, 0, 1] if field == "text" else [1, 0, 2], ["u", "v"])
     if library == "pyarrow":
         from pyarrow import parquet
 
@@ -314,7 +314,9 @@ def test_missing_texts_and_lists_are_left_out(library, tmp_path):
                 read(source, sequence=field, label="y", missing="drop") for source in (tmp_path / "a.parquet", table)
             )
             assert [rows.tolist() for rows in found.sequences] == [rows.tolist() for rows in expected.sequences]
-            assert (found.classes, found.labels.tolist()) == (["u"], [0, 0])
+            assert (found.classes, found.labels.tolist()) == (["u", "v"], [0, 1, 0])
+            with pytest.raises(vr.InputError, match="expected a text or a list, got none"):
+                read(tmp_path / "a.parquet", sequence=field, label="y")
 
 
 def test_frames_that_estimators_do_not_take_get_a_hint():

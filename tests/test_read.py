@@ -565,3 +565,23 @@ def test_batches_of_sequences_of_sequences():
     assert vr.data.batches(equal, batch_size=2)[0].lod() == [[0, 2, 4]]
     with pytest.raises(vr.ShapeError, match=r"sequence 0: expected rows of one shape.*from_sequences"):
         vr.data.batches([[[1, 2], [3]], [1, 2]], batch_size=2)
+
+
+def test_a_missing_text_of_json_is_empty_or_named(tmp_path):
+    path = saved(tmp_path, '{"text": "ab"}\n{"text": null}\n', "data.jsonl")
+    with pytest.raises(vr.InputError, match=r"line 2, field .text.: expected a text or a list, got none .`missing"):
+        read(path)
+    assert read(path, missing="drop").lengths.tolist() == [2, 0]
+
+
+def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"id": ["a"], "x": [1.0]}), tmp_path / "data.parquet")
+    with pytest.raises(
+        vr.InputError, match=r"expected options that define a sequence, got only the columns 'id', 'x' .*`id`"
+    ):
+        read(tmp_path / "data.parquet")
+    with pytest.raises(vr.InputError, match=r"field 'text': expected this field, got only 'x' .`sequence` names"):
+        read(saved(tmp_path, '{"x": "ab"}\n', "data.jsonl"))

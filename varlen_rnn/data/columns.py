@@ -10,9 +10,10 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
-from varlen_rnn.data.missing import filled, with_labels
+from varlen_rnn.data.missing import filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import from_texts
+from varlen_rnn.data.tables import FORMS
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, check_list, listed
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
@@ -26,18 +27,21 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
     table = arrow_table(path, format)
     for field in (sequence, label):
         if field is not None and field not in table.column_names:
+            if options.sequence is None and field == sequence:
+                got = f"only the columns {listed(table.column_names)}"
+                raise InputError(path, expected="options that define a sequence", got=got, hint=FORMS)
             got, hint = f"only {listed(table.column_names)}", alike(field, table.column_names)
             raise InputError(f"{path}, column {field!r}", expected="this column", got=got, hint=hint)
     if not table.num_rows:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
-    if options.missing != "error":
-        table = table.filter(table.column(sequence).is_valid())
     column = table.column(sequence)
     values = None if label is None else table.column(label).to_pylist()
     if _is_text(pa, column.type) or _of_texts(pa, column.type):
         return from_texts(column.to_pylist(), values, **options.of_texts())
     if column.null_count:
-        raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
+        place = lambda number: f"{path}, column {sequence!r}, record {number}"
+        lists = without_missing(column.to_pylist(), options.missing, place)
+        column = pa.chunked_array([pa.array(lists, column.type)])
     where = f"{path}, column {sequence!r}"
     if options.missing != "error" and _null_numbers(pa, column):
         sequences = _with_nan(column.to_pylist(), where)

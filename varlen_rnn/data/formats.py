@@ -18,7 +18,7 @@ from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.frames import frame_of, read_entries
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import file_text, read_csv, read_jsonl
-from varlen_rnn.data.tables import Table, read_long, read_wide
+from varlen_rnn.data.tables import FORMS, Table, read_long, read_wide
 from varlen_rnn.errors import InputError, shown
 
 
@@ -129,13 +129,12 @@ def _delimiter(path: str, options: Options) -> str:
 
 def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
     """Return the name of the field of texts, or raise if the file does not look like a file of texts."""
-    hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
     if sequence is None and "text" not in table.fields:
-        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
+        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=FORMS)
     field = sequence or "text"
     texts = table.column(field, "sequence")
     if tokens is None and all(_looks_like_numbers(text) for text in texts):
-        hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + hint
+        hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + FORMS
         raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
     return field
 

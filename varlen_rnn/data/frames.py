@@ -13,10 +13,10 @@ import numpy as np
 
 from varlen_rnn.data.columns import dataset_of_arrays
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.missing import EMPTY, filled
+from varlen_rnn.data.missing import EMPTY, filled, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import from_texts
-from varlen_rnn.data.tables import Table, times_of
+from varlen_rnn.data.tables import FORMS, Table, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
 
@@ -211,30 +211,22 @@ def _plain(value: Any) -> Any:
 def read_entries(frame: Frame, options: Options) -> Dataset:
     """Return the data set of a frame whose sequences are the entries of a column: texts, or lists."""
     if options.sequence is None and "text" not in frame.fields:
-        hint = "`sequence` names the column of texts or lists; "
-        hint += "`id` (and `time`) read a row per step; `wide` a series per row"
-        raise InputError(frame.name, expected="options that define a sequence", got=frame.preview(), hint=hint)
+        raise InputError(frame.name, expected="options that define a sequence", got=frame.preview(), hint=FORMS)
     field = options.sequence or "text"
     entries = entries_of(frame.foreign(field, "sequence"))
     labels = None if options.label is None else frame.labels(options.label, options.label_kind)
     if not entries:
         raise InputError(frame.name, expected="at least one record", got="none", hint="is the frame empty?")
-    there = [number for number, entry in enumerate(entries) if entry is not None]
-    if len(there) < len(entries) and options.missing == "error":
-        wrong = next(number for number, entry in enumerate(entries) if entry is None)
-        hint = "`missing='drop'` leaves it out"
-        raise InputError(frame.place(wrong, field), expected="a text or a list", got="none", hint=hint)
-    entries = [entries[number] for number in there]
-    labels = None if labels is None else [labels[number] for number in there]
+    where = lambda number: frame.place(number, field)
+    entries = without_missing(entries, options.missing, where)
     of_texts = [isinstance(entry, str) or (isinstance(entry, list) and bool(entry)) for entry in entries]
     if any(of_texts):
         plain = [entry.tolist() if isinstance(entry, np.ndarray) else entry for entry in entries]
         for number, entry in enumerate(plain):
             if not isinstance(entry, (str, list)):
                 expected = "a text, as before" if number else "a text or a list"
-                raise DTypeError(frame.place(there[number], field), expected=expected, got=shown(entry))
+                raise DTypeError(where(number), expected=expected, got=shown(entry))
         return from_texts(plain, labels, name=frame.name, **options.of_texts())
-    where = lambda number: frame.place(there[number], field)
     sequences = _rows(entries, where)
     if options.missing == "error":  # the rows of a frame are in memory, so they are looked at
         filled(sequences, None, "error", where)

@@ -44,6 +44,22 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
     return np.nan_to_num(filled, nan=0.0), everyone
 
 
+def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[Any]:
+    """Return sequences with an empty one in place of each missing one, or raise if `missing` is "error".
+
+    Examples
+    --------
+    >>> without_missing(["a", None], "drop", str), without_missing([None, [1]], "drop", str)
+    (['a', ''], [[], [1]])
+    """
+    gone = [number for number, entry in enumerate(entries) if entry is None]
+    if gone and missing == "error":
+        hint = "`missing='drop'` takes it for an empty one"
+        raise InputError(where(gone[0]), expected="a text or a list", got="none", hint=hint)
+    of_texts = any(isinstance(entry, str) for entry in entries)
+    return [("" if of_texts else []) if entry is None else entry for entry in entries]
+
+
 def filled(
     sequences: Sequence[np.ndarray], labels: Sequence[Any] | None, missing: str, where: Where
 ) -> tuple[list[np.ndarray], list[Any] | None]:

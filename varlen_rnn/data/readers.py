@@ -255,7 +255,12 @@ def _check_fields(fields: Collection[str], sequence: str, label: str | None, whe
             raise DTypeError(name, expected="the name of a field", got=shown(field))
         if field is not None and field not in fields:
             hint = "`label=None` reads sequences without labels" if field == label else None
-            hint = other_delimiter(list(fields)) or alike(field, fields) or hint
+            hint = (
+                other_delimiter(list(fields))
+                or alike(field, fields)
+                or hint
+                or "`sequence` names the field of sequences"
+            )
             got = f"only {listed(fields)}" if fields else "no field"
             raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
 

@@ -18,6 +18,8 @@ from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, alike, check_list, listed, shown
 
+FORMS = "`sequence` names the column of texts or lists; `id` (and `time`) read a row per step; `wide` a series per row"
+
 
 class Table:
     r"""A CSV file: the names of its fields, and its lines.
