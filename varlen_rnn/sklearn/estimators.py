@@ -408,7 +408,7 @@ def _have_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def _check_classes(labels: np.ndarray) -> None:
-    """Raise if labels are no classes: of several kinds, or continuous numbers."""
+    """Raise if labels have several kinds or are continuous numbers, and so are no classes."""
     try:
         check_classification_targets(labels)
     except TypeError as error:

@@ -175,7 +175,7 @@ def _of_frame(frame: Frame) -> Any:
         rows = np.stack([frame.numbers(field) for field in frame.fields], axis=1) if columns else np.zeros((0, 0))
         if not np.isnan(rows).any():
             return rows
-        steps = [np.flatnonzero(~np.isnan(row)) for row in rows]  # what is blank at the end is no step
+        steps = [np.flatnonzero(~np.isnan(row)) for row in rows]  # blanks at the end are no steps
         return [row[: there[-1] + 1 if len(there) else 0] for row, there in zip(rows, steps, strict=True)]
     if len(columns) > 1:
         expected, got = "one column of sequences, or columns of numbers", f"a frame of {listed(frame.fields)}"

@@ -289,7 +289,7 @@ class JSONLog(Callback):
 
 
 class _Lines:
-    """Lines on standard error in place of a bar, at most one in `_SECONDS`; its methods are those of a tqdm bar."""
+    """Lines on standard error in place of a bar, at most one in `_SECONDS`, with the methods of a tqdm bar."""
 
     def __init__(self, total: int, initial: int) -> None:
         self._total, self._step, self._told = total, initial, initial
