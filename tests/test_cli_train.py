@@ -184,7 +184,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         ),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "m"],
-            "(--sequence names the field of texts; --id (and --time)",
+            "(--sequence names the column of texts or lists; --id (and --time)",
         ),
         (["train", "series.csv", "--id", "ids", "--label", "y", "--out", "m"], "series.csv, line 1, --id: expected"),
         (

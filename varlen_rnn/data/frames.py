@@ -13,7 +13,7 @@ import numpy as np
 
 from varlen_rnn.data.columns import dataset_of_arrays
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.missing import EMPTY, filled, without_missing
+from varlen_rnn.data.missing import EMPTY, Where, filled, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import from_texts
 from varlen_rnn.data.tables import FORMS, Table, times_of
@@ -80,7 +80,14 @@ class Frame(Table):
 
     def ids(self, field: str) -> list[str]:
         """Return a column of ids as texts; a missing id is blank."""
-        return ["" if value is None else str(value) for value in self.column(field, "id")]
+        return [self._text(value, number, field, "an id") for number, value in enumerate(self.column(field, "id"))]
+
+    def _text(self, value: Any, number: int, field: str, expected: str) -> str:
+        """Return an entry as a text, blank if it is missing, or raise if it has none, as an integer of many digits."""
+        try:
+            return "" if value is None else str(value)
+        except Exception as error:  # an object's own `__str__` may raise anything
+            raise DTypeError(self.place(number, field), expected=expected, got=shown(value)) from error
 
     def labels(self, field: str, kind: str | None) -> list[Any]:
         """Return a column of labels; whole floats are integers if the kind of labels is one of classes."""
@@ -113,7 +120,8 @@ class Frame(Table):
             return array
         gone = np.isnat(array) if array.dtype.kind in "mM" else np.isnan(array) if array.dtype.kind == "f" else None
         if gone is None:
-            return times_of([str(value) for value in self.column(field)], lambda number: self.place(number, field))
+            texts = [self._text(value, number, field, "a time") for number, value in enumerate(self.column(field))]
+            return times_of(texts, lambda number: self.place(number, field))
         if gone.any():
             where = self.place(int(np.flatnonzero(gone)[0]), field)
             raise InputError(where, expected="a number, or a date", got="none that is there")
@@ -233,9 +241,9 @@ def read_entries(frame: Frame, options: Options) -> Dataset:
     return dataset_of_arrays(frame.name, sequences, labels, options)
 
 
-def _rows(entries: list[Any], where: Any) -> list[np.ndarray]:
+def _rows(entries: list[Any], where: Where) -> list[np.ndarray]:
     """Return entries as int64 ids, or as float32 rows of one width, or raise if an entry is neither."""
-    found = []
+    found: list[np.ndarray] = []
     for number, entry in enumerate(entries):
         array = np.zeros(0) if isinstance(entry, list) and not entry else entry
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
@@ -244,15 +252,16 @@ def _rows(entries: list[Any], where: Any) -> list[np.ndarray]:
     some = [array for array in found if len(array)]
     if some and all(array.ndim == 1 and array.dtype.kind in "iu" for array in some):
         return [array.astype(np.int64) for array in found]
-    width = next((array.shape[1] for array in some if array.ndim == 2), 1)
-    rows = []
-    for number, array in enumerate(found):
-        own = array.shape[1] if array.ndim == 2 else 1
-        if len(array) and own != width:
-            raise ShapeError(where(number), expected=f"rows of {width} numbers, as before", got=own)
-        if np.abs(np.nan_to_num(array, posinf=np.inf, neginf=np.inf)).max(initial=0) > _LARGEST:
-            raise InputError(
-                where(number), expected="finite numbers that fit float32", got="infinity or a larger number"
-            )
-        rows.append(array.astype(np.float32).reshape(len(array), width).view())
-    return rows
+    found = [array[:, None] if array.ndim == 1 else array for array in found]
+    width = next((array.shape[1] for array in found if len(array)), 1)
+    return [_float32(array, width, where(number)) for number, array in enumerate(found)]
+
+
+def _float32(array: np.ndarray, width: int, where: str) -> np.ndarray:
+    if not len(array):
+        return np.zeros((0, width), np.float32)
+    if array.shape[1] != width:
+        raise ShapeError(where, expected=f"rows of {width} numbers, as before", got=array.shape[1])
+    if np.abs(np.nan_to_num(array, posinf=np.inf, neginf=np.inf)).max() > _LARGEST:
+        raise InputError(where, expected="finite numbers that fit float32", got="infinity or a larger number")
+    return array.astype(np.float32).view()

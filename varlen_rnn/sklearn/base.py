@@ -465,12 +465,17 @@ def labels_of_data(X: Any, y: Any) -> Any:
         return X.labels
     if X.label_kind != "classes of rows":
         return names[X.labels]
-    named = names.astype(object)
-    gaps = [np.equal(labels, IGNORED) for labels in X.labels]
-    return [
-        np.where(gap, None, named[np.where(gap, 0, labels)]) if gap.any() else names[labels]
-        for labels, gap in zip(X.labels, gaps, strict=True)
-    ]
+    return [_names_of(names, np.asarray(labels)) for labels in X.labels]
+
+
+def _names_of(names: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the name of the class of each row, or None for a row without a class."""
+    gaps = labels == IGNORED
+    if not gaps.any():
+        return names[labels]
+    found = names.astype(object)[np.where(gaps, 0, labels)]
+    found[gaps] = None
+    return found
 
 
 def _several_classes(X: Any) -> list[str] | None:
