@@ -217,6 +217,10 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--out", "m", "--picture", "curve.xls"],
             "train, --picture: expected a suffix of .",
         ),
+        (
+            ["compare", "texts.csv"],
+            "expected this field, got only 'name', 'kind' (--field names the field of sequences)",
+        ),
         (["compare", "lengths.txt", "--hidden-size", "0"], "varlen-rnn: --hidden-size: expected at least 1, got 0"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
     ],

@@ -138,7 +138,7 @@ def test_times_of_a_frame_may_have_any_type(library):
             {},
             "frame, row 1, column 'text': expected a text or a list, got none .`missing='drop'` takes it for an empty",
         ),
-        ({"text": ["ab"], "y": [None]}, {"label": "y"}, "expected a label, got none"),
+        ({"text": ["ab"], "y": [None]}, {"label": "y"}, "frame, row 0, column 'y': expected a label, got none"),
         ({"text": []}, {}, "frame: expected at least one record, got none"),
     ],
 )

@@ -13,27 +13,29 @@ def as_typed(error, names):
     Parameters
     ----------
     error : Exception
-    names : iterable of str
-        The arguments that are options of the command.
+    names : mapping of str to object
+        The arguments that are options of the command.  `compare` has `field` for the argument `sequence` of readers.
 
     Examples
     --------
     >>> error = InputError("read, label_kind", expected="a kind", got="'label_kind'", hint="`missing='drop'` helps")
-    >>> print(as_typed(error, ["label_kind", "missing"]))
+    >>> print(as_typed(error, {"label_kind": None, "missing": "error"}))
     --label-kind: expected a kind, got 'label_kind' (--missing drop helps)
     """
     if not isinstance(error, InputError) or not hasattr(error, "what"):
         return str(error)
-    names = set(names)
+    names = {name: name.replace("_", "-") for name in names}
+    if "field" in names:
+        names["sequence"] = "field"
     parts = str(error.what).removeprefix("read, ").split(", ")  # `read` is a function of Python
-    what = ", ".join(map(_option, parts)) if names.issuperset(parts) else _code_as_typed(str(error.what), names)
+    what = (
+        ", ".join(f"--{names[part]}" for part in parts)
+        if names.keys() >= set(parts)
+        else _code_as_typed(str(error.what), names)
+    )
     expected = error.expected if error.expected is None else _code_as_typed(str(error.expected), names)
     hint = error.hint if error.hint is None else _code_as_typed(str(error.hint), names)
     return str(InputError(what, expected=expected, got=error.got, hint=hint))
-
-
-def _option(name):
-    return f"--{name.replace('_', '-')}"
 
 
 def _code_as_typed(text, names):
@@ -44,8 +46,8 @@ def _code_as_typed(text, names):
         if name not in names:
             return match[0]
         if value == "None":
-            return f"no {_option(name)}"
-        return _option(name) if value is None else f"{_option(name)} {_shell(value)}"
+            return f"no --{names[name]}"
+        return f"--{names[name]}" + ("" if value is None else f" {_shell(value)}")
 
     return _IN_CODE.sub(typed, text)
 

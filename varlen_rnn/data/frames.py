@@ -15,7 +15,7 @@ from varlen_rnn.data.columns import dataset_of_arrays
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.missing import EMPTY, Where, filled, without_missing
 from varlen_rnn.data.options import Options
-from varlen_rnn.data.readers import from_texts
+from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import FORMS, Table, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
@@ -234,7 +234,11 @@ def read_entries(frame: Frame, options: Options) -> Dataset:
             if not isinstance(entry, (str, list)):
                 expected = "a text, as before" if number else "a text or a list"
                 raise DTypeError(where(number), expected=expected, got=shown(entry))
-        return from_texts(plain, labels, name=frame.name, **options.of_texts())
+        pairs = enumerate(zip(plain, labels or [None] * len(plain), strict=True))
+        records = [
+            Record(entry, label, where(n), f"{frame.where(n)}, column {options.label!r}") for n, (entry, label) in pairs
+        ]
+        return dataset_of(records, frame.name, labels is not None, options)
     sequences = _rows(entries, where)
     if options.missing == "error":  # the rows of a frame are in memory, so they are looked at
         filled(sequences, None, "error", where)
