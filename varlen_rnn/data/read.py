@@ -141,4 +141,8 @@ def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, f"input.{format}")
         path.write_bytes(content)
-        return _read(str(path), _format(format), options)
+        try:
+            return _read(str(path), _format(format), options)
+        except InputError as error:  # which names the copy
+            what = str(error.what).replace(str(path), str(getattr(source, "name", "the open file")))
+            raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error
