@@ -52,7 +52,7 @@ class KernelHook(BuildHookInterface):
 
     def _levels(self):
         wanted = os.environ.get("VARLEN_RNN_KERNELS") or self.config.get("levels", "host")
-        return [level for level in wanted.split(",") if level != "none"]
+        return [level for level in map(str.strip, wanted.split(",")) if level != "none"]
 
     def _compiled(self, level):
         """Return the folders of the kernels of a level: one."""
@@ -61,6 +61,7 @@ class KernelHook(BuildHookInterface):
         added = {"NUMBA_CACHE_DIR": str(place), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run(
             [sys.executable, *WARM, "--level", level],
-            env=os.environ | added, cwd=self._memory.name, capture_output=True, text=True, check=True, timeout=LONGEST,
+            env=os.environ | added, cwd=self._memory.name, capture_output=True, text=True, errors="replace", check=True,
+            timeout=LONGEST,
         )  # fmt: skip
         return [folder for folder in (place / "varlen_rnn").iterdir() if folder.is_dir()]

@@ -371,6 +371,10 @@ for dtype in (np.float32, np.float64):
         rule(embedding.parameters(), lr=0.1).step()
     plan = vr.sort_by_seq_len(x)
     vr.concat_outputs([vr.segment_inputs(embedding(x), plan, t) for t in range(2)], plan).sum().backward()
+    for layer in (nn.SequenceConv(20, 3, 2, dtype=dtype), nn.RowConv(20, 3, dtype=dtype)):
+        layer(embedding(x)).sum().backward()
+    many = vr.create_lod_tensor(np.ones((9000, 8), dtype), [[9] * 1000])
+    nn.GRU(8, 9, dtype=dtype)(many)[0].sum().backward()
 """
 
 

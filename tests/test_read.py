@@ -319,7 +319,7 @@ def test_formats_go_by_suffix_or_name(tmp_path):
         read(saved(tmp_path, LONG), format="xls")
     assert len(read(io.StringIO(LONG), format="csv", id="id", features=["f1"])) == 3
     assert len(read(io.BytesIO(b'{"text": "a"}\n'), format="jsonl")) == 1
-    with pytest.raises(vr.InputError, match="^the open file, line 1, `id`: expected"):
+    with pytest.raises(vr.InputError, match=r"^the open file, line 1, `id`: expected"):
         read(io.StringIO(LONG), format="csv", id="key")
     with pytest.raises(vr.InputError, match="for an open file"):
         read(io.StringIO(LONG), id="id")

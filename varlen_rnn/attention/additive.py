@@ -15,7 +15,7 @@ from varlen_rnn.runtime.jit import called_by_address
 
 
 class Scored(NamedTuple):
-    """A block: rows of queries, packed keys, the weight of features, and how many there are of each."""
+    """A block: rows of queries, packed keys, the weight of each feature, and the numbers of features, queries, keys."""
 
     q: Any
     q_stride: int
@@ -27,7 +27,7 @@ class Scored(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Where gradients are added: of rows of queries and of keys, `step` numbers apart, and of the weight."""
+    """The addresses to which gradients are added: rows of queries and keys, `step` elements apart, and the weight."""
 
     d_q: Any
     d_k: Any
@@ -51,7 +51,7 @@ def _arguments_of_gradient(scalar):
 
 @called_by_address(_arguments)
 def score(it, scores):
-    """Write the scores of a block, rows of queries."""
+    """Write the scores of a block: a row for each query, `KEYS` elements apart."""
     vectorise_widely()
     width = width_of(it.panels)
     for first in range(0, in_panels(it.panels, it.num_keys), width):
@@ -70,7 +70,7 @@ def score(it, scores):
 def score_grad(it, d_scores, to, row):
     """Add the gradients of queries, keys and the weight, given the gradients of scores; `row` is 3 panels wide.
 
-    Panels are processed whole: gradients of scores behind the last key are zeros, and the memory has rows for them.
+    Panels are processed whole: gradients of scores after the last key are zeros, and `d_k` has rows for these keys.
     """
     vectorise_widely()
     width = width_of(it.panels)

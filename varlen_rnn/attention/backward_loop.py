@@ -1,7 +1,7 @@
-"""Attention on the CPU, backward: scores are computed again, a block of queries and keys at a time.
+"""Attention on the CPU, backward: scores are computed again, for a block of queries and a block of keys at a time.
 
-A head of a sequence is one work item.  For each block of keys, packed once, all blocks of queries add to the gradients
-of the block, and the block adds to theirs.
+A head of a sequence is one work item.  Each block of keys is packed once.  Then each block of queries adds its part to
+the gradients of these keys, and these keys add their part to the gradients of the queries.
 """
 
 from typing import Any, NamedTuple
@@ -34,12 +34,12 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     differentiate: int
-    score: int  # of additive scores; 0 of dot products
+    score: int  # 0 for dot products, which are products of panels
     score_grad: int
 
 
 class Backward(NamedTuple):
-    """The arrays of a call: as in `Forward`, and `dots` (heads, queries), the outputs times their gradients.
+    """The arrays of a call: as in `Forward`, with `dots` (heads, queries), the dot products of outputs and gradients.
 
     `d_weight` has a row for each task.
     """
@@ -61,9 +61,9 @@ class Backward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Memory of one thread: panels of operands, weights and their gradients, both transposed too, and sums.
+    """Memory of one thread: packed operands, attention weights and gradients of scores (each also transposed), sums.
 
-    Additive scores have no product with queries: `packed_queries` is a row of theirs, as wide as some panels.
+    For additive scores, `packed_queries` is scratch for `additive.score_grad`.
     """
 
     keys: Any
@@ -82,7 +82,7 @@ class _Memory(NamedTuple):
 
 
 class _Offsets(NamedTuple):
-    """Offsets of the rows of blocks: of queries, of output gradients, of scores, of their transposes, and of sums."""
+    """Lists of offsets from row to row: of queries, output gradients, scores, transposed scores, and sums."""
 
     q: Any
     d_out: Any
@@ -94,14 +94,14 @@ class _Offsets(NamedTuple):
 
 
 def memory_of(depth, depth_v, width):
-    """Return how many numbers a thread needs."""
+    """Return how many elements of memory a thread needs."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     panels = KEYS * (depth + depth_v + 2) + padded * (KEYS + 1) + (padded + padded_v) * (QUERIES + 1)
     return panels + 4 * QUERIES * KEYS + QUERIES * padded + KEYS * (padded + padded_v)
 
 
 def offsets_of():
-    """Return how many offsets a thread needs."""
+    """Return how many int64 offsets a thread needs."""
     return 7 * KEYS
 
 
@@ -141,7 +141,7 @@ def _clear(at, count, like):
 
 @cpu_inlined
 def _transpose(source, target, num_queries, num_keys):
-    """Turn rows of queries into rows of keys."""
+    """Transpose a block of scores: a row for each query becomes a row for each key."""
     lanes = lanes_of(source)
     for i in range(0, num_queries, lanes):
         for j in range(0, num_keys, lanes):
@@ -166,7 +166,7 @@ def _add_rows(array, first, column, depth, rows, sums, padded):
 
 @cpu_inlined
 def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
-    """Add a block's part to the gradients of its queries, and of the keys and values of memory."""
+    """Add a block's part to the gradients of its queries, and to the gradients of keys and values in `memory`."""
     offsets, window, row = memory.offsets, Window(it.left, it.right), task.origin + block.query
     padded, column = in_panels(memory.keys, of.depth), task.head * of.depth
     none, count, stride = offsets.none, block.num_queries, it.d_out.shape[1]
@@ -203,7 +203,7 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
 
 @cpu_inlined
 def _differentiate(code, memory, it, task, of, number, counters):
-    """Run the task of a number."""
+    """Run the task with a number."""
     d_weight = pointer(it.d_weight, number * it.d_weight.shape[1])
     _clear(d_weight, it.d_weight.shape[1], it.scale)
     rows, window = task.end - task.first, Window(it.left, it.right)
@@ -228,7 +228,7 @@ def _differentiate(code, memory, it, task, of, number, counters):
 
 @engine_kernel
 def backward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
-    """Run the tasks that a thread takes: write the gradients of queries, keys and values, all of each task's."""
+    """Run the tasks that this thread takes: write the gradients of a task's queries, keys and values."""
     vectorise_widely()
     code, it = Code(*code), Backward(*it)
     counter, heads = pointer(counters, 0), it.dots.shape[0]

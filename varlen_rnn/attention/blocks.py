@@ -1,4 +1,4 @@
-"""What both loops are made of: a task, its memory, products of blocks, and the softmax of a row of scores."""
+"""Parts of both loops: records of a task and its operands, and products of blocks."""
 
 from typing import Any, NamedTuple
 
@@ -7,12 +7,23 @@ from varlen_rnn.products.tile import Panels, Prefetch, Sums, multiply
 from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
 
-QUERIES, KEYS = 96, 192  # rows of a block; of keys, whole panels
-CHUNK = 4 * QUERIES  # rows of queries that are one piece of work of the forward loop
+QUERIES, KEYS = 96, 192  # rows of a block of queries, and of a block of keys, which are whole panels
+CHUNK = 4 * QUERIES  # the most rows of queries in a task of the forward loop
 
 
 class Task(NamedTuple):
-    """Rows of queries from `first` to `end`, of a sequence that begins at `origin`; keys; and which head."""
+    """A work item: one head of some rows of queries, which attend to the keys of their sequence.
+
+    Attributes
+    ----------
+    head : int
+    first, end : int
+        The range of the rows of queries.
+    origin : int
+        The row of queries at which their sequence begins.
+    first_key, end_key : int
+        The range of the rows of keys.
+    """
 
     head: int
     first: int
@@ -23,7 +34,10 @@ class Task(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The rows of a head: queries, keys and values; how far rows are apart, and how many numbers each has."""
+    """The operands of a head: addresses of the first query, key and value, and strides from row to row in elements.
+
+    A row has `depth` elements, and a row of values `depth_v`.
+    """
 
     q: Any
     k: Any
@@ -36,7 +50,7 @@ class Operands(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of queries, and one of keys: the first, counted from where their sequences begin, and how many."""
+    """A block of queries and a block of keys: the first of each, counted within its sequence, and their numbers."""
 
     query: int
     num_queries: int
@@ -53,7 +67,7 @@ class Window(NamedTuple):
 
 @cpu_inlined
 def task_of(tasks, number):
-    """Return a task of the list."""
+    """Return the Task with a number in the list of tasks."""
     at = pointer(tasks, number * 6)
     return Task(at[0], at[1], at[2], at[3], at[4], at[5])
 
@@ -68,20 +82,20 @@ def operands_of(q, k, v, heads, head):
 
 @cpu_inlined
 def in_panels(like, count):
-    """Return how many numbers so many columns take in whole panels."""
+    """Return `count` columns rounded up to whole panels."""
     width = width_of(like)
     return (count + width - 1) // width * width
 
 
 @cpu_inlined
 def sees_nothing(window, query, num_queries, key, num_keys):
-    """Return whether no query of a block sees a key of one."""
+    """Return whether no query of a block sees any key of a block."""
     return key > query + num_queries - 1 + window.right or key + num_keys - 1 < query - window.left
 
 
 @cpu_inlined
 def pack_block(code, at, rows, columns, stride, transposed, panels, counters):
-    """Pack rows as a weight (rows, columns), or as its columns."""
+    """Pack rows into panels as a weight (rows, columns), or as its transpose if `transposed`."""
     weight = Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, stride)
     count = (in_panels(at, rows if transposed else columns)) // width_of(at)
     pack(code.pack, ((weight, no_weight(panels)), transposed, Blocks(0, count, False, counters, counters)))
@@ -96,7 +110,7 @@ def offsets_of_rows(offsets, step):
 
 @cpu_inlined
 def product_of_block(code, rows, a, panels, depth, columns, c, no_offsets):
-    """`c = a @ panels`: of the last row of each panel, which is zeros, sums begin."""
+    """`c = a @ panels`; the sums begin with the last row of each panel, which is zeros."""
     width = width_of(a.at)
     step, count = (depth + 1) * width, in_panels(a.at, columns) // width
     zeros, nothing = Sums(offset(panels, depth * width), no_offsets, step), Prefetch(a.at, no_offsets, 0)

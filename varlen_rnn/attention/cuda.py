@@ -1,4 +1,4 @@
-"""The twin of attention for CUDA, plain: one thread per head of a query, or of a key; scores are computed thrice."""
+"""Attention on CUDA, plain: one thread per head of a query, or of a key; each score is computed three times."""
 
 import numpy as np
 from numba import cuda
@@ -10,7 +10,7 @@ from varlen_rnn.runtime.jit import body, cuda_kernel
 
 @body
 def dot(a, row, b, other, column, count):
-    """Return the product of two rows, of `count` columns from one on."""
+    """Return the dot product of two rows over `count` columns from `column` on."""
     total = a.dtype.type(0)
     for j in range(column, column + count):
         total += a[row, j] * b[other, j]
@@ -19,7 +19,7 @@ def dot(a, row, b, other, column, count):
 
 @body
 def score(q, row, k, key, column, count, weight, scale):
-    """Return the scaled score of a query and a key: additive where features have a weight, else a dot product."""
+    """Return the scaled score of a query and a key: additive if `weight` has elements, else a dot product."""
     if weight.shape[0] == 0:
         return dot(q, row, k, key, column, count) * scale
     total = q.dtype.type(0)
@@ -30,7 +30,7 @@ def score(q, row, k, key, column, count, weight, scale):
 
 @body
 def slope(q, row, k, key, j, weight):
-    """Return the derivative of an additive score by a feature of its query, or of its key."""
+    """Return the derivative of an additive score by feature `j` of its query, which is also that by its key's."""
     value = tanh(q[row, j] + k[key, j])
     return weight[j] * (q.dtype.type(1) - value * value)
 
@@ -121,7 +121,7 @@ def _seen(offsets, others, left, right):
 
 
 def _weight_of(weight, like):
-    """Return the weight of features, which is empty for dot products."""
+    """Return the weight of features, or an empty array for dot products."""
     return to_device(np.empty(0, like.dtype)) if weight is None else weight
 
 

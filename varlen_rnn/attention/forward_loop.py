@@ -1,6 +1,7 @@
 """Attention on the CPU, forward: pack each block of keys once, and run all blocks of queries of a work item over it.
 
-The maximum of a row of scores grows from block to block; earlier sums are scaled to the new maximum.
+Weights are relative to the largest score of a query so far.  If a later block has a larger score, the sums of earlier
+blocks are scaled to it.
 """
 
 from typing import Any, NamedTuple
@@ -36,11 +37,11 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     weigh: int
-    score: int  # of additive scores; 0 of dot products
+    score: int  # 0 for dot products, which are products of panels
 
 
 class Forward(NamedTuple):
-    """The arrays of a call: rows (rows, heads * depth), and the logarithms of the sums (heads, queries).
+    """The arrays of a call: operands and outputs (rows, heads * depth), and `sums` as `layer.forward` returns it.
 
     `weight` is the weight of features in additive scores; it is empty for dot products.
     """
@@ -57,7 +58,10 @@ class Forward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """A thread's own: panels of keys and of values, scores, sums of values and of weights, and the largest scores."""
+    """Memory of one thread: packed keys and values, scores, weighted sums of values, sums of weights, largest scores.
+
+    The fields that end with `_rows` are lists of offsets from row to row.
+    """
 
     keys: Any
     values: Any
@@ -72,13 +76,13 @@ class _Memory(NamedTuple):
 
 
 def memory_of(depth, depth_v, width):
-    """Return how many numbers a thread needs."""
+    """Return how many elements of memory a thread needs."""
     padded = -(-depth_v // width) * width
     return KEYS * (depth + 1) + padded * (KEYS + 1) + QUERIES * KEYS + CHUNK * (padded + 2)
 
 
 def offsets_of():
-    """Return how many offsets a thread needs."""
+    """Return how many int64 offsets a thread needs."""
     return 4 * KEYS
 
 
@@ -110,7 +114,7 @@ def _begin(memory, rows, padded, like):
 
 @cpu_inlined
 def _finish(memory, it, task, of, padded):
-    """Write the outputs of a task, 0 for a query that sees no key, the largest scores, and 1 over sums of weights."""
+    """Write a task's outputs, largest scores, and 1 over sums of weights; all are 0 for a query that sees no key."""
     kind = type(it.scale)
     for r in range(task.end - task.first):
         row, total = task.first + r, memory.totals[r]
@@ -158,7 +162,7 @@ def _attend(code, memory, it, task, of, counters):
 
 @engine_kernel
 def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
-    """Run the tasks that a thread takes: write outputs, and the logarithms of sums of weights, all of each task's."""
+    """Run the tasks that this thread takes: write a task's outputs, largest scores, and 1 over sums of weights."""
     vectorise_widely()
     code, it = Code(*code), Forward(*it)
     counter, heads = pointer(counters, 0), it.sums.shape[0] // 2

@@ -1,4 +1,4 @@
-"""The front of attention: pieces of work from offsets, memory of threads, and the device."""
+"""The front of attention: choose the device, cut the call into tasks, and give threads their memory."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.runtime.device import empty, on_device
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
-UNLIMITED = 2**40  # rows: further than any sequence is long
-_NONE = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}  # the weight of dot products
+UNLIMITED = 2**40  # rows, more than any sequence has: a window without a limit
+_NONE = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}  # no weight
 
 
 def _tasks(q_offsets, k_offsets, heads, chunk):
-    """Return the pieces of work, (pieces, 6), the longest first: heads of sequences, or of some rows of queries."""
+    """Return the Tasks, (tasks, 6), longest first: each is a head of a sequence, or of `chunk` rows of its queries."""
     lengths, keys = np.diff(q_offsets), np.diff(k_offsets)
-    pieces = np.maximum(1, -(-lengths // chunk))  # one of no queries, whose keys have gradients
+    pieces = np.maximum(1, -(-lengths // chunk))  # a sequence without queries has a task for the gradients of its keys
     sequence = np.repeat(np.arange(len(lengths)), pieces)
     number = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     first = q_offsets[sequence] + number * chunk
@@ -55,15 +55,15 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     q_offsets, k_offsets : (sequences + 1,) int64, in rows
     heads : int
     scale : float
-        What scores are multiplied by.
+        The factor of the scores.
     left, right : int
-        Query i of a sequence sees keys i - left to i + right of its own.
+        Query i of a sequence sees the keys i - left to i + right of the same sequence.
     weight : (depth,), optional
-        That of additive scores, of one head: `weight . tanh(query + key)` in place of a dot product.
+        For additive scores, which have one head: `weight . tanh(query + key)` instead of a dot product.
 
     Returns
     -------
-    out : (queries, heads * depth of values); 0 of a query that sees no key
+    out : (queries, heads * depth of values); 0 for a query that sees no key
     sums : (2, heads, queries); the largest score of a query, and 1 over the sum of its weights relative to that, both 0
         if it sees no key.  One number, their logarithm, would round away the sum if scores are large.
     """

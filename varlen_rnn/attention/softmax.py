@@ -1,4 +1,4 @@
-"""The softmax of rows of scores, block by block: compiled on its own, so that its loops are vectorised."""
+"""The softmax of rows of scores, block by block.  It is compiled on its own so that its loops are vectorised."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 class Running(NamedTuple):
-    """Of each query: the largest score so far, the sum of weights relative to it, and the weighted sums of values."""
+    """For each query: the largest score so far, the sum of weights relative to it, and the weighted sum of values."""
 
     maxima: Any
     totals: Any
@@ -21,7 +21,7 @@ class Running(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """For each query: its largest score, 1 over the sum of its weights relative to that, and the product out d_out."""
+    """For each query: its largest score, 1 over the sum of weights relative to it, and the dot product out . d_out."""
 
     maxima: Any
     parts: Any
@@ -30,7 +30,7 @@ class Sums(NamedTuple):
 
 @cpu_inlined
 def seen(window, query, block):
-    """Return the first key of a block that a query sees, and the end of those."""
+    """Return the range of the keys of a block that a query sees."""
     first = query - window.left - block.key
     first = 0 if first < 0 else first
     end = least(block.num_keys, query + window.right - block.key + 1)
@@ -39,7 +39,7 @@ def seen(window, query, block):
 
 @cpu_inlined
 def scale_and_hide(scores, count, scale, first, end):
-    """Scale the scores of a row, a whole number of panels; scores of hidden keys become -infinity."""
+    """Scale the scores of a row of whole panels; scores of keys that the query does not see become -infinity."""
     kind = type(scale)
     for j in range(count):
         scores[j] *= scale

@@ -1,7 +1,7 @@
 """A cell: the equations of one unit of one sequence at one step, with the names of gates, states and slots.
 
-A cell knows no device, no batch and no LoD.  `recurrence/` has the shrinking batch, once for all cells: its CPU loops
-call a cell's two functions by address, compiled as loops over a scratch; the CUDA kernels of a step inline them.
+A cell knows no device, no batch and no LoD.  `recurrence/` runs the shrinking batch, once for all cells.  Its CPU loops
+compile a cell's two functions as loops over a scratch and call them by address; its CUDA kernels inline them.
 
 For its unit, a step sees the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
 per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: the numbers that
@@ -25,8 +25,8 @@ from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.runtime.jit import body
 
-_TRIALS = 3  # points at which a gradient is compared with differences
-_STEP, _TOLERANCE = 1e-6, 1e-5  # of a difference
+_TRIALS = 3  # random points at which a gradient is compared with central differences
+_STEP, _TOLERANCE = 1e-6, 1e-5  # the step of a central difference, and the largest relative error of a gradient
 _DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # empty in a cell written by hand
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
@@ -52,7 +52,7 @@ class Phase(NamedTuple):
         `step_grad(slots, prev, states, operands, carried, v) -> (d_slots, carried, d_v)`; the last phase runs first.
 
         * `slots`: all columns; it may not read columns of later phases.  `states`: after the step; it may not read
-          `states[0]`. `operands`: operands of later products, then normalised values.  `carried`: the gradients of the
+          `states[0]`.  `operands`: operands of later products, then normalised values.  `carried`: the gradients of the
           states; with several phases then the gradient of `first`, then values from later phases, beginning with the
           gradients of normalised values.
         * `d_slots`: gradients for the phase's columns; `carried`: for the phase before, or, in the first phase, the
@@ -110,15 +110,15 @@ class Cell(Frozen):
         `step_grad(slots, prev, states, d_states) -> (d_slots, d_prev)`; `d_prev` leaves out the recurrent product.  It
         may not read `states[0]`, the output, on any path: save the numbers that it needs in a slot.
     product_slots : dict of str to str, optional
-        If the recurrent product of a gate has another gradient than its projected input: the slot that gets it.  With n
-        gates, the first n slots get the gradients of recurrent products.
+        For a gate whose recurrent product and projected input have different gradients, the slot that gets the
+        product's gradient.  With n gates, the first n slots must be those that get gradients of recurrent products.
 
     Attributes
     ----------
     name, gates, states, slots
         As given.
     x_gates, h_gates : tuple of str
-        The gates that have a projected input, and those that have a recurrent product.
+        The gates with a projected input, and the gates with a recurrent product.
     vectors, row_inputs : tuple of str
         Parameters with one number per unit, and inputs of rows that are not projected.  Cells made by `cell` may have
         them; cells written by hand have none.
@@ -234,7 +234,7 @@ class Cell(Frozen):
         origin: Callable,
         proj_clip: float | None = None,
     ) -> Cell:
-        """Return the cell of derived phases; `varlen_rnn.cells.cell` makes one from equations."""
+        """Return a Cell made of derived phases, for `varlen_rnn.cells.cell`, which derives them from equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
@@ -255,7 +255,10 @@ class Cell(Frozen):
         return self
 
     def _put_windows(self, product_slots: Mapping[str, str]) -> tuple[int, ...]:
-        """Find where the gradients of projected inputs stand among the slots; return the gates of the products'."""
+        """Set `x_slot`, the first slot that gets the gradient of a projected input.
+
+        Return the gates whose products' gradients the first slots get, in the order of these slots.
+        """
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
         if not isinstance(product_slots, Mapping) or not all(
             isinstance(name, str) for pair in product_slots.items() for name in pair
@@ -284,7 +287,7 @@ class Cell(Frozen):
         return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
-        return find_cell, (self.name,)  # a copy is the same object, so its compiled code is found again
+        return find_cell, (self.name,)  # a copy is the same object, with the same compiled code
 
     def __repr__(self) -> str:
         return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"
@@ -298,14 +301,14 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
 
 
 def check_name(name: object) -> str:
-    """Return the name of a cell, after checking that it is a printable text."""
+    """Return the name of a cell, or raise unless it is a printable text."""
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
     return name
 
 
 def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
-    """Return equations written by hand in the form of a phase."""
+    """Convert functions written by hand to the signatures of `Phase.step` and `Phase.step_grad`."""
     step, step_grad = body(step), body(step_grad)
 
     @body
@@ -322,7 +325,7 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
 
 
 def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_grad: Callable) -> bool:
-    """Return whether the equations may read the output of the step before; raise unless the gradient is the step's."""
+    """Return whether equations may read the output of the step before; raise if `step_grad` is not their gradient."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
         hint = "save the number in a slot; take states by constant indices, do not unpack them"
         raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
@@ -348,7 +351,7 @@ def _may_read_first(cell: Cell, what: str, function: Callable, position: int) ->
 
 
 def _run(cell: Cell, what: str, function: Callable, arguments: _Tuples, names: tuple[str, str]) -> _Tuples:
-    """Return the two tuples of an equation, or raise unless they are as long as declared."""
+    """Return the two tuples that a cell's function returns; raise unless they have the declared lengths."""
     wanted = [len(getattr(cell, name)) for name in names]
     expected = f"a tuple of {wanted[0]} numbers and one of {wanted[1]}"
     try:

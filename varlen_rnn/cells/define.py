@@ -86,7 +86,7 @@ def _define(function: Callable[..., Any], name: str, proj_clip: float | None) ->
     try:
         step = _trace(function)
         derived = derive(step)
-    except Exception as error:  # equations are a user's code, and may raise anything
+    except Exception as error:  # equations are a user's code, which may raise any error
         raise _located(error, function, name) from error
     return _made(step, derived, name, function, proj_clip)
 
@@ -148,14 +148,14 @@ def _is_row(annotation: Any) -> bool:
 
 
 def _gates(step: Step, part: str) -> tuple[str, ...]:
-    """Return the gates whose part `part` the equations read: "x", the projected input, or another kind of leaf."""
+    """Return the gates of which the equations read a part: "x" is the projected input, "h" the recurrent product."""
     nodes = step.trace.nodes
     found = {nodes[k].what for k in step.trace.reach(step.results) if nodes[k].op == part}
     return tuple(gate for gate in step.gates if gate in found)
 
 
 def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
-    """Return the phases; Numba compiles their functions when they are first used."""
+    """Run the derived source, and return its functions as Phases.  Numba compiles them when they are first used."""
     file = f"<cell {name}>"
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}

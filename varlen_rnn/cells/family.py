@@ -12,7 +12,7 @@ from varlen_rnn.cells.options import Option
 from varlen_rnn.cells.registry import register_family
 from varlen_rnn.errors import ProgramError, shown
 
-_LONGEST_NAME = 1000  # characters: a name in a strange file may be anything
+_LONGEST_NAME = 1000  # characters, because a file from elsewhere may hold a name of any length
 
 
 class Family:
@@ -26,7 +26,8 @@ class Family:
     equations : function
         `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
     named : mapping of str to dict
-        Short names in programs for some options; the empty options must have one.
+        Short names of cells, with the options that each name means, such as `{"lstm": {}}`.  The default options must
+        have a short name.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Family:
         self._made: dict[str, Cell] = {}
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options in canonical form, from those that were given.
+        """Return all options in canonical form, with defaults for options that were not given.
 
         Raises
         ------

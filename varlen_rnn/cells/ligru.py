@@ -12,7 +12,7 @@ from varlen_rnn.kernels.activations import relu, sigmoid
 
 @cell
 def ligru(z, n, /, h):
-    """One product per step."""
+    """Two gates whose recurrent products are one product per step, because both read the output before."""
     z, n = sigmoid(z), relu(n)
     return n + z * (h - n)
 

@@ -6,11 +6,15 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
     c_t = f c_{t-1} + i g
     h_t = o tanh(c_t)
 
-Options, in the names of ONNX and of TensorFlow's cells: `peepholes` from c_{t-1} to i and f, from c_t to o; `coupled`
-gates, f = 1 - i (ONNX `input_forget`), or no forget gate, f = 1; `cell_clip` bounds c_t, `proj_clip` bounds projected
-outputs, and `clip` bounds the arguments of gates' and candidate's activations (as in onnxruntime, it leaves c_t alone);
-`activations` of gates, candidate and output; `zoneout`, with masks keep_h and keep_c that are 1 for units that keep
-their state; `recurrent_dropout`, with a mask mask_h that multiplies the operand of the products.
+Options, with the names that ONNX and TensorFlow's cells use:
+
+* `peepholes`: weights from c_{t-1} to i and f, and from c_t to o.
+* `coupled`: f = 1 - i (ONNX `input_forget`).  `forget_gate=False`: f = 1.
+* `cell_clip` bounds c_t, `proj_clip` bounds projected outputs.  `clip` bounds the arguments of the activations of gates
+  and candidate; as in onnxruntime, it does not bound c_t.
+* `activations`: of gates, candidate and output.
+* `zoneout`: the masks keep_h and keep_c are 1 for units that keep their state.
+* `recurrent_dropout`: the mask mask_h multiplies the operand of the recurrent products.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and

@@ -13,7 +13,7 @@ Spec: TypeAlias = "str | tuple[str | float, ...]"
 
 
 class _Named(NamedTuple):
-    """A function of a number and parameters, with ONNX's defaults of the parameters."""
+    """An activation: a function of a number and of parameters, and ONNX's defaults for the parameters."""
 
     function: Callable[..., Any]
     defaults: tuple[float, ...] = ()

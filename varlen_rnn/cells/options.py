@@ -34,7 +34,7 @@ def check_bound(bound: Any, name: str) -> float | None:
 
 
 def activations_of(**places: Any) -> Option:
-    """Return the option of several activations, from the default for each of the named places."""
+    """Return an option that is a tuple of activations, given their names in the cell and their defaults."""
 
     def check(given: Any, name: str) -> tuple[Any, ...]:
         expected = f"{len(places)}, for {', '.join(places)}"
@@ -47,7 +47,7 @@ def activations_of(**places: Any) -> Option:
 
 
 BOUND = Option(None, check_bound)
-# Whether the cell reads the masks of a layer with such dropouts.
+# Options that make a cell read masks as row inputs; the layer draws the masks.
 MASKS = {"zoneout": Option(False, check_flag), "recurrent_dropout": Option(False, check_flag)}
 
 

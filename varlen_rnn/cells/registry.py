@@ -24,7 +24,7 @@ _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
 def register(cell: _Named) -> None:
-    """Let programs find a cell; a function defined again, as in a notebook, replaces the former cell."""
+    """Let programs find a cell by its name.  A function defined again, as in a notebook, replaces the former cell."""
     former = _CELLS.get(cell.name)
     if former is not None and former.origin != cell.origin:
         hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
@@ -43,7 +43,7 @@ def find_cell(name: str) -> Any:
     Raises
     ------
     ProgramError
-        If no cell with this name was made in this process, and it is not a family's name with options.
+        If no cell with this name was made in this process, and the name is no family's with options in brackets.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What equations call, as bodies: they inline into CPU loops, where they vectorise, and into CUDA kernels.
+"""The functions that equations call.  They are inlined into CPU loops, where they vectorise, and into CUDA kernels.
 
-float32 takes a polynomial exponential and a rational tangent, which vectorise and are right to a few units in the last
-place; float64 takes the C library's, for there accuracy is the point.
+For float32, the exponential is a polynomial and the hyperbolic tangent a rational function, which vectorise and are
+right to a few units in the last place.  For float64, both are the C library's, because accuracy matters more there.
 
 Sources: the exponential splits -x = n ln 2 - r and evaluates a minimax polynomial in r (Cephes, `expf`); the logarithm
 sums the logarithms of the power of two and of the mantissa, the latter by a minimax polynomial (Cephes, `logf`); the
@@ -29,7 +29,7 @@ _E0, _E1, _E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.flo
 _E3, _E4, _E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _ONE = np.float32(1)
 
-_EXP_LOWEST, _EXP_HIGHEST = np.float32(-104.5), np.float32(89)  # beyond them e**x is 0, and infinite
+_EXP_LOWEST, _EXP_HIGHEST = np.float32(-104.5), np.float32(89)  # below the first e**x is 0, above the second infinite
 _ROUND_EVEN, _BIAS = np.float32(12582912), np.int32(127)
 _ROUND_EVEN_BITS = np.int32(_ROUND_EVEN.view(np.int32))
 
@@ -40,7 +40,7 @@ _L0, _L1, _L2 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.fl
 _L3, _L4, _L5 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
 _L6, _L7, _L8 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
 
-_TANH_EDGE = np.float32(7.90531110763549805**2)  # the square of where the approximation ends, just below 1
+_TANH_EDGE = np.float32(7.90531110763549805**2)  # the approximation's end, squared; tanh is just below 1
 _T0, _T1, _T2 = np.float32(-2.76076847742355e-16), np.float32(2.00018790482477e-13), np.float32(-8.60467152213735e-11)
 _T3, _T4, _T5 = np.float32(5.12229709037114e-08), np.float32(1.48572235717979e-05), np.float32(6.37261928875436e-04)
 _T6, _Q0, _Q1 = np.float32(4.89352455891786e-03), np.float32(1.19825839466702e-06), np.float32(1.18534705686654e-04)
@@ -51,8 +51,7 @@ _Q2, _Q3 = np.float32(2.26843463243900e-03), np.float32(4.89352518554385e-03)
 def sigmoid_float32(x):
     """Return 1 / (1 + e**-x) of a float32, within 4 units in the last place; NaN stays NaN.
 
-    It is 0 below -88.376, where it would be subnormal, and 1 from 16.64 on.  As x grows, it falls nowhere by more than
-    2 units.
+    It is 0 below -88.376, where it would be subnormal, and 1 from 16.64 on.  It is monotonic within 2 units.
     """
     x = _HIGHEST if x > _HIGHEST else x
     x = _LOWEST if x < _LOWEST else x
@@ -69,7 +68,7 @@ def sigmoid_float32(x):
 def tanh_float32(x):
     """Return tanh of a float32, within 6 units in the last place, and 1 or -1 beyond 7.91; NaN stays NaN.
 
-    Of numbers below 2.4e-36 it is right to 4e-43 instead.  As x grows, it falls nowhere by more than 8 units, and
+    For numbers below 2.4e-36 it is right to 4e-43 instead.  As x grows, it falls nowhere by more than 8 units, and
     nowhere at all beyond 7.90532.
     """
     s = x * x
@@ -77,7 +76,7 @@ def tanh_float32(x):
     q = s * s
     p = (_T6 + _T5 * s) + q * ((_T4 + _T3 * s) + q * ((_T2 + _T1 * s) + q * _T0))
     y = x * p / ((_Q3 + _Q2 * s) + q * (_Q1 + _Q0 * s))
-    # Beyond the edge, y grows with x alone, so that it passes 1 at once: that takes no comparison with x.
+    # Beyond the edge, y grows in proportion to x and soon exceeds 1, so comparing y with 1 is enough.
     y = _ONE if y > _ONE else y
     return -_ONE if y < -_ONE else y
 
@@ -92,7 +91,7 @@ def exp_float32(x):
     r = x - n * _LN2_HIGH
     r = r - n * _LN2_LOW
     e = (_ONE + r) + (r * r) * (_E5 + r * (_E4 + r * (_E3 + r * (_E2 + r * (_E1 + r * _E0)))))
-    # Two powers of two, since a single one would overflow or underflow before e**x does.
+    # A product of two powers of two, because a single one would overflow or underflow before e**x does.
     power = np.int32(rounded.view(np.int32) - _ROUND_EVEN_BITS)
     half = np.int32(power >> np.int32(1))
     first = np.int32((half + _BIAS) << np.int32(23)).view(np.float32)
@@ -104,7 +103,7 @@ def exp_float32(x):
 def log_float32(x):
     """Return the natural logarithm of a float32, within 2 units in the last place; NaN if x is negative."""
     tiny = x < _SMALLEST_NORMAL
-    scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # of an ordinary size
+    scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # no longer subnormal
     bits = np.int32(scaled.view(np.int32))
     # A mantissa between sqrt(1/2) and sqrt(2), so that the logarithm of 1 is 0 from both sides.
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
@@ -122,7 +121,7 @@ def log_float32(x):
 
 @traceable
 def sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + e**-x): not through tanh, which loses all relative accuracy below -5.
+    """Return 1 / (1 + e**-x).  It is not computed by tanh, which would lose all relative accuracy below -5.
 
     float64 is right to 3 units in the last place, or 0 below -709.78, where the power overflows.
     """
@@ -199,7 +198,7 @@ def multiply_add(a: Any, b: Any, c: Any) -> Any:
 def _exp(x: float) -> float:
     try:
         return math.exp(x)
-    except OverflowError:  # of Python alone
+    except OverflowError:  # only Python's math.exp raises; compiled code returns infinity
         return math.inf
 
 
@@ -209,7 +208,7 @@ def _relu_body(x):
 
 
 def _of_type(for_float32, otherwise):
-    """Return the implementation to compile for an argument of a type."""
+    """Return the function to compile for the type of an argument: one for float32, another otherwise."""
     return lambda x: for_float32 if x == types.float32 else otherwise
 
 

@@ -1,9 +1,9 @@
 """Linear-chain conditional random fields: the probability of the labels of a sequence, and its most probable ones.
 
-A transition matrix has the scores of beginning with each tag in row 0, of ending with it in row 1, and of tag j after
-tag i in row 2 + i.  The forward variable of a row and tag is the logarithm of the sum over all labellings that end
-there, the backward variable of the sum over all that follow.  Both are relative to a number that each row chooses, so
-they do not grow with the length of a sequence, and their rounding does not either.
+Row 0 of a transition matrix has the score of beginning with each tag, row 1 the score of ending with it, and row 2 + i
+the score of each tag after tag i.  The forward variable of a row and tag is log(sum of e**score) over all labellings of
+the rows up to there that end with the tag; the backward variable, over all labellings of the rows after it.  Both are
+relative to a number of their row, so neither they nor their rounding errors grow with the length of a sequence.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -21,23 +21,23 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 @body
 def or_zero(score):
-    """Return a score, or 0 if it is minus infinity: other scores are told relative to the result."""
+    """Return a score, or 0 if it is minus infinity; other scores are made relative to the result."""
     kind = type(score)
     return score if score > -kind(np.inf) else kind(0)
 
 
 @body
 def log_sum(variables, transition, tag, onward):
-    """Return two numbers whose sum is log(sum of e**score) over the tags beside one: the largest score, and the rest.
+    """Return log(sum of e**score) over the tags of a neighbouring row, as two summands: the largest score, the rest.
 
-    With `onward`, scores are of the tags in the row before; else of the tags in the row behind.
+    With `onward`, it is the row before, whose tags `tag` follows; otherwise the row after, whose tags follow `tag`.
     """
     kind = variables.dtype.type
     most, total = -kind(np.inf), kind(0)
     for other in range(variables.shape[0]):
         score = variables[other] + (transition[2 + other, tag] if onward else transition[2 + tag, other])
         most = score if score > most else most
-    most = or_zero(most)  # minus infinity where transitions allow no tag
+    most = or_zero(most)  # it is minus infinity if transitions allow no tag
     for other in range(variables.shape[0]):
         score = variables[other] + (transition[2 + other, tag] if onward else transition[2 + tag, other])
         total += exp(score - most)
@@ -48,8 +48,8 @@ def log_sum(variables, transition, tag, onward):
 def run_forward(emission, labels, begin, end, transition, alpha):
     """Fill the forward variables of a sequence, relative to the largest of their row; return the cost of its labels.
 
-    Scores are relative to the label's score, so the labels' own path scores 0, and the cost is the sum of the largest
-    variables of all rows.  No large number is subtracted from another.
+    Scores are relative to the label's score, so the path of the labels scores 0.  Therefore the cost is the sum of the
+    largest variables of all rows, and no large number is subtracted from another.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     cost, lost = kind(0), kind(0)
@@ -68,7 +68,7 @@ def run_forward(emission, labels, begin, end, transition, alpha):
             most = score if score > most else most
         for tag in range(tags):
             alpha[row, tag] -= or_zero(most)
-        # Both differences are 0, or infinity where the label is forbidden.
+        # Both differences are 0, or infinity if the label is forbidden.
         cost, lost = add_block(cost, lost, most + ((or_zero(step) - step) + (or_zero(own) - own)))
     if begin < end:
         last, total = transition[1, labels[end - 1]], kind(0)
@@ -84,7 +84,7 @@ def run_forward(emission, labels, begin, end, transition, alpha):
 
 @body
 def share_row(alpha, beta, shares):
-    """Fill the probabilities of a row's tags; return log(sum of e**(alpha + beta)), by which they are divided."""
+    """Write the probability of each tag of a row to `shares`; return log(sum of e**(alpha + beta)) over the tags."""
     kind = alpha.dtype.type
     most, total = -kind(np.inf), kind(0)
     for tag in range(alpha.shape[0]):
@@ -100,7 +100,7 @@ def share_row(alpha, beta, shares):
 
 @body
 def add_to(sums, lost, row, column, part):
-    """Add a part to one of the sums, and the rounding error of this addition to `lost`."""
+    """Add `part` to `sums[row, column]`, and the rounding error of this addition to `lost`."""
     sums[row, column], lost[row, column] = add_block(sums[row, column], lost[row, column], part)
 
 
@@ -110,7 +110,7 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
 
     The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
     rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables: of a
-    row, and of the row behind it with its emissions added.
+    row, and of the row after it with its emissions added.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     beta, behind = memory[tags + 2], memory[tags + 3]
@@ -147,7 +147,7 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
 
 @body
 def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions):
-    """Write the cost of a sequence; where `d_transitions` has sequences, its gradients instead.
+    """Write the cost of a sequence, or its gradients if `d_transitions` has any sequences.
 
     `given` is `(emission, labels, offsets, transition)`.
     """
@@ -164,7 +164,7 @@ def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transition
 def crf_cpu(
     shard, num_shards, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
 ):
-    """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
+    """Run every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
     for i in range(shard, costs.shape[0], num_shards):
         given = emission, labels, offsets, transition
         of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)
@@ -196,7 +196,7 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
     alpha : (rows, tags); written
-    memory : (sequences, tags + 4, tags), or no sequences where there are no gradients; written
+    memory : (sequences, tags + 4, tags), or no sequences without gradients; written
     costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
     d_transitions : (sequences, tags + 2, tags), or no sequences; written
@@ -213,7 +213,7 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
 
 @body
 def label_sequence(emission, begin, end, transition, best, back, path):
-    """Write the most probable tags of a sequence; of equal ones, the first."""
+    """Write the most probable tags of a sequence; among equally probable tags, the first."""
     tags = emission.shape[1]
     for row in range(begin, end):
         for tag in range(tags):
@@ -250,7 +250,7 @@ def viterbi_cuda(emission, offsets, transition, best, back, path):
 
 @twins(viterbi_cpu, viterbi_cuda, sequences)
 def viterbi(emission, offsets, transition, best, back, path):
-    """Compute the most probable tags of every sequence; of equal ones, the first.
+    """Compute the most probable tags of every sequence; among equally probable tags, the first.
 
     No bounds are checked.
 

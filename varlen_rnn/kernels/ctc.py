@@ -1,9 +1,9 @@
 """Connectionist temporal classification: the probability of all alignments of a target with the steps of a sequence.
 
-State s of a target of length L is a blank where s is even, else label s // 2; there are 2 L + 1.  The forward variable
-of a step and state is the logarithm of the probability of all that ends there, the backward variable of all that
-follows.  Both are relative to a number that each step chooses, so they do not grow with the number of steps, and their
-rounding does not either.
+A target of L labels has 2 L + 1 states: state s is a blank if s is even, and label s // 2 otherwise.  The forward
+variable of a step and state is the log probability of all alignments up to that step that end in the state, the
+backward variable the log probability of all that go on from there.  Both are relative to a number of their step, so
+neither they nor their rounding errors grow with the number of steps.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -28,7 +28,7 @@ def log_add(a, b):
 
 @body
 def label_of(targets, first, state, blank):
-    """Return the class of a state."""
+    """Return the class that a state emits."""
     return blank if state % 2 == 0 else targets[first + state // 2]
 
 
@@ -42,7 +42,7 @@ def may_skip(targets, first, state, blank):
 def log_add_of_three(a, b, c, more):
     """Return log(e**a + e**b + e**c) + more.
 
-    Small numbers are added first: then only one addition rounds to the digits of a large result.
+    Small numbers are added first, so that only the last addition rounds to the digits of a large result.
     """
     kind, most = type(a), a if a > b else b
     most = c if c > most else most
@@ -54,7 +54,7 @@ def log_add_of_three(a, b, c, more):
 def largest_of(x):
     """Return the largest number of `x`, or 0 if all are minus infinity.
 
-    Four maxima, each of every fourth number, do not wait for each other.
+    It keeps four maxima, each of every fourth number, so that comparisons need not wait for each other.
     """
     lowest, whole = -x.dtype.type(np.inf), x.shape[0] - x.shape[0] % 4
     a, b, c, d = lowest, lowest, lowest, lowest
@@ -72,7 +72,7 @@ def largest_of(x):
 
 @body
 def sum_of(x):
-    """Return the sum of `x`, from four sums, each of every fourth number, that do not wait for each other."""
+    """Return the sum of `x`, from four sums of every fourth number, so that additions need not wait for each other."""
     zero, whole = x.dtype.type(0), x.shape[0] - x.shape[0] % 4
     a, b, c, d = zero, zero, zero, zero
     for j in range(0, whole, 4):
@@ -98,8 +98,8 @@ def fill_skips(targets, first, states, blank, memory, skips):
 def run_forward(log_probs, begin, end, target, memory, at):
     """Fill the forward variables of a sequence; return minus the logarithm of the probability of all alignments.
 
-    `memory` has a row for each step, two numbers longer than there are states: states that do not exist stand in front.
-    A row is relative to the largest number of the row before.
+    `memory` has a row for each step: two padding entries, which mean no state, then the states.  A row is relative to
+    the largest number of the row before.
 
     `target` is `(targets, first, states, blank)`: the labels of all sequences, the position of the sequence's first
     label, the number of its states, and the blank class.
@@ -134,13 +134,13 @@ def run_forward(log_probs, begin, end, target, memory, at):
 
 @body
 def run_backward(log_probs, begin, end, target, memory, at, scale, d):
-    """Subtract from `d` the share of each class at each step, times `scale`.
+    """Subtract the probability of each class at each step, times `scale`, from `d`.
 
-    Behind the forward variables and the skips stand the backward variables of a step, and with the step's own
-    probabilities, each with states that do not exist behind it, and the shares.
+    `memory` holds, after the forward variables and the skips: the backward variables of a step, these plus the step's
+    own log probabilities (each with padding entries after it), and the shares, the probabilities of the states.
 
-    The shares of a step are divided by their sum, so they add up to 1 at every step.  Backward variables are relative
-    to that of the most probable state of the step behind: the variables that count are small numbers.
+    The shares of a step are divided by their sum, so they add up to 1.  Backward variables are relative to the variable
+    of the most probable state of the step after, so all variables that matter are small numbers.
     """
     targets, first, states, blank = target
     kind, width = log_probs.dtype.type, states + 2
@@ -175,7 +175,7 @@ def run_backward(log_probs, begin, end, target, memory, at, scale, d):
 
 @body
 def of_sequence(i, given, scratch, places, losses, scales, d):
-    """Write the loss of a sequence; where `d` has rows, its gradient instead, times the sequence's scale.
+    """Write the loss of a sequence, or, if `d` has rows, its gradient times the sequence's scale.
 
     `given` is `(log_probs, offsets, targets, target_offsets, blank)`.
     """
@@ -187,13 +187,13 @@ def of_sequence(i, given, scratch, places, losses, scales, d):
     for row in range(begin, end if d.shape[0] else begin):
         for j in range(d.shape[1]):
             d[row, j] = 0
-    if d.shape[0] and loss != log_probs.dtype.type(np.inf):  # an infinite loss has no alignment, and so no gradient
+    if d.shape[0] and loss != log_probs.dtype.type(np.inf):  # an infinite loss means no alignment, so no gradient
         run_backward(log_probs, begin, end, target, scratch, at, scales[i], d)
 
 
 @cpu_kernel
 def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Run every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
+    """Run every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
     for i in range(shard, losses.shape[0], num_shards):
         given = log_probs, offsets, targets, target_offsets, blank
         of_sequence(i, given, scratch, places, losses, scales, d)
@@ -226,7 +226,7 @@ def _work(log_probs, offsets, targets, target_offsets, blank, scratch, *rest):
 
 @twins(ctc_cpu, ctc_cuda, sequences, _work)
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Compute the losses of sequences, and where `d` has rows the gradient of their sum, each times its scale.
+    """Compute the losses of sequences, or, if `d` has rows, the gradient of the sum of scale times loss.
 
     No bounds are checked.
 

@@ -16,8 +16,8 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 def distance_of(i, ids, offsets, labels, label_offsets, scratch):
     """Return the distance of a pair.
 
-    The scratch holds the distances of the ids so far from every beginning of the labels; `corner` is the previous
-    distance of the last prefix but one.
+    The scratch holds the distances of the ids so far from every prefix of the labels.  `corner` is the entry up and
+    left in the usual table: the distance without the latest id from the prefix that is one label shorter.
     """
     begin, first = offsets[i], label_offsets[i]
     length, at = label_offsets[i + 1] - first, label_offsets[i] + i
@@ -34,7 +34,7 @@ def distance_of(i, ids, offsets, labels, label_offsets, scratch):
 
 @cpu_kernel
 def edit_distance_cpu(shard, num_shards, ids, offsets, labels, label_offsets, scratch, distances):
-    """Compare every `num_shards`-th pair, from the shard's on.  No bounds are checked."""
+    """Compare every `num_shards`-th pair, beginning with pair `shard`.  No bounds are checked."""
     for i in range(shard, distances.shape[0], num_shards):
         distances[i] = distance_of(i, ids, offsets, labels, label_offsets, scratch)
 

@@ -1,4 +1,4 @@
-"""Where the largest numbers of each sequence stand.
+"""Find the rows of the largest numbers of each sequence.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
@@ -17,9 +17,9 @@ def is_above(a, b):
 
 @body
 def take_largest(x, first, end, out, begin, limit):
-    """`out[begin:limit]` = where the largest of `x[first:end]` stand: each one is put in its place among those so far.
+    """`out[begin:limit]` = the rows of the largest numbers of `x[first:end]`, by insertion into a sorted list.
 
-    That is one comparison for nearly all of them, unless they ascend.
+    Nearly all numbers take one comparison, unless they ascend.
     """
     held = begin
     for row in range(first, end if begin < limit else first):
@@ -38,7 +38,7 @@ def take_largest(x, first, end, out, begin, limit):
 
 @cpu_kernel
 def largest_cpu(x, offsets, limits, out):
-    """`out[limits[i]:limits[i + 1]]` = where the largest of `x[offsets[i]:offsets[i + 1]]` stand.
+    """`out[limits[i]:limits[i + 1]]` = the rows of the largest numbers of `x[offsets[i]:offsets[i + 1]]`.
 
     No bounds are checked.
     """
@@ -56,7 +56,7 @@ def largest_cuda(x, offsets, limits, out):
 
 @twins(largest_cpu, largest_cuda, sequences)
 def largest(x, offsets, limits, out):
-    """Compute where the largest numbers of each sequence stand, the largest first, and of equal ones the first.
+    """Compute the rows of the largest numbers of each sequence, largest first; equal numbers keep their order.
 
     NaN is larger than all numbers.
 
@@ -67,7 +67,7 @@ def largest(x, offsets, limits, out):
     x : (rows,) C-contiguous
     offsets : (num_sequences + 1,) int64, in rows
     limits : (num_sequences + 1,) int64
-        Offsets of `out`: how many of each sequence are wanted, at most as many as it has.
+        Offsets in `out`: sequence i gets `limits[i + 1] - limits[i]` rows, at most as many as it has.
     out : (limits[-1],) int64; written
 
     Examples

@@ -1,11 +1,14 @@
-"""What losses take from each row.  Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`."""
+"""Values that losses read from each row.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+"""
 
 from varlen_rnn.runtime.jit import cpu_kernel
 
 
 @cpu_kernel
 def negative_log_likelihood(log_probabilities, classes, out):
-    """`out[r] = -log_probabilities[r, classes[r]]`, on the host, where NumPy's index takes three times as long.
+    """`out[r] = -log_probabilities[r, classes[r]]`, on the host; indexing by NumPy takes three times as long.
 
     No bounds are checked.
 

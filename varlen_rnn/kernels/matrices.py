@@ -1,18 +1,18 @@
-"""Products of many small matrices, each with one of its own: a tile packs its weight first, which takes longer."""
+"""Products of many pairs of small matrices.  They use no tile, because packing each matrix would take longer."""
 
 from varlen_rnn.runtime.jit import cpu_kernel
 
 
 @cpu_kernel
 def multiply_matrices(a, of_a, b, of_b, out):
-    """`out[i] = a[of_a[i]] @ b[of_b[i]]`, on the host; the sums of one depend on nothing but its two matrices.
+    """`out[i] = a[of_a[i]] @ b[of_b[i]]`, on the host; a product depends only on its two matrices, to the bit.
 
     No bounds are checked.
 
     Parameters
     ----------
     a : (matrices, rows, depth) C-contiguous
-    of_a, of_b : (n,) int64, which matrix each product takes
+    of_a, of_b : (n,) int64, the matrices of each product
     b : (matrices, depth, columns) C-contiguous, the data type of `a`
     out : (n, rows, columns) C-contiguous, the data type of `a`; written
 

@@ -1,6 +1,6 @@
-"""Rows that move within the offsets of their sequences: the first or last of each, all of them backwards, copies.
+"""Move rows by the offsets of sequences, without lists of rows: first or last rows, reversed rows, copies.
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  No index of rows is read.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 """
 
@@ -10,7 +10,7 @@ from numba import cuda
 from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, twins
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
-_AT_ONCE = np.uint64(1024)  # numbers, which stay in the first cache while they are copied
+_AT_ONCE = np.uint64(1024)  # numbers that stay in the first-level cache while they are copied
 
 
 @cpu_kernel
@@ -111,7 +111,7 @@ def reverse_rows_cpu(x, offsets, out):
         origin = offsets[i + 1]
         for _ in range(offsets[i], offsets[i + 1]):
             origin -= 1
-            # Always.  Told so, the loop runs at its full rate; with unsigned rows it takes twice as long.
+            # Always true; it lets LLVM drop the check for negative indices.  Unsigned indices would take twice as long.
             if origin >= 0:
                 for j in range(out.shape[1]):
                     out[row, j] = x[origin, j]
@@ -131,7 +131,7 @@ def reverse_rows_cuda(x, offsets, out):
 
 @twins(reverse_rows_cpu, reverse_rows_cuda, columns_of_sequences)
 def reverse_rows(x, offsets, out):
-    """Compute the rows of every sequence from the last to the first; the gradient is the same of the gradient.
+    """Compute the rows of every sequence from the last to the first; its gradient is the same function of the gradient.
 
     No bounds are checked.
 
@@ -151,7 +151,7 @@ def reverse_rows(x, offsets, out):
 
 @cpu_kernel
 def repeat_sequences(x, offsets, times, out):
-    """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one behind the other, for each i in turn.
+    """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one after another, for each i in turn.
 
     The gradient is `varlen_rnn.kernels.pool.sum_copies`.  No bounds are checked.
 
@@ -178,7 +178,7 @@ def repeat_sequences(x, offsets, times, out):
             continue
         for k in range(size):
             written[place + np.uint64(k)] = numbers[first + np.uint64(k)]
-        # The copies that are there are copied at once, for loops over a few numbers take longer than the numbers.
+        # Copies made so far are copied together, because a loop over few numbers costs more than the numbers.
         done, most = size, max(np.uint64(1), _AT_ONCE // size) * size
         while done < total:
             count = min(done, most, total - done)

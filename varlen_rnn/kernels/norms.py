@@ -14,12 +14,12 @@ from numba import cuda
 from varlen_rnn.kernels.twins import rows_of_last, twins
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
-_LANES = 16  # so that additions need not wait for each other
+_LANES = 16  # several sums, so that additions need not wait for each other
 
 
 @cpu_inlined
 def _mean(a, b, lanes, both):
-    """Return the mean of the numbers in `a`, or of the products of `a` and `b`."""
+    """Return the mean of `a`, or of `a * b` if `both`."""
     width, whole = a.shape[0], a.shape[0] // _LANES * _LANES
     for k in range(_LANES):
         lanes[k] = 0
@@ -36,7 +36,7 @@ def _mean(a, b, lanes, both):
 
 @cpu_inlined
 def _normalise(x, epsilon, lanes, out):
-    """`out = (x - mean) / sqrt(variance + epsilon)` of one row; return the factor."""
+    """`out = (x - mean) / sqrt(variance + epsilon)` for one row; return the factor 1 / sqrt(variance + epsilon)."""
     mean = _mean(x, x, lanes, False)
     for j in range(x.shape[0]):
         out[j] = x[j] - mean
@@ -144,7 +144,7 @@ def layer_norm_grad(x, weight, d_y, epsilon, d_x):
     Parameters
     ----------
     x, d_y : (rows, features) C-contiguous; at least one feature
-        What was normalised, and the gradient of the result.
+        The input of `layer_norm`, and the gradient of its result.
     weight : (features,) the data type of `x`
     epsilon : float
     d_x : (rows, features) C-contiguous, the data type of `x`; written

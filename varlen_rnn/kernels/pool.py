@@ -1,4 +1,4 @@
-"""One row from each sequence: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
+"""Reduce each sequence to one row: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, to the bit on
 every device; a reduction over an axis is the sum of sequences of equal lengths.
@@ -20,7 +20,7 @@ from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 @cpu_inlined
 def _sum_rows(x, first, end, out, i):
-    """`out[i] = sum of rows first..end`, one after another; four a pass, which loads and stores sums less often."""
+    """`out[i] = sum of rows first..end`, four in each pass, so that sums are loaded and stored less often."""
     zero = out.dtype.type(0)
     for j in range(out.shape[1]):
         out[i, j] = zero + x[first, j] if first < end else zero
@@ -57,7 +57,7 @@ def sum_sequence(x, first, end, out, i):
 
 @cpu_kernel
 def pool_sum_cpu(x, offsets, scale, out):
-    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; rows outside, features inside: vectorises.
+    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; the inner loop, over features, vectorises.
 
     No bounds are checked.
     """
@@ -69,14 +69,14 @@ def pool_sum_cpu(x, offsets, scale, out):
 
 @cpu_kernel
 def sum_copies(x, offsets, times, out):
-    """Compute the sums over copies of sequences, of which `x` holds `times[i]` of sequence i.
+    """Compute the sums over copies of sequences; `x` holds `times[i]` copies of sequence i.
 
     Order and precision of the sums are as in `kernels.sums`.  No bounds are checked.
 
     Parameters
     ----------
     x : (rows, features) C-contiguous, on the host
-        Copies of a sequence stand behind each other.
+        The copies of a sequence follow each other.
     offsets : (num_sequences + 1,) int64, in rows of `out`
     times : (num_sequences,) int64
     out : (offsets[-1], features) C-contiguous, the data type of `x`; written
@@ -116,7 +116,7 @@ def pool_sum_cuda(x, offsets, scale, out):
 def pool_sum(x, offsets, scale, out):
     """Compute `out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; 0 for an empty sequence.
 
-    Order and precision of the sums are as in `kernels.sums`, and depend on nothing but the sequence's own
+    Order and precision of the sums are as in `kernels.sums`, so they depend only on the sequence's own
     rows.  The gradient is `pool_sum_grad`.
 
     No bounds are checked.
@@ -126,7 +126,8 @@ def pool_sum(x, offsets, scale, out):
     x : (rows, features) C-contiguous
     offsets : (num_sequences + 1,) int64, in rows
     scale : (num_sequences,) the data type of `x`
-        1 for the sum, 1 / length for the average, 1 / sqrt(length) for sqrt pooling; finite, even for an empty one.
+        1 for the sum, 1 / length for the average, 1 / sqrt(length) for sqrt pooling; finite, even for an empty
+        sequence.
     out : (num_sequences, features) C-contiguous, the data type of `x`; written
 
     Examples
@@ -146,7 +147,7 @@ def _sum_neighbours(x, count, out):
 
 
 def sum_over(x, axis):
-    """Return the sum of an array on the host over an axis, which it then lacks, or of all its elements.
+    """Return the sum of an array on the host over an axis, which is removed, or over all elements.
 
     Sums of all elements and over the last axis are NumPy's, pairwise; others are computed as in `kernels.sums`.  They
     do not depend on the layout of the array in memory.
@@ -215,7 +216,7 @@ def pool_sum_grad(d_out, offsets, scale, d_x):
 
 @body
 def exceeds(value, best):
-    """Return whether `value` replaces the maximum so far: the first of equals stays, and the first NaN for good."""
+    """Return whether `value` replaces the maximum so far: it must be larger, or the first NaN."""
     return (value > best) | ((value != value) & (best == best))
 
 
@@ -232,7 +233,7 @@ def pool_max_cpu(x, offsets, out, index):
             index[i, j] = first if first < end else -1
         for row in range(first + 1, end):
             for j in range(out.shape[1]):
-                # Everything is loaded and stored, whatever the comparison says: only so does the loop vectorise.
+                # Load and store whatever the comparison says, because the loop vectorises only without branches.
                 value, best, best_row = x[row, j], out[i, j], index[i, j]
                 new = exceeds(value, best)
                 out[i, j] = value if new else best

@@ -1,10 +1,11 @@
-"""Prefix beam search: of the texts that the steps so far may read as, the most probable ones.
+"""Prefix beam search: find the most probable texts for the outputs of CTC.
 
-A step reads as a class; equal classes in a row are one label, and blanks are none.  A prefix is kept with two
-probabilities: of its alignments that end with a blank, and of those that end with its last label.
+Each step emits a class.  Equal neighbouring classes are one label, and blanks are left out.  A prefix is a text of the
+steps so far.  It is kept with two probabilities: of its alignments that end with a blank, and of its alignments that
+end with its last label.
 
-Prefixes are nodes of a tree: the parent of one is the prefix without its last label.  Nodes stay when a prefix is no
-longer kept, so that no prefix ever has two.
+Prefixes are nodes of a tree: the parent of a prefix is the prefix without its last label.  A node stays in the tree
+after its prefix is dropped, so a prefix never has two nodes.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -20,11 +21,13 @@ from varlen_rnn.kernels.ctc import log_add
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
-# Columns of a node; its first child is the one made last, and its place is among the kept prefixes, or -1.
+# Columns of a node.  CHILD is the child made last, PLACE the position among the kept prefixes, or -1.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
-# Columns of a kept prefix: its node; the node after this step, the prefix that it continues, the new label or -1.
+# Columns of a kept prefix: its node; then, for the next step, its new node, the prefix it continues, its new label or
+# -1.
 NODE, NEXT, ORIGIN, ADDED = range(4)
-# Columns of its log probabilities: of both ends, of both ends after this step without a new label, of all.
+# Columns of log probabilities: alignments that end with a blank, with the last label; both after this step without a
+# new label; all.
 BLANK, LAST, STAYS_BLANK, STAYS_LAST, TOTAL = range(5)
 
 
@@ -50,7 +53,7 @@ def child_of(nodes, node, label):
 
 @body
 def continued(log_probs, row, label, last, chances, at):
-    """Return the logarithm of the probability of a prefix with one label more, of alignments of the one without."""
+    """Return the log probability that a step extends the alignments of a kept prefix by a new label."""
     if label == last:
         return chances[at, BLANK] + log_probs[row, label]
     return log_add(chances[at, BLANK], chances[at, LAST]) + log_probs[row, label]
@@ -58,7 +61,7 @@ def continued(log_probs, row, label, last, chances, at):
 
 @body
 def stay(log_probs, row, blank, nodes, kept, chances, at, count):
-    """Compute the probabilities of kept prefixes after a step: with no label more, or reached from a kept parent."""
+    """Compute the probabilities of kept prefixes after a step: without a new label, or extended from a kept parent."""
     for k in range(at, at + count):
         nodes[kept[k, NODE], PLACE] = k
     for k in range(at, at + count):
@@ -76,14 +79,14 @@ def stay(log_probs, row, blank, nodes, kept, chances, at, count):
 
 @body
 def is_kept(nodes, node, label):
-    """Return whether a prefix with one label more is kept already."""
+    """Return whether the prefix of a node, extended by a label, is kept already."""
     child = child_of(nodes, node, label)
     return child >= 0 and nodes[child, PLACE] >= 0
 
 
 @body
 def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
-    """Choose the most probable prefixes after a step, best first, of equal ones the first; return how many."""
+    """Choose the most probable prefixes after a step, best first; return how many.  Equal ones keep their order."""
     chosen, nothing = 0, -log_probs.dtype.type(np.inf)
     for origin in range(at, at + count):
         node = kept[origin, NODE]
@@ -108,7 +111,7 @@ def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
 
 @body
 def advance(nodes, num_nodes, kept, chances, at, count, chosen):
-    """Make the chosen prefixes the kept ones; return where the next node goes."""
+    """Replace the kept prefixes by the chosen ones; return the position of the next new node."""
     for k in range(at, at + count):
         nodes[kept[k, NODE], PLACE] = -1
     for k in range(at, at + chosen):
@@ -131,7 +134,7 @@ def advance(nodes, num_nodes, kept, chances, at, count, chosen):
 
 @body
 def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
-    """Search the prefixes of a sequence; without steps, that is the empty one."""
+    """Search the prefixes of a sequence; without steps, the only prefix is the empty one."""
     at, root = i * beam_size, offsets[i] * beam_size + i
     make_node(nodes, root, -1, -1)
     kept[at, NODE], num_nodes, count = root, root + 1, 1
@@ -146,7 +149,7 @@ def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
 
 @cpu_kernel
 def search_prefixes_cpu(shard, num_shards, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
-    """Search every `num_shards`-th sequence, from the shard's on.  No bounds are checked."""
+    """Search every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
     for i in range(shard, counts.shape[0], num_shards):
         search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
 
@@ -177,7 +180,7 @@ def search_prefixes(log_probs, offsets, blank, beam_size, nodes, kept, chances, 
     nodes : (rows * beam_size + sequences, 6) int64; written: columns PARENT, LABEL, DEPTH and others
     kept : (sequences * beam_size, 4) int64; written: column NODE, best first
     chances : (sequences * beam_size, 5) of the data type of `log_probs`; written: column TOTAL
-    counts : (sequences,) int64; written: how many texts a sequence has, of its `beam_size` rows of the two above
+    counts : (sequences,) int64; written: how many of its `beam_size` rows of `kept` and `chances` a sequence uses
 
     Examples
     --------

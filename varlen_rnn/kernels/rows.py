@@ -1,7 +1,7 @@
-"""Rows by index: gathering, and its gradient, which adds where rows repeat.  An embedding is nothing else.
+"""Rows by index, as in an embedding: gather rows, and its gradient, which adds to rows that may repeat.
 
-Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): callers check once, where they come from,
-that they are rows of the table.
+Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): callers check once, when they get the
+indices, that these are rows of the table.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime.device import to_host
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbours go far apart
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, as a hash: it spreads neighbours
 _HALF = np.uint64(32)
 
 
@@ -27,7 +27,7 @@ def first_outside(ids, height):
     (2, -1)
     """
     outside = False
-    for k in range(ids.shape[0]):  # without a way out in the middle it vectorises
+    for k in range(ids.shape[0]):  # without an early exit, the loop vectorises
         outside |= (ids[k] < 0) | (ids[k] >= height)
     if outside:
         for k in range(ids.shape[0]):
@@ -63,7 +63,7 @@ def gather_rows_cuda(table, ids, out):
 def gather_rows(table, ids, out):
     """Compute `out[k] = table[ids[k]]`, and 0 where the id is -1.
 
-    The gradient of `table` is `scatter_add_rows`, of the ids that are not -1.
+    The gradient of `table` is `scatter_add_rows` with the ids that are not -1.
 
     No bounds are checked.
 
@@ -85,15 +85,15 @@ def gather_rows(table, ids, out):
 
 @cpu_kernel
 def copy_runs(table, starts, places, lengths, out):
-    """Compute `out[places[i] + r] = table[starts[i] + r]` of each r below `lengths[i]`, for runs of neighbouring rows.
+    """Compute `out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`, for runs of neighbouring rows.
 
     No bounds are checked.
 
     Parameters
     ----------
-    table, out : (rows, features) C-contiguous, on the host, of one data type; `out` is written where runs go
+    table, out : (rows, features) C-contiguous, on the host, of one data type; only rows of runs are written
     starts, places, lengths : (runs,) int64; runs do not overlap in `out`
-        `places` may be offsets: their last is not read.
+        `places` may be offsets, whose last entry is not read.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def copy_runs(table, starts, places, lengths, out):
     """
     for i in range(lengths.shape[0]):
         row, place = starts[i], places[i]
-        if row >= 0 and place >= 0:  # always: told so, the compiler asks no more whether they count from the end
+        if row >= 0 and place >= 0:  # always true; it lets LLVM drop the check for negative indices
             for r in range(lengths[i]):
                 for j in range(out.shape[1]):
                     out[place + r, j] = table[row + r, j]
@@ -113,18 +113,18 @@ def copy_runs(table, starts, places, lengths, out):
 
 @cpu_kernel
 def place_slices(offsets, begins, lengths, starts, new_offsets):
-    """Tell where rows `begins[i]` to `begins[i] + lengths[i]` of sequence i are and, one after another, go.
+    """Compute the first row of each slice `begins[i]` to `begins[i] + lengths[i]` of sequence i, and the new offsets.
 
-    It returns the first sequence that has not these rows, and -1 if all have.  No bounds are checked.
+    Return the first sequence that does not have these rows, or -1 if all have.  No bounds are checked.
 
     Parameters
     ----------
     offsets : (num_sequences + 1,) int64
     begins, lengths : (num_sequences,) int64, any numbers
     starts : (num_sequences,) int64, written
-        The row that each slice begins with.
+        The first row of each slice.
     new_offsets : (num_sequences + 1,) int64, written
-        Of the result.
+        The offsets of the slices, one after another.
 
     Examples
     --------
@@ -146,13 +146,13 @@ def place_slices(offsets, begins, lengths, starts, new_offsets):
 
 @cpu_kernel
 def fill_between_runs(places, lengths, value, out):
-    """Set the rows of `out` that are in no run: neither run has its rows `places[i]` to `places[i] + lengths[i]`.
+    """Set the rows of `out` that are in no run to a value; run i is the rows `places[i]` to `places[i] + lengths[i]`.
 
     No bounds are checked.
 
     Parameters
     ----------
-    places, lengths : (runs,) int64, ascending and apart
+    places, lengths : (runs,) int64, ascending, without overlaps
     value : the data type of `out`
     out : (rows, features) C-contiguous, on the host; written between runs
 
@@ -176,8 +176,8 @@ def fill_between_runs(places, lengths, value, out):
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
-    No bounds are checked.  A row of `out` holds the sum of a block.  Rows of more than a block have totals, found by a
-    hash table with room for twice as many as there can be: one for 48 rows of `values`.
+    No bounds are checked.  A row of `out` holds the sum of a block of 48 summands.  A row with more summands also has a
+    total, which a hash table finds.  The table has room for twice the possible totals, one per 48 rows of `values`.
     """
     count, width, room = values.shape[0], values.shape[1], 1
     while room <= count // (BLOCK // 2):
@@ -185,7 +185,7 @@ def scatter_add_rows_cpu(values, ids, out):
     added, owners = np.zeros(out.shape[0], np.uint8), np.full(room, -1)
     totals, lost = np.empty((room, width), out.dtype), np.empty((room, width), out.dtype)
     for k in range(count):
-        row = np.uint64(ids[k])  # of a signed index, whether it is negative would be asked at every element
+        row = np.uint64(ids[k])  # unsigned, so that elements need no check for negative indices
         if added[row] == BLOCK:
             place = (row * _SPREAD >> _HALF) & np.uint64(room - 1)
             while owners[place] != ids[k] and owners[place] >= 0:
@@ -228,7 +228,7 @@ def scatter_add_rows_cuda(values, rows, starts, order, out):
 
 
 def _scatter_on_device(values, ids, out):
-    """Launch `scatter_add_rows_cuda` on the listed rows, ascending, and where the entries of each begin in `order`."""
+    """Launch `scatter_add_rows_cuda` on the listed rows, each once, after sorting the ids."""
     ids = to_host(ids)
     order = np.argsort(ids, kind="stable")
     ascending = ids[order]

@@ -1,7 +1,8 @@
-"""Rows of one time step, in the order of a plan: for step-by-step users and custom steps.
+"""Move the rows of one time step, in the order of a plan, for code that runs step by step.
 
 The row of the sequence of rank k at step t is `starts[k] + t`.  The fused recurrence does the same arithmetic in place
-and never calls these.  `segment_inputs` and `concat_outputs` are each other's gradient: a row is in one step only.
+and never calls these.  `segment_inputs` and `concat_outputs` are each other's gradient, because each row belongs to one
+step.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """

@@ -39,7 +39,7 @@ def softmax_cpu(x, offsets, out):
         if first == end:
             continue
         _subtract_highest(x, first, end, highest, out)
-        powers = elements[first * width : end * width]  # of few columns, too, the loop vectorises
+        powers = elements[first * width : end * width]  # one flat loop, which vectorises even if there are few columns
         for k in range(powers.shape[0]):
             powers[k] = exp(powers[k])
         sum_sequence(out, first, end, total, 0)
@@ -73,7 +73,7 @@ def softmax_cuda(x, offsets, out):
 
 @twins(softmax_cpu, softmax_cuda, columns_of_sequences)
 def softmax(x, offsets, out):
-    """Compute the softmax of each column over the rows of each sequence: positive, and 1 in sum.
+    """Compute the softmax of each column over the rows of each sequence: positive numbers whose sum is 1.
 
     The maximum is subtracted first, so that no number is too large.  NaN, and a maximum that is infinite, make the
     column NaN in that sequence.  The gradient is `softmax_grad`.
@@ -138,7 +138,7 @@ def softmax_grad(y, d_y, offsets, d_x):
     Parameters
     ----------
     y, d_y : (rows, features) C-contiguous
-        What `softmax` computed, and its gradient.
+        The result of `softmax`, and its gradient.
     offsets : (num_sequences + 1,) int64, in rows
     d_x : (rows, features) C-contiguous, the data type of `y`; written, every row that `offsets` covers
 

@@ -8,17 +8,17 @@ from typing import Any
 
 
 class Symbol:
-    """A number that is not known yet."""
+    """A number without a value, on which equations are traced."""
 
     __slots__ = ()
 
     def apply(self, operation: str, *operands: Any) -> Any:
-        """Return the result of an operation on operands of which one is this."""
+        """Return the symbol for the result of an operation that has this symbol among its operands."""
         raise NotImplementedError
 
 
 def traceable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of numbers that symbols take, too: they remember its name."""
+    """Return a function that also takes symbols, which record its name as an operation."""
 
     @functools.wraps(function)
     def call(*operands: Any) -> Any:

@@ -42,7 +42,7 @@ def rows_of_last(*arguments):
 
 
 def launch_beside(kernel, num_threads, *arguments):
-    """Launch a CUDA kernel on at least `num_threads` threads, after copying arrays of the host to the device."""
+    """Copy arrays of the host to the device, and launch a CUDA kernel on at least `num_threads` threads."""
     launch(kernel, num_threads, *(to_device(a) if isinstance(a, np.ndarray) else a for a in arguments))
 
 

@@ -7,8 +7,8 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 An update is written as its step, the equation of one element, and as the declaration of its kernel, which documents the
 arrays.  `update` makes the two loops from both, and `varlen_rnn.ops.updates` the operator.
 
-Sources: the formulas of Fluid's operators `sgd`, `momentum`, `adagrad` and `adam`, whose epsilon stands outside of the
-root and, in `adam`, is not scaled by the bias correction.
+Sources: the formulas of Fluid's operators `sgd`, `momentum`, `adagrad` and `adam`, whose epsilon is added outside of
+the root and, in `adam`, is not scaled by the bias correction.
 """
 
 import inspect
@@ -31,9 +31,9 @@ class Update(NamedTuple):
     states : tuple of str
         The arrays that it changes besides the parameter.
     constants : dict of str to float or bool
-        The numbers besides the learning rate, with values to try the update on.
+        The numbers besides the learning rate, with example values.
     fractions : tuple of str
-        The constants that must be less than 1, because the step reads their share.
+        The constants `x` that must be less than 1, because the step also takes `share_of_x`, 1 - x.
     rows : {"all", "listed", "repeated"}
         The rows that a sparse gradient moves.
     """
@@ -81,10 +81,10 @@ def update(step, rows="all", **constants):
         numbers, the states and the parameter, in this order.  For a number `x`, an argument `share_of_x` is 1 - x,
         computed in float64: in float32, 1 - 0.99999999 is 0, and 1 - 0.999 is off by 1e-5.
     rows : {"all", "listed", "repeated"}
-        What a sparse gradient moves: all rows; the listed rows, each once; or the listed rows as often as they are
-        listed, one after another.
+        The rows that a sparse gradient changes: all rows; the listed rows, each once; or the listed rows as often as
+        they are listed, one after another.
     **constants : float or bool
-        The numbers besides the learning rate, in the order of the kernel's parameters, with values to try it on.
+        The numbers besides the learning rate, in the order of the kernel's parameters, with example values.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def update(step, rows="all", **constants):
         numbers, arrays = names[2 : 3 + len(constants)], names[3 + len(constants) :]
         operands = list(inspect.signature(step).parameters)[1 : -len(arrays)]
         typed = [name for name in operands if not isinstance(constants.get(name), bool)]
-        is_per_column = rows == "repeated"  # so that repeated rows need no atomics
+        is_per_column = rows == "repeated"  # one thread per column, so that repeated rows need no atomics
         cpu, twin = _loops(documented, step, numbers, arrays, operands, typed, is_per_column)
 
         def on_device(listed, grad, *given):
@@ -117,7 +117,7 @@ def update(step, rows="all", **constants):
 
 
 def _loops(documented, step, numbers, arrays, operands, typed, is_per_column):
-    """Return the CPU loop and the CUDA twin of an update, compiled from their text: each has its own parameters."""
+    """Return the CPU loop and the CUDA twin of an update, made from source text, because parameters differ."""
     shares = [name for name in operands if name.startswith(_SHARE)]
     text = _LOOPS.format(
         name=documented.__name__,
@@ -331,7 +331,7 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """
 
 
-# For compiled code, and launches of one's own.
+# Names for other compiled code to call, and for launching the CUDA kernels directly.
 sgd_cpu, sgd_cuda = sgd.cpu, sgd.cuda
 momentum_cpu, momentum_cuda = momentum.cpu, momentum.cuda
 adagrad_cpu, adagrad_cuda = adagrad.cpu, adagrad.cuda

@@ -1,4 +1,4 @@
-"""Along each sequence, feature by feature: weighted sums of windows of rows, and running sums.
+"""Weighted sums of windows of rows, and running sums, along each sequence and for each feature.
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
@@ -14,7 +14,7 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 @body
 def context_of(row, first, end, direction, most):
-    """Return how many rows of first..end there are from a row on in a direction, that row among them; or the most."""
+    """Return how many rows of first..end there are from `row` on in a direction, `row` included; at most `most`."""
     left = end - row if direction > 0 else row - first + 1
     return left if left < most else most
 
@@ -53,7 +53,7 @@ def row_conv_cuda(x, offsets, weight, direction, out):
 def row_conv(x, offsets, weight, direction, out):
     """Compute `out[row] = sum of weight[k] x[row + direction k]`, by features, over the k inside of the sequence.
 
-    The gradient of `x` is the same of the gradient of `out`, with the other direction.
+    The gradient of `x` is the same kernel on the gradient of `out`, in the other direction.
 
     No bounds are checked.
 

@@ -1,4 +1,4 @@
-"""Metrics that add up over batches, in scikit-learn's definitions: of rows, or of sequences that count once each."""
+"""Metrics that add up over batches, as scikit-learn defines them, per row or with equal weight for each sequence."""
 
 from varlen_rnn.metrics.classes import F1, Accuracy, ConfusionMatrix
 from varlen_rnn.metrics.mean import Mean

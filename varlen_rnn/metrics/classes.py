@@ -15,19 +15,19 @@ Average: TypeAlias = Literal["macro", "micro", "weighted"]
 
 
 class Accuracy(TargetMetric):
-    """How many of the rows, or how much of each sequence, have the right class.
+    """The share of rows that have the right class, or the mean of this share over sequences.
 
     Predictions are scores, shape `(rows, classes)`, or classes, shape `(rows,)`; targets are classes.
 
     Parameters
     ----------
     top_k : int
-        A row is right if its class has one of the `top_k` largest scores; of equal scores the first is larger.
+        A row is right if its class has one of the `top_k` largest scores.  Of equal scores, the first ranks higher.
     ignore_index : int or None
-        Rows of this target do not count.
+        Rows with this target do not count.
     per : {"row", "sequence"}
-        What counts the same: every row, or every sequence of the last level, as the mean over its rows that count;
-        sequences without any do not count.
+        Whether every row, or every sequence of the last level, has the same weight.  The accuracy of a sequence is the
+        mean over its rows that count; sequences without such rows do not count.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class Accuracy(TargetMetric):
         super().__init__(top_k=top_k, ignore_index=ignored, per_sequence=is_per_sequence)
 
     def compute(self) -> float:
-        """Return the share of right predictions, or NaN if there are none."""
+        """Return the share of right predictions, or NaN if no row counts."""
         return ratio(*self._counts)
 
     def _nothing(self) -> np.ndarray:
@@ -59,7 +59,7 @@ class Accuracy(TargetMetric):
 
 
 def check_ignored(name: str, ignore_index: int | None) -> int | None:
-    """Return a class that does not count, or None, or raise.
+    """Return the option `ignore_index`; raise unless it is an integer or None.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def check_ignored(name: str, ignore_index: int | None) -> int | None:
 
 
 class _Confusions(TargetMetric):
-    """What `ConfusionMatrix` and `F1` share: the matrix."""
+    """The common base of `ConfusionMatrix` and `F1`, which both compute the matrix."""
 
     op = "confusion_counts"
 
@@ -91,7 +91,7 @@ class _Confusions(TargetMetric):
 
 
 class ConfusionMatrix(_Confusions):
-    """How many rows of each class, which are rows, were taken for each class, which are columns.
+    """The confusion matrix: entry (i, j) is the number of rows of class i that were predicted as class j.
 
     Predictions are scores, shape `(rows, num_classes)`, or classes, shape `(rows,)`; targets are classes.
 
@@ -100,7 +100,7 @@ class ConfusionMatrix(_Confusions):
     num_classes : int
         At most 4096: the matrix takes `8 * num_classes ** 2` bytes.
     ignore_index : int or None
-        Rows of this target do not count.
+        Rows with this target do not count.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class ConfusionMatrix(_Confusions):
         super().__init__(num_classes, ignore_index)
 
     def compute(self) -> np.ndarray:
-        """Return the matrix, shape `(num_classes, num_classes)`, float64: weights of rows."""
+        """Return the matrix, shape `(num_classes, num_classes)`, float64; entries are sums of the weights of rows."""
         return self._counts.copy()
 
 
@@ -130,10 +130,11 @@ class F1(_Confusions):
     ----------
     num_classes : int
     average : {"macro", "micro", "weighted"} or None
-        The mean over classes, over all rows together, over classes weighed by how many rows have them, or an array of
-        all classes.  A mean over classes leaves out those that are neither predicted nor there.
+        "macro": the mean over classes.  "micro": F1 of all rows together.  "weighted": the mean over classes, weighted
+        by their rows.  None: an array with F1 of each class.  A mean over classes leaves out classes that occur neither
+        in predictions nor in targets.
     zero_division : float
-        What F1 is of a class that is neither predicted nor there, and of nothing at all: 0 to 1, or NaN.
+        F1 of a class that occurs neither in predictions nor in targets, and of no rows at all: 0 to 1, or NaN.
     ignore_index : int or None
 
     Examples

@@ -1,4 +1,4 @@
-"""The mean of numbers that arrive one by one, or some at a time: of losses."""
+"""The mean of numbers, such as losses, that arrive one by one or several at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from varlen_rnn.typing import Rows
 
 
 class Mean(Metric):
-    """The mean of numbers, as of the losses of batches, weighed by how many rows each has.
+    """The mean of numbers with optional weights, such as losses of batches weighted by their numbers of rows.
 
     Examples
     --------
@@ -23,18 +23,18 @@ class Mean(Metric):
     """
 
     def update(self, values: Rows, sample_weight: Rows | None = None) -> None:
-        """Add a number, or several: on an error, nothing has changed.
+        """Add a number, or several; an error changes nothing.
 
         Parameters
         ----------
         values : number, or Variable or array of shape `()` or `(rows,)`
         sample_weight : numbers of the shape of `values`, optional
-            How much each counts, finite and at least 0; by default 1.
+            The weight of each number, finite and at least 0; by default 1.
 
         Raises
         ------
         InputError
-            What does not fit.
+            If an argument does not fit.
         """
         numbers = _numbers(values, "Mean, values")
         weights = np.ones_like(numbers) if sample_weight is None else _numbers(sample_weight, "Mean, sample_weight")
@@ -46,7 +46,7 @@ class Mean(Metric):
         self.update_counts(np.array([(numbers * weights).sum(), weights.sum()]))
 
     def compute(self) -> float:
-        """Return the mean; NaN of nothing."""
+        """Return the mean, or NaN if no numbers were added."""
         return ratio(*self._counts)
 
     def _nothing(self) -> np.ndarray:
@@ -54,7 +54,7 @@ class Mean(Metric):
 
 
 def _numbers(values: Rows, what: str) -> np.ndarray:
-    """Return a number, or one per row, as an array of float64, or raise."""
+    """Return a number, or one number per row, as an array of float64, or raise."""
     found = np.asarray(required(values, what))
     if found.dtype.kind not in "fiub":
         raise DTypeError(what, expected="numbers", got=found.dtype)

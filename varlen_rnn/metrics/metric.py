@@ -1,4 +1,4 @@
-"""What all metrics are: counts of batches, which add up, and a result of their sum."""
+"""The base of all metrics: counts of batches, which add up, and a result that is computed from their sum."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from varlen_rnn.typing import Rows
 
 
 class Metric:
-    """The base of metrics: it sums the counts of batches, and has the options for counting.
+    """The base of metrics: it holds the options, and the sum of the counts of batches.
 
     The counts of a batch are an array of float64, which is added to the sum of earlier batches.  So a metric needs the
     memory of one batch's counts (but see `AUC`), and metrics of several processes can be merged.
     """
 
     _counts: np.ndarray
-    _hint: str | None = None  # of counts of another shape
+    _hint: str | None = None  # the hint of the error for counts of another shape
 
     def __init__(self, **options: Any) -> None:
         self._options = options
         self.reset()
 
     def update_counts(self, counts: ArrayLike | Variable) -> None:
-        """Add counts that `counts` returned or a program's run fetched.
+        """Add counts that `counts` returned, or that a run of a program fetched.
 
         Raises
         ------
         ShapeError, DTypeError
-            Not the counts of such a metric.
+            If these are no counts of such a metric.
         """
         self._counts = self._sum(self._counts, self._checked(counts))
 
@@ -45,7 +45,7 @@ class Metric:
         Raises
         ------
         DTypeError
-            A metric of another kind, or of other options.
+            If the other metric has another kind or other options.
         """
         if type(other) is not type(self) or other._options != self._options:
             expected = f"another {type(self).__name__} that counts by the same options"
@@ -53,7 +53,7 @@ class Metric:
         self.update_counts(other._counts)
 
     def compute(self) -> Any:
-        """Return the result of all batches since the metric was made, or reset."""
+        """Return the result of all batches since the metric was made or reset."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -70,7 +70,7 @@ class Metric:
         Raises
         ------
         CheckpointError
-            Not the state of such a metric.
+            If it is no state of such a metric.
         """
         arrays = state_arrays(state, "metric, state")
         if set(arrays) != {"counts"}:
@@ -81,20 +81,20 @@ class Metric:
             raise CheckpointError(f"metric, state, {error}") from error
 
     def _nothing(self) -> np.ndarray:
-        """Return the counts of no batch."""
+        """Return the counts before the first batch."""
         raise NotImplementedError
 
     def _sum(self, counts: np.ndarray, added: np.ndarray) -> np.ndarray:
         return counts + added
 
     def _checked(self, counts: ArrayLike | Variable) -> np.ndarray:
-        """Return counts as an array of its own, or raise."""
+        """Return a copy of counts as an array; raise unless they fit this metric."""
         try:
             check_unmasked(counts, "metric, counts")
             found = np.asarray(counts)
         except (ProgramError, DTypeError):
             raise
-        except Exception as error:  # NumPy may raise anything for objects
+        except Exception as error:  # NumPy may raise any error for objects
             raise DTypeError("metric, counts", expected="an array", got=shown(counts)) from error
         if found.dtype != np.float64:
             raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)
@@ -108,34 +108,34 @@ class Metric:
 
 
 class TargetMetric(Metric):
-    """The base of metrics of predictions and targets, which an operator counts."""
+    """The base of metrics that compare predictions with targets; an operator computes their counts."""
 
     op: str
 
     def update(self, predictions: Rows, targets: Rows, sample_weight: Rows | None = None) -> None:
-        """Count a batch: on an error, nothing has changed.
+        """Count a batch; an error changes nothing.
 
         Parameters
         ----------
         predictions, targets : Variables, LoDTensors or arrays
-            As the metric says.  If both have a LoD, it must be the same.
+            As described for the metric.  If both have a LoD, it must be the same.
         sample_weight : numbers, shape `(rows,)`, or `(sequences,)` of a metric with `per="sequence"`, optional
-            How much each counts, finite and at least 0; by default 1.
+            The weight of each entry, finite and at least 0; by default 1.
 
         Raises
         ------
         InputError
-            What does not fit.
+            If an argument does not fit.
         """
         self.update_counts(self.counts(predictions, targets, sample_weight))
 
     def counts(self, predictions: Rows, targets: Rows, sample_weight: Rows | None = None) -> Variable:
-        """Return the counts of a batch; in a program, describe them, to be fetched, and given to `update_counts`."""
+        """Return the counts of a batch; in a program, a variable to fetch and pass to `update_counts`."""
         return apply_detached(self.op, predictions, targets, sample_weight, **self._options)
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return part / whole, NaN of nothing.
+    """Return part / whole, or NaN if `whole` is 0.
 
     Examples
     --------

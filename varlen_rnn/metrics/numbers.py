@@ -1,4 +1,4 @@
-"""Metrics of numbers: mean errors, and how much of the targets' variance predictions explain."""
+"""Metrics of numbers: mean errors, and the share of the targets' variance that predictions explain."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, s
 from varlen_rnn.metrics.classes import Per
 from varlen_rnn.metrics.metric import TargetMetric, ratio
 
-_MOST_OUTPUTS = 2**20  # 32 MiB of counts
+_MOST_OUTPUTS = 2**20  # the most outputs of `R2`, with 32 MiB of counts
 
 
 class MeanAbsoluteError(TargetMetric):
-    """The mean magnitude of the difference of predictions and targets, numbers of one shape `(rows, ...)`.
+    """The mean absolute difference of predictions and targets, numbers of the same shape `(rows, ...)`.
 
     Parameters
     ----------
     per : {"row", "sequence"}
-        What counts the same: every row, as the mean over its elements, or every sequence of the last level, as the
-        mean over its rows; empty sequences do not count.
+        Whether every row, or every sequence of the last level, has the same weight.  The error of a row is the mean
+        over its elements, of a sequence the mean over its rows; empty sequences do not count.
 
     Examples
     --------
@@ -40,7 +40,7 @@ class MeanAbsoluteError(TargetMetric):
         super().__init__(squared=self._squared, per_sequence=per == "sequence")
 
     def compute(self) -> float:
-        """Return the mean error; NaN of nothing."""
+        """Return the mean error, or NaN if there are no rows."""
         return ratio(*self._counts)
 
     def _nothing(self) -> np.ndarray:
@@ -48,14 +48,14 @@ class MeanAbsoluteError(TargetMetric):
 
 
 class MeanSquaredError(MeanAbsoluteError):
-    """The mean square of the difference of predictions and targets, numbers of one shape `(rows, ...)`, or its root.
+    """The mean squared difference of predictions and targets of the same shape `(rows, ...)`, or its root.
 
     Parameters
     ----------
     root : bool
-        Whether the result is the root of the mean, of all elements together.
+        Whether the result is the square root of the mean over all elements.
     per : {"row", "sequence"}
-        As of `MeanAbsoluteError`.
+        As in `MeanAbsoluteError`.
 
     Examples
     --------
@@ -74,15 +74,15 @@ class MeanSquaredError(MeanAbsoluteError):
         super().__init__(per=per)
 
     def compute(self) -> float:
-        """Return the mean error, or its root; NaN of nothing."""
+        """Return the mean error, or its root; NaN if there are no rows."""
         mean = super().compute()
         return math.sqrt(mean) if self._root else mean
 
 
 class R2(TargetMetric):
-    """The coefficient of determination: 1 less the squared errors over the targets' squared deviations from their mean.
+    """The coefficient of determination: 1 - (squared errors) / (squared deviations of targets from their mean).
 
-    Predictions and targets are numbers, shape `(rows,)`, or `(rows, num_outputs)`: then it is the mean over columns.
+    Predictions and targets are numbers, shape `(rows,)` or `(rows, num_outputs)`; the result is the mean over columns.
 
     Parameters
     ----------
@@ -110,10 +110,10 @@ class R2(TargetMetric):
         super().__init__()
 
     def compute(self) -> float:
-        """Return the mean over columns; NaN of nothing.
+        """Return the mean over columns, or NaN if there are no rows.
 
-        Of targets that are all equal it is 1 where predictions are, too, and 0 elsewhere; so it is of a single row
-        (scikit-learn: NaN).
+        If all targets of a column are equal, as for a single row, its value is 1 if all predictions equal them, and 0
+        otherwise (scikit-learn returns NaN for a single row).
         """
         weight, _, deviations, errors = self._counts
         if not weight.all():

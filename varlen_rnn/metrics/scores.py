@@ -1,4 +1,4 @@
-"""The area under the curve of true positives over false positives."""
+"""The area under the curve of the true positive rate over the false positive rate (ROC)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from varlen_rnn.tape.variable import Variable
 
 
 class AUC(TargetMetric):
-    """How probable it is that a row of label 1 has a higher score than one of label 0; of equal scores, half counts.
+    """The probability that a row of label 1 has a higher score than a row of label 0; equal scores count as one half.
 
-    Predictions are scores, shape `(rows,)`: logits or probabilities; targets are 0 or 1.  It is exact, and therefore
-    keeps all scores, 24 bytes per row.
+    Predictions are scores, shape `(rows,)`: logits or probabilities; targets are 0 or 1.  The result is exact, so the
+    metric keeps all scores, with 24 bytes per row.
 
     Parameters
     ----------
     ignore_index : int or None
-        Rows of this target do not count.
+        Rows with this target do not count.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class AUC(TargetMetric):
         super().__init__(ignore_index=check_ignored("AUC", ignore_index))
 
     def compute(self) -> float:
-        """Return the area; NaN where no row counts of one of the labels."""
+        """Return the area, or NaN if no row of one of the labels counts."""
         scores, labels, weights = self._counts[:, np.argsort(self._counts[0], kind="stable")]
         ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if scores.size else np.zeros(0, int)
         positive, negative = (np.diff(np.cumsum(weights * part)[ends], prepend=0) for part in (labels, 1 - labels))
@@ -59,7 +59,7 @@ class AUC(TargetMetric):
         self._batches = [counts]
 
     def update_counts(self, counts: ArrayLike | Variable) -> None:
-        """Keep counts that `counts` returned or a program's run fetched; they are joined on demand."""
+        """Keep counts that `counts` returned, or that a run of a program fetched; they are joined when needed."""
         self._batches.append(self._checked(counts))
 
     def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:

@@ -51,7 +51,7 @@ def _operands(query, key, value, op):
         hint = "in a step of DynamicRNN, sequences from outside are a state, which the step returns as it is"
         raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1, hint=hint)
     if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
-        raise LoDError(f"{op}, value", expected="the sequences of key", got="others")
+        raise LoDError(f"{op}, value", expected="the sequences of key", got="other sequences")
     if len(value.data) != len(key.data):
         raise ShapeError(f"{op}, value", expected=f"{len(key.data)} rows, as key", got=f"shape {value.shape}")
     return flat(query.data), flat(key.data), flat(value.data), (offsets, of_keys)

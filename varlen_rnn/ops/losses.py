@@ -142,7 +142,7 @@ def _infer_focal(loss, gamma):
 def _focal_grad(loss, d_out, gamma: float):
     """Return the gradient of the cross entropy that `focal` takes."""
     x, power = loss.data, loss.dtype.type(gamma)
-    wrong = -np.expm1(-x)  # 1 - p
+    wrong = -np.expm1(-x)  # 1 - p, the probability of a wrong class
     with np.errstate(divide="ignore", invalid="ignore"):
         inner = np.where(wrong > 0, wrong ** (power - 1), 0) if gamma else np.zeros_like(x)
     return loss.like(d_out.data * (wrong**power + power * inner * np.exp(-x) * x))

@@ -16,5 +16,5 @@ def beside(trait, *weights):
 
 
 def of_vectors(specs, axes, **constants):
-    """Return the trait "each" of an operator on vectors of the last axis, or None if this axis is the rows."""
+    """Return the trait "each" for an operator along the last axis, or None if the last axis is the axis of rows."""
     return "each" if axes[0] != len(specs[0].shape) - 1 else None

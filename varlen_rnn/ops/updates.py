@@ -122,7 +122,7 @@ def adam(
     parameter, gradient, lr, step, moment1, moment2, *,
     beta1: float, beta2: float, epsilon: float, corrected: bool, lazy: bool, weight_decay: float, decoupled: bool,
 ):  # fmt: skip
-    """Update by adaptive moments with bias correction; if `corrected`, epsilon is added to the corrected root."""
+    """Update by adaptive moments with bias correction; `corrected` adds epsilon to the bias-corrected root."""
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
     if not len(rows):
         return parameter, step, moment1, moment2

@@ -14,13 +14,14 @@ from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
 
 
 class AveragedModel:
-    """The average of a model's parameters over updates, in place of its last ones where it is evaluated.
+    """The average of a model's parameters over updates, to evaluate the model with it instead of the last parameters.
 
     Parameters
     ----------
     model : nn.Module
     decay : float or None
-        `average = decay average + (1 - decay) parameter`; None is the mean of all updates.  The first update copies.
+        Each update sets `average = decay average + (1 - decay) parameter`.  None means the mean over all updates.  The
+        first update copies the parameters.
 
     Examples
     --------
@@ -45,7 +46,7 @@ class AveragedModel:
         self._averages = model.state_dict()
 
     def update(self) -> None:
-        """Take the parameters as they are into the average: after each step of the optimizer."""
+        """Update the average with the current parameters; call it after each step of the optimizer."""
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
         for name, parameter in self.model.named_parameters():
@@ -54,7 +55,7 @@ class AveragedModel:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Have the averages in the model inside, and its own parameters again behind."""
+        """Let the model have the averages inside a `with` block, and its own parameters again afterwards."""
         own = self.model.state_dict()
         self.model.load_state_dict(self._averages)
         try:
@@ -63,7 +64,7 @@ class AveragedModel:
             self.model.load_state_dict(own)
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the averages by name, and "n_averaged", how many updates they are of."""
+        """Return copies of the averages by name, and the number of updates as "n_averaged"."""
         return {name: value.copy() for name, value in self._averages.items()} | {
             "n_averaged": np.array(self.n_averaged)
         }

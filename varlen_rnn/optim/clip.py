@@ -14,12 +14,12 @@ from varlen_rnn.tape.variable import Variable, apply_list
 def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | Any:
     """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the norm before.
 
-    Duplicate rows of a SelectedRows gradient are summed first, for only their sum has a norm.
+    Duplicate rows of a SelectedRows gradient are summed first, because the gradient of a row is their sum.
 
     Parameters
     ----------
     parameters : iterable of Variables
-        Those without a gradient do not count; one that is listed twice counts once.
+        Parameters without a gradient are skipped; a parameter that is listed twice counts once.
     max_norm : float
         At least 0; infinity leaves the gradients as they are.
 
@@ -30,7 +30,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
     Raises
     ------
     DTypeError, ShapeError
-        What is no gradient; all gradients are as they were.
+        If a `grad` is no gradient; all gradients are then unchanged.
 
     Examples
     --------

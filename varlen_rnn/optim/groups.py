@@ -67,10 +67,10 @@ class ParamGroup(MutableMapping[str, Any]):
     def __init__(self, params: list[Variable], options: dict[str, Any]) -> None:
         self.params, self._options = params, options
         self.rate = Variable(np.array(options["lr"], np.float64), name="learning_rate", persistable=True)
-        self.initial_lr: float | None = None  # the rate when its first schedule was made
+        self.initial_lr: float | None = None  # the learning rate when the first schedule of the group was made
 
     def __getitem__(self, name: str) -> Any:
-        if name == "lr":  # a run of a program may have changed it
+        if name == "lr":  # read from the Variable, because a run of a program may have changed it
             return self.rate.item()
         return self.params if name == "params" else self._options[name]
 

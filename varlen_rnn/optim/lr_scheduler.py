@@ -48,11 +48,11 @@ def __dir__() -> list[str]:
 
 
 def _steps(value: int, name: str, minimum: int) -> int:
-    """Return a number of steps: no training takes more than a float64 counts."""
+    """Return a number of steps, or raise unless it is an integer from `minimum` to the largest that float64 counts."""
     return min(check_int(value, name, minimum), 2**53)
 
 
-# What values of a state are.
+# The types of the values in a state.
 _COUNT, _NUMBER = (int,), (int, float)
 _KINDS: dict[str, tuple[type, ...]] = {
     "base_lrs": _NUMBER, "last_epoch": _COUNT, "num_bad_epochs": _COUNT, "cooldown_counter": _COUNT,
@@ -61,7 +61,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class LRScheduler:
-    """The base of schedules: `step` moves on after the optimizer's step, or after each epoch; your choice.
+    """The base of schedules.  Call `step` after each step of the optimizer, or after each epoch, as you prefer.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class LRScheduler:
     base_lrs : list of float
         The rate of each group when its first schedule was made.
     last_epoch : int
-        Steps of the schedule.
+        The number of calls of `step`.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -80,14 +80,14 @@ class LRScheduler:
             raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
         self.base_lrs = []
-        for group in optimizer.param_groups:  # an earlier schedule may have changed the rate
+        for group in optimizer.param_groups:  # kept if set, because an earlier schedule may have changed the rate
             group.initial_lr = group["lr"] if group.initial_lr is None else group.initial_lr
             self.base_lrs.append(group.initial_lr)
         self.last_epoch = 0
         self._set()
 
     def rate(self, base: float, step: int) -> float:
-        """Return the rate at a step of a group whose rate was `base`; subclasses define it."""
+        """Return the rate at a step, for a group whose rate was `base`; subclasses define this method."""
         raise NotImplementedError
 
     def rates(self, step: int) -> list[float]:
@@ -95,7 +95,7 @@ class LRScheduler:
         return [self.rate(base, step) for base in self.base_lrs]
 
     def step(self) -> None:
-        """Take the rates of the next step."""
+        """Set the rates of the next step."""
         self.last_epoch += 1
         self._set()
 
@@ -104,11 +104,11 @@ class LRScheduler:
             group["lr"] = rate
 
     def get_last_lr(self) -> list[float]:
-        """Return the rate of each group as it is."""
+        """Return the current rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values that change, in types that JSON has."""
+        """Return the values that change, as values that JSON can hold."""
         return {"base_lrs": list(self.base_lrs), "last_epoch": self.last_epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -117,7 +117,7 @@ class LRScheduler:
         Raises
         ------
         CheckpointError
-            The state of another schedule.
+            If it is the state of another schedule.
         """
         expected = self.state_dict()
         if not isinstance(state, Mapping) or state.keys() != expected.keys():
@@ -132,13 +132,13 @@ class LRScheduler:
 
 
 class LambdaLR(LRScheduler):
-    """The rate times a function of the step.
+    """Multiply the rate by a function of the step.
 
     Parameters
     ----------
     optimizer
     lr_lambda : function, or list of one per group
-        Gets the number of steps, returns a factor.
+        It takes the number of steps and returns a factor.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class LambdaLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The rate times `gamma` after every `step_size` steps."""
+    """Multiply the rate by `gamma` after every `step_size` steps."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         self.step_size, self.gamma = _steps(step_size, "step_size", 1), check_positive("gamma", gamma)
@@ -176,7 +176,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """The rate times `gamma` at each of some steps; one that is listed twice counts twice."""
+    """Multiply the rate by `gamma` at each listed step; a step that is listed twice counts twice."""
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1) -> None:
         numbers = [check_int(step, "milestones", 0) for step in check_list(milestones, "milestones")]
@@ -190,7 +190,7 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """The rate times `gamma` at every step."""
+    """Multiply the rate by `gamma` at every step."""
 
     def __init__(self, optimizer: Optimizer, gamma: float) -> None:
         self.gamma = check_positive("gamma", gamma)
@@ -202,7 +202,7 @@ class ExponentialLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """A factor that goes from `start_factor` to `end_factor` in a straight line, in `total_iters` steps: a warm-up.
+    """Multiply the rate by a factor that goes linearly from `start_factor` to `end_factor` in `total_iters` steps.
 
     Examples
     --------
@@ -231,7 +231,7 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the rate to `eta_min` in `T_max` steps, and back in as many.
+    """Lower the rate to `eta_min` along half a cosine in `T_max` steps, and raise it again in as many.
 
     Source: Loshchilov and Hutter (2017), without restarts.
     """
@@ -246,26 +246,26 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """The rate rises to `max_lr`, then falls to almost nothing: one cycle over the whole training, step by step.
+    """Raise the rate to `max_lr`, then lower it to almost 0: one cycle over all steps of the training.
 
     Parameters
     ----------
     optimizer
     max_lr : float, or list of one per group
     total_steps : int, optional
-        Or `epochs` times `steps_per_epoch`.
+        By default `epochs` times `steps_per_epoch`.
     pct_start : float
-        The share of the steps in which it rises.
+        The share of the steps in which the rate rises.
     anneal_strategy : {"cos", "linear"}
     div_factor : float
-        It begins at `max_lr / div_factor`,
+        The first rate is `max_lr / div_factor`.
     final_div_factor : float
-        and ends at that over this.
+        The last rate is the first rate divided by `final_div_factor`.
 
     Raises
     ------
     OutOfRangeError
-        A step beyond the last.
+        If a step is beyond the last one.
 
     Source: Smith and Topin (2018), in the form of PyTorch's with `cycle_momentum=False`.
 
@@ -331,15 +331,15 @@ class OneCycleLR(LRScheduler):
 
 
 class SequentialLR(LRScheduler):
-    """One schedule after another: at each milestone the next begins at its own step 0.
+    """Follow one schedule after another; at each milestone the next schedule begins at its own step 0.
 
     Parameters
     ----------
     optimizer
     schedulers : list of LRScheduler
-        Of this optimizer; their rates follow from the rate that it had at first.
+        Schedules of this optimizer; their rates depend on the optimizer's initial rate.
     milestones : list of int
-        One less than the schedules.
+        The steps at which the next schedule begins; one entry fewer than schedules.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: list[LRScheduler], milestones: list[int]) -> None:
@@ -362,7 +362,7 @@ class SequentialLR(LRScheduler):
 
 
 class ReduceLROnPlateau:
-    """The rate times `factor` when a number has not improved for more than `patience` steps.
+    """Multiply the rate by `factor` if a number has not improved for more than `patience` steps.
 
     Parameters
     ----------
@@ -372,15 +372,15 @@ class ReduceLROnPlateau:
     factor : float
         Less than 1.
     patience : int
-        Steps without improvement that are borne.
+        The number of steps without improvement that are tolerated.
     threshold : float
     threshold_mode : {"rel", "abs"}
-        An improvement is more than this, times the best or in all.
+        An improvement must exceed `threshold`: times the best number ("rel"), or in absolute terms ("abs").
     cooldown : int
         Steps after a reduction that do not count.
     min_lr : float
     eps : float
-        A rate that would change by no more stays.
+        The rate stays if it would change by no more than this.
 
     Examples
     --------
@@ -418,7 +418,7 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: float) -> None:
-        """Compare a number with the best."""
+        """Compare a number with the best one, and lower the rate if it is time."""
         value = check_number(metrics, "metrics", "any", lambda number: True)
         self.last_epoch += 1
         if self._is_better(value):
@@ -447,5 +447,5 @@ class ReduceLROnPlateau:
     load_state_dict = LRScheduler.load_state_dict
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values that change, in types that JSON has."""
+        """Return the values that change, as values that JSON can hold."""
         return {name: getattr(self, name) for name in ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")}

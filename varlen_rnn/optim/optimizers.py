@@ -1,4 +1,4 @@
-"""Optimizers, each rule one operator that takes dense and SelectedRows gradients."""
+"""Optimizers.  Each update rule is an operator that takes dense and SelectedRows gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from varlen_rnn.tape.modes import recorded
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
-_STATES = slice(3, None)  # of the inputs of an update, after the parameter, the gradient and the learning rate
+_STATES = slice(3, None)  # an update's inputs after the parameter, the gradient and the learning rate are states
 
 
 class Optimizer:
@@ -25,17 +25,17 @@ class Optimizer:
     Parameters
     ----------
     parameters : iterable of Parameters, or of dicts
-        One that is frozen (`requires_grad = False`) is left alone until it is thawed.  A dict is a group: "params", and
-        options of its own, as `{"params": [...], "lr": 0.1}`; those that it does not name are the optimizer's.
+        A frozen parameter (`requires_grad = False`) is not updated until it requires a gradient again.  A dict is a
+        group with options of its own, such as `{"params": [...], "lr": 0.1}`; other options are the optimizer's.
     **options
-        Of all groups.
+        The options of groups that do not set them.
 
     Attributes
     ----------
     param_groups : list of ParamGroup
         A dict of each group's options; `optimizer.param_groups[0]["lr"] = 0.1` takes effect at the next step.
     parameters : list of Parameters
-        Of all groups.
+        The parameters of all groups.
     """
 
     def __init__(self, parameters: Iterable[Any], **options: Any) -> None:
@@ -81,7 +81,10 @@ class Optimizer:
 
     @property
     def lr(self) -> float:
-        """The learning rate, of the first group; set, of all groups.  Programs recorded before read it at every run."""
+        """The learning rate of the first group; setting it sets all groups.
+
+        Programs that were recorded before read the rate at every run.
+        """
         return self.param_groups[0]["lr"]
 
     @lr.setter
@@ -90,14 +93,14 @@ class Optimizer:
         for group in self.param_groups:
             group["lr"] = lr
 
-    _update = ""  # the operator's name
+    _update = ""  # the name of the update operator
 
     def _update_of(self, group: ParamGroup) -> str:
-        """Return the name of a group's operator."""
+        """Return the name of the update operator for a group."""
         return self._update
 
     def _constant(self, group: ParamGroup, name: str) -> Any:
-        """Return a constant of the operator, from the group's options."""
+        """Return the value of an operator's constant, from the options of a group."""
         if name == "epsilon":
             return group["eps"] if group.get("epsilon") is None else group["epsilon"]
         return group["betas"][int(name[-1]) - 1] if name in ("beta1", "beta2") else group[name]
@@ -112,15 +115,15 @@ class Optimizer:
         self.step()
 
     def step(self) -> None:
-        """Update every parameter that has a gradient, in place: all of them, or, on any error, none.
+        """Update every parameter that has a gradient, in place; if there is any error, update none.
 
-        In a program, each update is an operator of its own: an error in a run leaves those before it done.  After an
-        interrupt (Ctrl-C), or where memory ends, some parameters may be updated and others not.
+        In a program, each update is an operator of its own, so an error in a run leaves earlier updates done.  After an
+        interrupt (Ctrl-C), or if memory runs out, some parameters may be updated and others not.
 
         Raises
         ------
         InputError
-            A gradient of the wrong kind, shape or data type; an array that cannot be updated in place.
+            If a gradient has the wrong kind, shape or data type, or an array cannot be updated in place.
         """
         all_states, updates, first = list(self._states), [], 0
         for group in self.param_groups:
@@ -133,7 +136,7 @@ class Optimizer:
                 states = all_states[number]
                 if states is None or len(states) != len(names):
                     states = all_states[number] = self._initial_states(parameter, names)
-                if target is not parameter:  # a program's variables have names
+                if target is not parameter:  # in a program, states need names
                     for name, state in zip(names, states, strict=True):
                         state.name = f"{target.name}.{name}"
                 entries[f"parameters, entry {number}"] = target, target.grad, group.rate, *states
@@ -152,11 +155,11 @@ class Optimizer:
         return [Variable(self._initial(name, parameter), persistable=True) for name in names]
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        """Return the initial value of a state."""
+        """Return the initial value of a state: zeros, or the number 0 for "step"."""
         return np.zeros((), np.int64) if name == "step" else np.zeros_like(parameter.value.data)
 
     def _names(self) -> list[tuple[str, ...]]:
-        """Return the names of each parameter's states."""
+        """Return the names of the states of each parameter."""
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -166,7 +169,7 @@ class Optimizer:
         """
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
-            if states is None or len(states) != len(names):  # of an option that has changed: the next step begins anew
+            if states is None or len(states) != len(names):  # an option has changed, so states begin anew
                 continue
             for name, value in zip(names, states, strict=True):
                 state[f"{number}.{name}"] = value.value.data.copy()
@@ -181,7 +184,7 @@ class Optimizer:
         Raises
         ------
         CheckpointError
-            A state that is missing or unexpected, or of the wrong shape or data type.
+            If a state is missing or unexpected, or has the wrong shape or data type.
         """
         rest = state_arrays(state, "optimizer state")
         rates = [_rate_of(rest, name) for name, _ in self._rates()]
@@ -196,7 +199,7 @@ class Optimizer:
             if states is None or len(states) != len(names[number]):
                 self._states[number] = values
                 continue
-            # In place, for a program that was recorded holds the states themselves.
+            # In place, because a recorded program holds the states themselves.
             fresh = values or self._initial_states(self.parameters[number], names[number])
             for state, value in zip(states, fresh, strict=True):
                 state.value.data[...] = value.value.data
@@ -219,17 +222,19 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """`p -= lr g`, or with momentum `v = momentum v + g; p -= lr v`; without it, of a sparse gradient only its rows.
+    """`p -= lr g`, or with momentum `v = momentum v + g; p -= lr v`.
+
+    Without momentum, a sparse gradient changes only its rows.
 
     Parameters
     ----------
     parameters, lr
     momentum : float
-        With it, all rows move, as `Momentum` has it.
+        If it is not 0, all rows change, as in `Momentum`.
     weight_decay : float
-        Times the parameter is added to the gradient, of the rows that are touched.
+        `weight_decay` times the parameter is added to the gradient, in the rows that change.
     nesterov : bool
-        Whether `p -= lr (g + momentum v)`.
+        Whether to update by `p -= lr (g + momentum v)`.
 
     Examples
     --------
@@ -257,7 +262,7 @@ class SGD(Optimizer):
 
 
 class Momentum(SGD):
-    """`v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`; all rows move.
+    """`v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`; all rows change.
 
     Examples
     --------
@@ -285,19 +290,19 @@ class Momentum(SGD):
 
 
 class Adagrad(Optimizer):
-    """`m += g^2; p -= lr g / (sqrt(m) + eps)`; a sparse gradient touches only its rows, merged first.
+    """`m += g^2; p -= lr g / (sqrt(m) + eps)`; a sparse gradient is merged first, and changes only its rows.
 
     Parameters
     ----------
     parameters, lr
     eps : float
-        What keeps the quotient finite.
+        A small number that keeps the quotient finite.
     weight_decay : float
-        Times the parameter is added to the gradient, of the rows that are touched.
+        `weight_decay` times the parameter is added to the gradient, in the rows that change.
     initial_accumulator_value : float
-        What `m` begins with.
+        The initial value of `m`.
     epsilon : float, optional
-        Fluid's name of `eps`, where its default is 1e-6.
+        Fluid's name for `eps`, with the default 1e-6 there.
 
     Examples
     --------
@@ -341,11 +346,11 @@ class Adam(Optimizer):
     eps : float
         Added to the corrected root, as PyTorch does.
     weight_decay : float
-        Times the parameter is added to the gradient, of the rows that are touched.
+        `weight_decay` times the parameter is added to the gradient, in the rows that change.
     lazy : bool
-        Whether a sparse gradient moves only its rows; otherwise moments decay and parameters move in all rows.
+        Whether a sparse gradient changes only its rows; otherwise the moments and parameters of all rows change.
     epsilon : float, optional
-        In place of `eps`: added to the uncorrected root, as in the paper's section 2 and in Fluid, where it is 1e-8.
+        Instead of `eps`: a number added to the uncorrected root, as in section 2 of the paper and in Fluid (1e-8).
 
     Examples
     --------
@@ -378,7 +383,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay is apart from the gradient: `p -= lr weight_decay p` before the update.
+    """Adam with weight decay outside of the gradient: `p -= lr weight_decay p` before the update.
 
     With `lazy`, only the listed rows of a sparse gradient decay.  Parameters are as in `Adam`.
 
@@ -408,7 +413,7 @@ class AdamW(Adam):
 
 
 class RMSprop(Optimizer):
-    """`s = alpha s + (1 - alpha) g^2; b = momentum b + g / (sqrt(s) + eps); p -= lr b`; all rows move.
+    """`s = alpha s + (1 - alpha) g^2; b = momentum b + g / (sqrt(s) + eps); p -= lr b`; all rows change.
 
     Examples
     --------
@@ -437,7 +442,7 @@ class RMSprop(Optimizer):
 class Adadelta(Optimizer):
     """Steps in the parameter's own unit: `s = rho s + (1 - rho) g^2; d = sqrt(a + eps) / sqrt(s + eps) g; p -= lr d`.
 
-    Then `a = rho a + (1 - rho) d^2`.  All rows move.
+    Then `a = rho a + (1 - rho) d^2`.  All rows change.
 
     Examples
     --------
@@ -463,7 +468,7 @@ class Adadelta(Optimizer):
 
 
 def _check_parameter(parameter: object, where: str) -> None:
-    """Raise unless a value is a Variable that an optimizer may update, perhaps when it is thawed."""
+    """Raise unless a value is a Variable that an optimizer may update, now or once it requires a gradient."""
     if not isinstance(parameter, Variable) or not _is_leaf(parameter):
         raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
     flags = parameter.value.data.flags
@@ -479,7 +484,7 @@ def _is_leaf(parameter: Variable) -> bool:
 
 
 def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:
-    """Take a learning rate out of a state, or raise."""
+    """Remove a learning rate from a state and return it; raise if it is missing or invalid."""
     if name not in rest or rest[name].shape != () or rest[name].dtype.kind != "f":
         raise CheckpointError("optimizer state", expected=f"{name!r}, a number", got=sorted(rest)[:8])
     rate = float(rest.pop(name))

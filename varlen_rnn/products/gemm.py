@@ -27,7 +27,7 @@ from varlen_rnn.runtime.device import empty, launch, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
-_ROW_BLOCK = 48  # the most rows of the result that one panel serves before the next
+_ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
 
 
 class Code(NamedTuple):
@@ -43,9 +43,9 @@ def code_of(dtype):
 
 
 class Product(NamedTuple):
-    """The operands of `product`, the panels that its weight is packed into, and how many rows are a piece of work.
+    """The operands of `product`, memory for its packed weight (`panels`), and the rows of a piece of work (`piece`).
 
-    While a piece is multiplied, tiles prefetch the next piece of `a`: tile i from the offset `parts[i]` in it on.
+    While a piece is multiplied, tiles prefetch the next piece of `a`: tile i from offset `parts[i]` of that piece on.
     """
 
     a: np.ndarray
@@ -62,7 +62,7 @@ class Product(NamedTuple):
 
 
 def size_of_piece(count, num_shards, most):
-    """Return the size of pieces of `count`, whole tiles and at most `most`, that divides them evenly among shards.
+    """Return a size of pieces, whole tiles and at most `most`, that divides `count` rows evenly among shards.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def _rows_apart(like, step):
 
 @cpu_inlined
 def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
-    """Multiply by a panel of which only some columns are the weight's: its sums stand apart, in `edge`."""
+    """Multiply by the last panel, which has `columns` columns of the weight; its sums go through the buffer `edge`."""
     for r in range(rows):
         for j in range(columns):
             begin = c.at[c.offsets[r] + j] if it.accumulate else panel.at[panel.depth * c.step + j]
@@ -103,9 +103,9 @@ def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
 def product_cpu(shard, num_shards, code, counters, it):
     """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, a piece of rows at a time.
 
-    Shards take panels to pack, and when all are packed pieces of rows, one after another, so that none waits long for
-    one whose core is slow.  The `counters` are of panels taken, panels packed, and pieces taken.  `a` (rows, ...) and
-    `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
+    Shards take panels to pack, one after another, and once all are packed, pieces of rows.  So no shard waits long for
+    a slow core.  The `counters` count panels taken, panels packed, and pieces taken.  `a` (rows, ...) and `c` (rows,
+    ...) are C-contiguous; the bias is unused when accumulating.
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)
@@ -137,7 +137,7 @@ def product_cpu(shard, num_shards, code, counters, it):
 
 
 def _parts_of_piece(a, panels, num_panels, piece, num_shards):
-    """Return where each tile of a piece begins to prefetch; none where there is no next piece, or L2 has no room."""
+    """Return where each tile of a piece begins to prefetch; no offsets if there is no next piece or no room in L2."""
     if len(a) <= num_shards * piece or panels.size > L2_ELEMENTS:
         return ALL_ROWS
     num_tiles = num_panels * -(-piece // TILE_ROWS)
@@ -148,7 +148,7 @@ def _parts_of_piece(a, panels, num_panels, piece, num_shards):
 
 @cuda_kernel
 def product_cuda(a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate):
-    """Twin of `product_cpu`, which reads the weight where it is; one thread per row and column."""
+    """Twin of `product_cpu` that reads the weight unpacked; one thread per row and column."""
     i = cuda.grid(1)
     if i < a.shape[0] * columns:
         r, j = i // columns, i % columns
@@ -164,10 +164,11 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     Parameters
     ----------
     a : (rows, a_columns) C-contiguous; the product reads `depth` columns from `a_column` on.
-        On the host a row may go on in those behind it, as the windows of a convolution do; these must be there.
+        On the host, `a_column + depth` may exceed `a_columns`: the row then continues in the rows after it, which must
+        exist, as for the windows of a convolution.
     weight : (depth, columns), or (columns, depth) when `transposed`; C-contiguous
     c : (rows, c_columns) C-contiguous; the product writes `columns` columns from `c_column` on.
-    bias : (columns,), optional; where the sums start unless they `accumulate`
+    bias : (columns,), optional; unused when accumulating
 
     Examples
     --------

@@ -1,6 +1,7 @@
-"""Weights packed into panels, as tiles read them.
+"""Pack weights into panels, as tiles read them.
 
-A panel is `width` columns of a weight, (depth + 1, width): the rows of the weight, then the bias, where sums begin.
+A panel has `width` columns of a weight and the shape (depth + 1, width): the rows of the weight, then the bias, with
+which sums begin.
 """
 
 from typing import Any, NamedTuple
@@ -21,16 +22,25 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
-ALL_ROWS = np.empty(0, np.int64)  # in place of a list of rows: as they are
-ALL_ROWS.flags.writeable = False  # as all lists of rows: other types would have kernels compiled again
+ALL_ROWS = np.empty(0, np.int64)  # an empty list of rows means all rows in order
+ALL_ROWS.flags.writeable = False  # like all lists of rows, because kernels are compiled for one type of array
 
 
 class Weight(NamedTuple):
-    """A weight to pack, and where its panels go; without rows there is none.
+    """A weight to pack.
 
-    Rows of one that is transposed are `groups` of equal size: neighbouring panels hold the same rows of each group.
-    Rows begin `stride` numbers apart.  `order` lists rows: row k of a panel is row `order[k]` of the weight, or row k
-    where the list is empty.  Without a bias, the last row of a panel stays as it is.
+    Attributes
+    ----------
+    at, rows, columns, stride : pointer and int
+        The weight: its address, its shape (no rows if there is no weight), and elements from row to row.
+    groups : int
+        A transposed weight has `groups` groups of equally many rows.  Neighbouring panels hold the same rows of each.
+    bias, has_bias : pointer and bool
+        Without a bias, the last row of a panel stays as it is.
+    order, num_ordered : pointer and int
+        Row k of a panel is row `order[k]` of the weight; row k if `num_ordered` is 0.
+    panels : pointer
+        The address of the packed panels.
     """
 
     at: Any
@@ -46,9 +56,9 @@ class Weight(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Which blocks of panels a thread packs: those from `first` to `end`, or, if they are `shared`, some of these.
+    """The blocks of panels that a thread packs: all from `first` to `end`, or, if `shared`, the ones that it takes.
 
-    Threads then take one block after another: the counter `taken` counts those begun, `packed` those that are done.
+    Threads take shared blocks one after another.  The counter `taken` counts blocks begun, `packed` finished blocks.
     """
 
     first: int
@@ -60,7 +70,7 @@ class Blocks(NamedTuple):
 
 @cpu_inlined
 def weight_of(weight, bias, groups, panels):
-    """Return the arguments of packing for a weight (rows, columns) and its bias."""
+    """Return the Weight for packing an array (rows, columns) and its bias."""
     rows, columns = weight.shape
     none = pointer(ALL_ROWS, 0)
     return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels, columns)
@@ -68,7 +78,7 @@ def weight_of(weight, bias, groups, panels):
 
 @cpu_inlined
 def part_of_weight(weight, bias, first, groups, size, panels):
-    """Return the arguments of packing for some groups of rows of a weight, each of one size, and its bias."""
+    """Return the Weight for packing `groups` groups of `size` rows of an array from row `first` on, and their bias."""
     none, columns = pointer(ALL_ROWS, 0), weight.shape[1]
     at = pointer(weight, first * columns)
     return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels, columns)
@@ -76,7 +86,7 @@ def part_of_weight(weight, bias, first, groups, size, panels):
 
 @cpu_inlined
 def weight_without_bias(weight, panels):
-    """Return the arguments of packing for a weight (rows, columns) without a bias."""
+    """Return the Weight for packing an array (rows, columns) without a bias."""
     rows, columns = weight.shape
     at = pointer(weight, 0)
     return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, columns)
@@ -84,13 +94,13 @@ def weight_without_bias(weight, panels):
 
 @cpu_inlined
 def no_weight(panels):
-    """Return the arguments of packing if there is no weight."""
+    """Return a Weight without rows, if there is nothing to pack."""
     return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels, 0)
 
 
 @cpu_inlined
 def _pack_rows(weight, first, end):
-    """Pack columns of the weight as they stand; zeros fill the last panel."""
+    """Pack columns of the weight, not transposed; zeros fill the last panel."""
     panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
     for p in range(first, least(end, (weight.columns + width - 1) // width)):
         valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
@@ -106,7 +116,7 @@ def _pack_rows(weight, first, end):
 
 @cpu_inlined
 def _pack_columns(weight, first, end):
-    """Pack rows of the weight as columns: blocks of whole vectors at once, the rest one by one."""
+    """Pack rows of the weight as columns of panels: square blocks of vectors are transposed, the rest copied singly."""
     panels = weight.panels
     depth, width, lanes = weight.columns, width_of(panels), lanes_of(panels)
     if weight.rows == 0:
@@ -140,8 +150,8 @@ def _arguments(scalar):
 def pack(weights, transposed, blocks):
     """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
-    A block has one panel for each group of rows of a weight that is transposed.  Neighbouring panels hold the same rows
-    of each group, and end in zeros where the group does: panel `i * groups + g` begins at row `i * width` of group g.
+    If a weight is transposed, block i has one panel for each group: panel `i * groups + g` begins at row `i * width` of
+    group g.  A panel that reaches beyond the end of its group is filled with zeros.
     """
     optimise_for_size()
     block = blocks.first

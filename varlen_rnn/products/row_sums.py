@@ -1,12 +1,12 @@
 """Sums over rows: `x^T dg` and the column sums of dg, the gradients of weights and biases.
 
-They reduce in blocks of rows of a fixed size, so the order depends on the number of rows alone, not on the number of
-threads.  CUDA twins are plain: one thread per element of the result.
+Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
+number of threads.  CUDA twins are plain: one thread per element of the result.
 
-Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
-multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
-of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error of an
-element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Sums do not drift, although they run in the data's own type.  Take 10,000 rows.  The 128 rows of a block are one chain
+of multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The
+sums of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error
+of an element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
 """
 
 from typing import Any, NamedTuple
@@ -41,10 +41,11 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, cuda_kernel, 
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
-_DEPTH_BLOCK = 128  # rows that one block of a sum over rows takes
-_GROUP = 32  # blocks whose sums are added plainly: with the rows of a block, the most roundings of an element
-_COLUMN_BLOCK = 384  # the most columns of one work item
-_ROWS_AHEAD = 4  # rows to prefetch while copying, since parts of rows are too short for the hardware prefetcher
+_DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
+_GROUP = 32  # blocks whose sums are added without correction
+MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
+_COLUMN_BLOCK = 384  # the most columns of `a` in a piece of work
+_ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE, adds=True)
 
@@ -52,8 +53,8 @@ _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE
 class Factor(NamedTuple):
     """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`.
 
-    Row `rows[k]` of `b` stands at k; -1 - i means row i of `initial` (n, columns); empty `rows` mean `b` as it is.
-    Row i of the result becomes row `targets[i]`; empty `targets` leave it where it is.
+    Row k of `a` meets row `rows[k]` of `b`; an entry -1 - i of `rows` means row i of `initial` (n, columns); without
+    `rows`, it meets row k.  Row i of the result is written to row `targets[i]`, or to row i without `targets`.
     """
 
     first: int
@@ -67,10 +68,20 @@ class Factor(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How row products are cut: columns `lowest` to `highest` of `a` in pieces of whole tiles, by blocks of rows.
+    """How row products are cut into pieces of work.
 
-    A piece of work is one piece of columns in one block of `depth` rows; of the first `whole` blocks, it is all pieces.
-    There are `panel_rows` rows from a panel to the next: a power of two would put all in one set of a cache.
+    Attributes
+    ----------
+    lowest, highest : int
+        The range of the columns of `a` that have products.
+    piece : int
+        Columns of `a` in a piece of work, whole tiles.
+    depth : int
+        Rows of a block.
+    panel_rows : int
+        Rows from a panel to the next.  It is no power of two, so that panels do not share one set of a cache.
+    whole : int
+        In the first `whole` blocks of rows, a thread takes all pieces of columns of a block at once.
     """
 
     lowest: int
@@ -82,10 +93,17 @@ class Cut(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Rows of `a`, and the copy that a shard makes of a block of them, tile by tile of columns, with sums in float64.
+    """The rows of `a`, a shard's copy of a block of them, and the sums of their columns.
 
-    Tiles read `a` down its columns, a whole row apart: each gets a copy, of `size`, where its neighbours are
-    neighbours.  The sums of a tile take a `span`.
+    Attributes
+    ----------
+    at, stride, num_rows : pointer and int
+        The array `a`: its address, elements from row to row, and its rows.
+    tiles, size : pointer and int
+        The copy, with `size` elements for the columns of each tile.  A tile reads `a` column by column; in the copy,
+        the columns of a tile are neighbours.
+    sums, span : pointer and int
+        The sums of columns in float64, with `span` elements for each tile.
     """
 
     at: Any
@@ -98,10 +116,11 @@ class _Columns(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """A factor: its rows, panels of a block of them, the sums of products with it, and the offset of each row of those.
+    """A Factor as addresses, with a shard's packed block of its rows, and the sums of its products.
 
-    It covers the tiles of columns `first` to `end` of `a`.  Panels are `panel_step` elements apart.  A row of sums has
-    `c_columns` elements; totals, sums of a group of blocks, and rounding errors are `c_step` elements apart.
+    It covers columns `first` to `end` of `a`.  The packed panels are `panel_step` elements apart.  `c` holds totals,
+    sums of a group of blocks, and rounding errors, `c_step` elements apart.  `c_rows` has the offset of each row of
+    sums, and a row has `c_columns` elements.
     """
 
     first: int
@@ -127,7 +146,7 @@ def _addition_arguments(scalar):
 
 @called_by_address(_addition_arguments)
 def add_up(part, total, lost, count):
-    """Add sums to their totals, and the rounding errors of this to the errors so far; set the sums to zero."""
+    """Add sums to their totals, collect the rounding errors of these additions in `lost`, and set the sums to zero."""
     for j in range(count):
         total[j], lost[j] = add_block(total[j], lost[j], part[j])
         part[j] = 0
@@ -142,14 +161,14 @@ def _add_last(part, total, lost, count):
 
 @cpu_inlined
 def _columns_of(a, depth, tiles, sums):
-    """Return the columns of a shard, copies and sums in memory of its own."""
+    """Return the _Columns of a shard, with the copy and the sums in memory of its own."""
     span = span_of_tile(tiles)
     return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, depth * TILE_ROWS + span, sums, span)
 
 
 @cpu_inlined
 def _side_of(factor, c, cut, panels, c_rows):
-    """Return one side of a shard's work, after clearing the last panel beyond the columns of the factor."""
+    """Return the _Side of a shard for a factor, after clearing the columns of the last panel that the factor lacks."""
     before, width = factor.first - cut.lowest, width_of(panels)
     panel_step = cut.panel_rows * width
     for i in range(c.shape[1]):
@@ -169,7 +188,7 @@ def _side_of(factor, c, cut, panels, c_rows):
 
 @cpu_inlined
 def _zeros_of(numbers, offsets):
-    """Return where sums begin: zeros for a panel, and an offset of 0 for each row, followed by 0, 1, 2 ..."""
+    """Return the zeros that sums begin with: a panel of zeros, an offset of 0 for each row, then offsets 0, 1, 2 ..."""
     for j in range(width_of(numbers)):
         numbers[j] = 0
     for r in range(TILE_ROWS):
@@ -179,7 +198,7 @@ def _zeros_of(numbers, offsets):
 
 @cpu_inlined
 def _next_piece(counter, block, number, until, cut, pieces):
-    """Return the block and the piece of columns that come next, and the end of the pieces that are this shard's."""
+    """Return the next block, the next piece of columns in it, and the end of the pieces that this shard holds there."""
     if number < until:
         return block, number, until
     taken = arrive(counter)
@@ -204,7 +223,7 @@ def _gather(side, start, count):
 
 @cpu_inlined
 def _copy_columns(columns, start, count, first, end):
-    """Copy a block of rows of `a`, columns `first` to `end`, and sum them."""
+    """Copy columns `first` to `end` of a block of rows of `a`, and add the columns up."""
     stride, past = columns.stride, columns.num_rows * columns.stride - 1
     for j in range((end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span):
         columns.sums[j] = 0
@@ -213,7 +232,7 @@ def _copy_columns(columns, start, count, first, end):
         for m in range(first, end, TILE_ROWS):
             prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
             source = offset(columns.at, row + m)
-            if m + columns.span <= stride:  # the excess is overwritten by the next row
+            if m + columns.span <= stride:  # elements too many are overwritten by the next row
                 copy_and_add_span(source, target, sums)
             else:
                 for j in range(least(TILE_ROWS, end - m)):
@@ -224,7 +243,7 @@ def _copy_columns(columns, start, count, first, end):
 
 @cpu_inlined
 def _prefetch_sums(side, c, row, end, column):
-    """Prefetch the sums of the tile that begins with a row: many, and each is read only once per block."""
+    """Prefetch the sums of the tile that begins with `row`; there are many, each read only once per block."""
     line = lanes_of(c) * CACHE_LINE // VECTOR_BYTES
     for r in range(row, least(row + TILE_ROWS, end)):
         for j in range(column, column + width_of(c), line):
@@ -235,8 +254,8 @@ def _prefetch_sums(side, c, row, end, column):
 def _add_products(columns, side, cut, block, count, first, end, zeros, later, later_step):
     """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
 
-    The first blocks are added to the totals, others to the sums of a group.  The block that begins either starts from
-    zeros.  Each tile prefetches one row that is read later.
+    The blocks of the first group are added to the totals, later blocks to the sums of their group.  The first block of
+    a group starts from zeros.  Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
     c = side.c if block < _GROUP else offset(side.c, side.c_step)
@@ -260,7 +279,7 @@ def _end_group(code, side, cut, block, is_last, first, end):
         if side.first <= m < side.end:
             total = offset(side.c, side.c_rows[m - cut.lowest])
             part, lost = offset(total, side.c_step), offset(total, 2 * side.c_step)
-            for j in range(side.c_columns if block < 2 * _GROUP else 0):  # nothing was lost before
+            for j in range(side.c_columns if block < 2 * _GROUP else 0):  # the first rounding errors start from zero
                 lost[j] = 0
             if is_last:
                 _add_last(code[1], (part, total, lost, side.c_columns))
@@ -286,9 +305,9 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     and for rounding errors.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for
     itself.
 
-    Shards take all pieces of the next block, whose factors they gather once; or, after the first `whole` blocks, the
-    next piece, so that none waits long for one whose core is slow.  They take at the first of the counters, which are
-    the first row of `integers`; the others count the blocks that each piece of columns has added, in order.
+    In the first `whole` blocks, a shard takes all pieces of a block, so that it gathers the factors once.  After these,
+    it takes single pieces, so that no shard waits long for a slow core.  The first row of `integers` has the counters:
+    the first counts the work taken, the others the blocks that each piece of columns has added, in order.
     """
     optimise_for_size()
     cut = Cut(*cut)
@@ -304,7 +323,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     )
     pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
     block, number, until = -1, 0, 0
-    # Nothing may raise: others wait for a piece that was taken.
+    # Nothing here may raise, because other shards wait for each piece that was taken.
     while True:
         block, number, until = _next_piece(pointer(integers, 0), block, number, until, cut, pieces)
         start, first = block * depth, lowest + number * cut.piece
@@ -316,7 +335,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
                 _gather(side, start, count)
         gathered = block
         _copy_columns(columns, start, count, first, end)
-        # What is copied next, as a rule: other columns of this block, or the block after those that other shards take.
+        # Usually copied next: other columns of this block, or the block after those that other shards take.
         next_block = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_block * columns.stride + lowest
         later, step = offset(sides[0].b, next_block * sides[0].stride), sides[0].stride
@@ -352,19 +371,19 @@ def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, c):
 
 
 def row_products(a, one, two, num_columns=0):
-    """Return three sums over the rows of `a` (rows, a_columns), C-contiguous: its products with two factors, its own.
+    """Return three sums over the rows of `a`, C-contiguous: the products with two factors, and the sums of its columns.
 
     Parameters
     ----------
     a : (rows, a_columns)
     one, two : Factor
     num_columns : int
-        How many of the first columns are summed, whether a factor sees them or not.
+        The first so many columns are summed even if no factor uses them.
 
     Returns
     -------
     of_one, of_two : (end - first, columns) of each factor
-    of_all : (a_columns,); other columns that neither factor sees may be missing from the sum
+    of_all : (a_columns,); further columns that no factor uses may be missing from the sum
     """
     if on_device(a):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
@@ -373,7 +392,7 @@ def row_products(a, one, two, num_columns=0):
     highest = max([num_columns, *(f.end for f in windows)])
     sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
-    copies = 1 if len(a) <= _GROUP * _DEPTH_BLOCK else 3
+    copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
@@ -382,13 +401,13 @@ def row_products(a, one, two, num_columns=0):
 
 
 def _run(a, one, two, wide, lowest, highest):
-    """Compute row products, on several threads where that is faster; return the columns' sums, in float64."""
+    """Compute row products, on several threads if that is faster; return the sums of columns in float64."""
     columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
     panel_rows = depth | 1
     num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-columns // TILE_ROWS))
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
     whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
-    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # or less
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
     size = num_tiles * (depth * TILE_ROWS + span) + width + sum(c.shape[2] for c in wide) * panel_rows
     counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + wide[0].shape[1])
     totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))

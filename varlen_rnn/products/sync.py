@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from varlen_rnn.runtime.jit import cpu_inlined
 
-COUNTER = 8  # int64 per cache line, which each counter has for itself
+COUNTER = 8  # int64 per cache line; each counter has a line of its own
 _SPINS = 256
 _PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
 _yield_core = types.ExternalFunction("sched_yield", types.int32())
@@ -23,7 +23,10 @@ _CAN_YIELD = sys.platform != "win32"
 
 @intrinsic
 def arrive(typing, counter):
-    """Add one to the int64 at an address and return the old value; readers of it see earlier writes of this thread."""
+    """Add one to the int64 at an address and return the old value.
+
+    A thread that reads the new value also sees all earlier writes of this thread.
+    """
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")
@@ -33,7 +36,7 @@ def arrive(typing, counter):
 
 @intrinsic
 def read(typing, counter):
-    """Return the int64 at an address; later reads see all writes that came before it was raised."""
+    """Return the int64 at an address; later reads see all writes that another thread made before it set this value."""
     return types.int64(counter), lambda context, builder, signature, arguments: builder.load_atomic(
         arguments[0], "acquire", 8
     )
@@ -41,7 +44,7 @@ def read(typing, counter):
 
 @intrinsic
 def swap(typing, counter, expected, value):
-    """Return whether the int64 at an address was as expected; then it has become `value`, in one step."""
+    """Set the int64 at an address to `value` if it is `expected`, atomically; return whether it was."""
 
     def codegen(context, builder, signature, arguments):
         return builder.extract_value(builder.cmpxchg(*arguments, "acq_rel", "acquire"), 1)
@@ -51,7 +54,7 @@ def swap(typing, counter, expected, value):
 
 @intrinsic
 def publish(typing, counter, value):
-    """Set the int64 at an address; readers of it see earlier writes of this thread."""
+    """Set the int64 at an address.  A thread that reads the new value also sees all earlier writes of this thread."""
 
     def codegen(context, builder, signature, arguments):
         builder.store_atomic(arguments[1], arguments[0], "release", 8)
@@ -62,7 +65,7 @@ def publish(typing, counter, value):
 
 @intrinsic
 def _pause(typing):
-    """Tell the processor that this thread spins."""
+    """Emit the processor's hint for spin loops."""
 
     def codegen(context, builder, signature, arguments):
         if _PAUSE:
@@ -75,7 +78,7 @@ def _pause(typing):
 
 @cpu_inlined
 def wait_until(counter, total):
-    """Return once the counter at an address has reached `total`."""
+    """Wait until the counter at an address has reached `total`."""
     spins = 0
     while read(counter) < total:
         spins += 1
@@ -87,16 +90,17 @@ def wait_until(counter, total):
 
 @cpu_inlined
 def wait(counter, total):
-    """Count this member up at the address `counter`, and return once the counter has reached `total`."""
+    """Add one to the counter at an address, and wait until it has reached `total`: a barrier."""
     arrive(counter)
     wait_until(counter, total)
 
 
 @cpu_inlined
 def take_or_wait(taken, done, count):
-    """Return the next of `count` pieces, of which the counter `taken` counts; `count` once all of them are `done`.
+    """Take the next of `count` pieces, and return its number, or `count` once none is left and all are done.
 
-    After a piece, the caller adds one to `done`.  Nothing in between may raise, for other threads wait for it.
+    `taken` and `done` are counters.  After a piece, the caller adds one to `done`.  Nothing in between may raise,
+    because other threads wait for it.
     """
     piece = arrive(taken)
     if piece < count:

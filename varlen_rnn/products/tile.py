@@ -1,8 +1,8 @@
 """The register tile, in LLVM IR, and products of rows with packed panels that are made of it.
 
 `C[r, :] = start[r, :] + sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of
-`panel_width` columns.  All of C stays in registers while k runs, so a product runs at the rate of the fused
-multiply-add units at three rows as at three hundred.  Rows of A are given by their offsets, so they need not be
+`panel_width` columns.  All of C stays in registers while k runs, so a product of three rows runs at the full rate of
+the multiply-add units, as one of three hundred does.  Rows of A are given by their offsets, so they need not be
 adjacent.
 
 Each element of C is a sum over blocks of `DEPTH_BLOCK` k, each block one chain of multiply-adds in the order of k,
@@ -35,10 +35,10 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
-FEW_ROWS = TILE_ROWS // 2  # up to which a tile takes several panels at once
-DEPTH_BLOCK = 512  # terms k in one chain of multiply-adds, since rounding errors grow with its length
-K_PER_LINE = 4  # a tile prefetches one cache line every so many k, for reads much later
-_ROWS_AHEAD = 16  # with long vectors, each row of a panel prefetches the one this many rows further down
+FEW_ROWS = TILE_ROWS // 2  # a tile of at most so many rows takes several panels at once
+DEPTH_BLOCK = 512  # the longest chain of multiply-adds, because rounding errors grow with its length
+K_PER_LINE = 4  # a tile prefetches one cache line every 4 values of k, for much later
+_ROWS_AHEAD = 16  # with vectors of 64 bytes, reading row k of a panel prefetches row k + 16
 
 
 class Rows(NamedTuple):
@@ -65,7 +65,7 @@ class Sums(NamedTuple):
 
 
 class Prefetch(NamedTuple):
-    """What is read later: an address, offsets from there, one for each of the next tiles, and how many there are."""
+    """Memory to prefetch: an address, `count` offsets from there, one for each of the next tiles."""
 
     at: Any
     offsets: Any
@@ -73,10 +73,18 @@ class Prefetch(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A tile of so many rows and panels; `k_step` elements of A lie between k and k + 1.
+    """The shape of a tile.
 
-    At each k, it prefetches `lines` cache lines into L2, from an address on.  If it `adds`, its chains begin at zero,
-    and the start is added to their results.
+    Attributes
+    ----------
+    rows, panels : int
+        The rows of A, and the panels, that it multiplies.
+    k_step : int
+        Elements of A from one k to the next.
+    lines : float
+        Cache lines that it prefetches into L2 at each k.
+    adds : bool
+        Whether chains begin at zero and the start is added to their results, instead of beginning at the start.
     """
 
     rows: int
@@ -89,8 +97,8 @@ class _Tile(NamedTuple):
 class _Writer:
     """Writes the instructions of one tile.
 
-    Its sums are one vector for each place (row, panel, vector of the panel); in the loop they are values that pass from
-    one k to the next, and so stay in registers.
+    It keeps one vector of sums for each (row, panel, vector of the panel).  In the loop over k these are phi values, so
+    they stay in registers.
     """
 
     def __init__(self, builder, scalar, tile, a, panels, start, c, later):
@@ -100,7 +108,7 @@ class _Writer:
         self.a, self.start, self.c = a, start, c
         places = itertools.product(range(tile.panels), range(TILE_VECTORS), range(tile.rows))
         self.places = [(r, q, v) for q, v, r in places]
-        if tile.rows > tile.panels * TILE_VECTORS:  # the order decides which operands stay in registers beside the sums
+        if tile.rows > tile.panels * TILE_VECTORS:  # the order of loops decides which operands stay in registers
             self.places.sort()
 
     def write(self):
@@ -130,7 +138,7 @@ class _Writer:
         builder, tile = self.builder, self.tile
         row_of_panel = builder.gep(self.panels[0], [builder.mul(k, _index(TILE_VECTORS * self.vector.count))])
         vectors = list(itertools.product(range(tile.panels), range(TILE_VECTORS)))
-        # Constants, so that the addresses take no registers: rows take twelve of sixteen.
+        # Offsets are constants, because the addresses of rows already take twelve of sixteen registers.
         if tile.lines:
             step = builder.mul(k, _index(int(self.vector.count * tile.lines)))
             emit_prefetch(builder, builder.gep(self.later, [step]), to_write=False, cache=2)
@@ -148,7 +156,7 @@ class _Writer:
         return totals
 
     def _rows(self, rows):
-        """Return the addresses of the rows of a group."""
+        """Return the address of each row of `rows`, a Rows or Sums."""
         at, offsets, builder = rows[0], rows[1], self.builder
         return [builder.gep(at, [builder.load(builder.gep(offsets, [_index(r)]))]) for r in range(self.tile.rows)]
 
@@ -168,14 +176,14 @@ class _Writer:
         return load_vector(self.builder, address, self.scalar_bytes)
 
     def _phis(self, values, block):
-        """Write a phi: it takes one of several values, depending on the block that control comes from."""
+        """Write phis that take `values` if control comes from `block`; values for other blocks are added later."""
         phis = [self.builder.phi(value.type) for value in values]
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, block)
         return phis
 
     def _spread(self, scalar):
-        """Return a vector whose lanes all are a scalar."""
+        """Return a vector with a scalar in every lane."""
         undefined, lane = ir.Constant(self.vector, ir.Undefined), ir.IntType(32)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(lane, 0))
         everywhere = ir.Constant(ir.VectorType(lane, self.vector.count), [0] * self.vector.count)
@@ -195,11 +203,11 @@ def _index(number):
 
 
 def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
-    """Return the tile of so many `panels`, for some numbers of rows, as a function of compiled code.
+    """Return an intrinsic that multiplies rows by `panels` panels, with a tile for each of `numbers_of_rows`.
 
-    Its arguments are the number of `rows`, the named groups of this module, `c` as `Sums`, and an address that is read
-    later: tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from there at each k.  A tile that `adds`
-    adds its start last.
+    Its arguments are the number of `rows`, then `Rows`, `Panels`, `Sums` to start with, `Sums` to write, and an address
+    that is read later.  Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from there at each k.  `k_step`
+    and `adds` are as in `_Tile`.
     """
 
     @intrinsic
@@ -210,7 +218,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in flat])
             function = ir.Function(builder.module, kind, builder.module.get_unique_name(f"tile{panels}"))
             function.linkage = "internal"
-            function.attributes.add("noinline")  # for LLVM would copy all of it, wherever it is called
+            function.attributes.add("noinline")  # because LLVM would inline all of it at each call
             _write_tiles(function, [_Tile(rows, panels, k_step, lines, adds) for rows in numbers_of_rows])
             builder.call(function, flat)
             return context.get_dummy_value()
@@ -221,7 +229,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
 
 
 def _write_tiles(function, tiles):
-    """Write the function that runs one of several tiles: the tile of so many rows as its first argument says."""
+    """Write a function that runs one of several tiles: the tile with as many rows as its first argument."""
     builder, (choice, *flat) = ir.IRBuilder(function.append_basic_block("entry")), function.args
     a, packed, start, c, later = flat[:2], flat[2:5], flat[5:8], flat[8:11], flat[11]
     end = builder.append_basic_block("end")
@@ -237,8 +245,8 @@ def _write_tiles(function, tiles):
     builder.ret_void()
 
 
-# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add, and a row's number
-# that is spread over a vector serves them all.
+# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add, and an element of A
+# that was broadcast to a vector is used for all panels.
 _two_panels = make_tile(range(2, FEW_ROWS + 1), 2)
 _three_panels, _four_panels = make_tile((1,), 3), make_tile((1,), 4)
 _one_panel = make_tile(range(1, TILE_ROWS + 1), 1, lines=1)
@@ -252,14 +260,14 @@ _sums_on_stack = make_stack_memory(lambda lanes: TILE_ROWS * 2 * TILE_VECTORS * 
 
 @cpu_inlined
 def rows_of_tile(left):
-    """Return how many of the `left` rows the next tile takes, so that all tiles have about as many."""
+    """Return how many of the `left` rows the next tile takes, so that tiles have nearly equal numbers of rows."""
     tiles = (left + TILE_ROWS - 1) // TILE_ROWS
     return (left + tiles - 1) // tiles
 
 
 @cpu_inlined
 def _panels_of_tile(rows, left):
-    """Return how many of the `left` panels a tile of so many rows takes."""
+    """Return how many of the `left` panels a tile of `rows` rows takes at once."""
     if rows > FEW_ROWS or left == 1:
         return 1
     if rows > 1:
@@ -269,7 +277,7 @@ def _panels_of_tile(rows, left):
 
 @cpu_inlined
 def _multiply_tile(rows, num_panels, a, panels, start, c, later, slowly):
-    """Run the tile of some rows and panels."""
+    """Run the tile for `rows` rows and `num_panels` panels."""
     if num_panels == 2:
         _two_panels(rows, a, panels, start, c, later)
     elif num_panels == 3:
@@ -284,7 +292,7 @@ def _multiply_tile(rows, num_panels, a, panels, start, c, later, slowly):
 
 @cpu_inlined
 def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
-    """Run the tile for some rows and panels on each block of k, and add up the results of the blocks."""
+    """Run the tile for `rows` rows and `num_panels` panels on each block of k, and add up the blocks' results."""
     width, lines = width_of(a.at), lanes_of(a.at)
     offsets, zeros, sums = _offsets_on_stack(a.offsets), _panels_on_stack(a.at), _sums_on_stack(a.at)
     begin, end = start, c
@@ -308,7 +316,7 @@ def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
 
 @cpu_inlined
 def _sums_from(sums, row, panel):
-    """Return the sums from a row and a panel on."""
+    """Return the Sums that begin with a row and a panel."""
     return Sums(offset(sums.at, panel * sums.step), offset(sums.offsets, row), sums.step)
 
 
@@ -324,12 +332,12 @@ def _arguments(scalar):
 def multiply(rows, num_panels, a, panels, start, c, prefetch):
     """Multiply `rows` rows of `a` by `num_panels` panels; a depth of 0 copies the start, and reads no panel.
 
-    Tiles of more than `FEW_ROWS` rows prefetch: `depth` quarters of a line from each address of `prefetch`, and the
-    tiles after those the next panel.
+    Tiles of more than `FEW_ROWS` rows prefetch `depth / 4` cache lines each: the first `prefetch.count` tiles from the
+    addresses of `prefetch`, later tiles from the next panel.
     """
     optimise_for_size()
     p, number = 0, 0
-    while p < num_panels:  # a panel stays in the caches while rows pass
+    while p < num_panels:  # a panel stays in the caches while all rows are multiplied by it
         q, r = _panels_of_tile(rows, num_panels - p), 0
         panel = Panels(offset(panels.at, p * panels.step), panels.step, panels.depth)
         next_panel = offset(panel.at, panels.step)

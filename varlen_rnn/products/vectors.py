@@ -1,7 +1,6 @@
 """The host's vectors, in LLVM IR: the shape of its tiles, copies of neighbours, prefetches, the transpose of a block.
 
-Addresses are typed pointers, as `pointer` returns them: compiled code reads and writes entry i of one by `address[i]`,
-unchecked.
+Addresses are typed pointers, as `pointer` returns them.  Compiled code reads and writes `address[i]`, unchecked.
 """
 
 import llvmlite.binding as llvm
@@ -14,11 +13,11 @@ from numba.extending import intrinsic
 from varlen_rnn.runtime.cache import FEATURES
 from varlen_rnn.runtime.jit import cpu_inlined
 
-WIDE = bool(FEATURES.get("avx512f"))  # vectors of 64 bytes: a cache line
+WIDE = bool(FEATURES.get("avx512f"))  # whether vectors have 64 bytes, a cache line
 VECTOR_BYTES = 64 if WIDE else 32 if FEATURES.get("avx") else 16
-RUN_BYTES = 256  # of neighbours that move at once: whole panels
+RUN_BYTES = 256  # bytes of a run: neighbours that are moved at once, whole panels
 L2_ELEMENTS = 2**19  # above this many (2 MiB of float32), packed weights are assumed not to stay in L2
-# Sums of a tile fill 24 of 32 registers, or 12 of 16: rows, and vectors of a row.
+# The shape of a tile: rows, and vectors of a row.  Its sums fill 24 of 32 registers, or 12 of 16.
 TILE_ROWS, TILE_VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
 
 
@@ -62,7 +61,7 @@ def offset(typing, address, count):
 
 
 def make_stack_memory(count_of):
-    """Return a function for memory of `count_of(lanes)` numbers like those at an address, until a function ends."""
+    """Return an intrinsic that allocates `count_of(lanes)` numbers on the caller's stack, like those at an address."""
 
     @intrinsic
     def stack_memory(typing, like):
@@ -77,14 +76,14 @@ def make_stack_memory(count_of):
 
 @intrinsic
 def lanes_of(typing, address):
-    """Return how many of the numbers at an address a vector holds."""
+    """Return how many numbers of an address's type a vector holds."""
     count = lanes(address.dtype.bitwidth // 8)
     return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), count)
 
 
 @cpu_inlined
 def width_of(address):
-    """Return the `panel_width` of numbers like those at an address."""
+    """Return the `panel_width` for an address's type of numbers."""
     return TILE_VECTORS * lanes_of(address)
 
 
@@ -116,10 +115,10 @@ prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_pref
 
 @intrinsic
 def vectorise_widely(typing):
-    """Let loops of the function that calls this take vectors of 64 bytes, on hosts where LLVM prefers 32."""
+    """Let LLVM vectorise the calling function with vectors of 64 bytes, where it would prefer 32."""
 
     def codegen(context, builder, signature, arguments):
-        if WIDE:  # llvmlite refuses attributes with a value, so the text is added as it is
+        if WIDE:  # llvmlite refuses attributes with a value, so the text is inserted
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -128,7 +127,7 @@ def vectorise_widely(typing):
 
 @intrinsic
 def optimise_for_size(typing):
-    """Let no loop of the function that calls this be vectorised or unrolled: that takes long to compile."""
+    """Keep LLVM from vectorising or unrolling loops of the calling function, which takes long to compile."""
 
     def codegen(context, builder, signature, arguments):
         builder.function.attributes.add("optsize")
@@ -138,14 +137,14 @@ def optimise_for_size(typing):
 
 
 def vector_at(builder, address, kind, number=0):
-    """Return the address of a vector: so many vectors of a `kind` after a scalar's address."""
+    """Return the address of vector `number` of type `kind` from a scalar's address on."""
     if number:
         address = builder.gep(address, [ir.Constant(ir.IntType(64), number * kind.count)])
     return builder.bitcast(address, kind.as_pointer())
 
 
 def load_vector(builder, address, scalar_bytes):
-    """Return the vector at an address that is aligned as its scalars are."""
+    """Load the vector at an address that is aligned to scalars only."""
     value = builder.load(address)
     value.align = scalar_bytes
     return value
@@ -160,7 +159,7 @@ class _Mover:
         self.kind = ir.VectorType(context.get_value_type(like.dtype), lanes(self.scalar_bytes))
 
     def move(self, source, target, num_vectors):
-        """Write the move of some vectors; the target of a non-temporal store is aligned to a vector."""
+        """Write the move of `num_vectors` vectors; the target of a non-temporal store must be aligned to a vector."""
         here, there = ([vector_at(self.builder, a, self.kind, v) for v in range(num_vectors)] for a in (source, target))
         values = [load_vector(self.builder, address, self.scalar_bytes) for address in here]
         if self.add:
@@ -174,16 +173,16 @@ class _Mover:
                 store.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def move_few(self, source, target, count):
-        """Write the move of as many neighbours as a run tells, without vectors."""
+        """Write the move of `count` neighbours, a number known when the code runs, without vectors."""
         if self.add:
             with cgutils.for_range(self.builder, count) as loop:
                 here, there = (self.builder.gep(address, [loop.index]) for address in (source, target))
                 self.builder.store(self.builder.fadd(self.builder.load(there), self.builder.load(here)), there)
-        else:  # a loop would be made into vectors again, wherever it stands
+        else:  # LLVM would vectorise a loop, which takes long to compile
             cgutils.raw_memcpy(self.builder, target, source, count, self.scalar_bytes)
 
     def move_run(self, source, target, count, whole):
-        """Write the move of `count` neighbours, as a rule `whole` vectors of them."""
+        """Write the move of `count` neighbours, usually `whole` vectors."""
         usual = ir.Constant(ir.IntType(64), whole * self.kind.count)
         with self.builder.if_else(self.builder.icmp_signed("==", count, usual), likely=True) as (then, otherwise):
             with then:
@@ -193,7 +192,7 @@ class _Mover:
 
 
 def _make_planes(whole, **options):
-    """Return a function that copies neighbours of several planes: as a rule `whole` vectors of each."""
+    """Return an intrinsic that copies neighbours of several planes, usually `whole` vectors of each."""
 
     @intrinsic
     def copy_planes(typing, num_planes, source, source_step, target, target_step, count):
@@ -215,14 +214,15 @@ def _make_planes(whole, **options):
     return copy_planes
 
 
-# `copy_...(num_planes, source, source_step, target, target_step, count)`: of units, at most a panel's, or of a run of
-# them, at most `RUN_BYTES`; steps lead from plane to plane.  What is stored past the caches is a whole panel.
+# `copy_units` copies at most a panel's units of each plane, `copy_runs` at most `RUN_BYTES`.  Their arguments are
+# `(num_planes, source, source_step, target, target_step, count)`, with steps from plane to plane in elements.
+# `store_units_non_temporal` writes whole panels past the caches.
 copy_units, copy_runs = _make_planes(TILE_VECTORS), _make_planes(RUN_BYTES // VECTOR_BYTES)
 store_units_non_temporal = _make_planes(TILE_VECTORS, non_temporal=True)
 
 
 def _make_move(num_vectors, **options):
-    """Return a function that moves some vectors, of how many lanes tells `num_vectors`, from an address to another."""
+    """Return an intrinsic that moves `num_vectors(lanes)` vectors from an address to another."""
 
     @intrinsic
     def move(typing, source, target):
@@ -242,7 +242,7 @@ _copy_span = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
 
 @intrinsic
 def _add_span(typing, source, sums):
-    """Add neighbours, a `span_of_tile` of them, to sums in float64."""
+    """Add `span_of_tile` neighbours to sums in float64."""
 
     def codegen(context, builder, signature, arguments):
         mover = _Mover(context, builder, signature.args[0])
@@ -259,7 +259,7 @@ def _add_span(typing, source, sums):
 
 @intrinsic
 def add_run(typing, source, target, count):
-    """Add `count` neighbours, as a rule `RUN_BYTES` of them, to those at the target."""
+    """Add `count` neighbours, usually `RUN_BYTES`, to the neighbours at `target`."""
 
     def codegen(context, builder, signature, arguments):
         _Mover(context, builder, signature.args[0], add=True).move_run(*arguments, RUN_BYTES // VECTOR_BYTES)
@@ -269,7 +269,7 @@ def add_run(typing, source, target, count):
 
 
 def _make_fold(write):
-    """Return a function that makes one number of `count`, whole vectors and at least one, at an address.
+    """Return an intrinsic that reduces `count` numbers, at least one and whole vectors, to a single number.
 
     Vectors are added lane by lane, then halves with halves, so the order depends on the numbers alone.
     """
@@ -309,14 +309,14 @@ largest_of = _make_fold(lambda builder, a, b: builder.select(builder.fcmp_ordere
 
 @cpu_inlined
 def span_of_tile(like):
-    """Return the least numbers that are whole vectors, and at least as many as a tile has rows."""
+    """Return the rows of a tile, rounded up to whole vectors of numbers."""
     lanes = lanes_of(like)
     return (TILE_ROWS + lanes - 1) // lanes * lanes
 
 
 @cpu_inlined
 def copy_and_add_span(source, target, sums):
-    """Copy a `span_of_tile` of neighbours, and add it to sums in float64."""
+    """Copy `span_of_tile` neighbours, and add them to sums in float64."""
     _copy_span(source, target)
     _add_span(source, sums)
 
@@ -333,7 +333,7 @@ def least(typing, a, b):
 
 @intrinsic
 def transpose_block(typing, source, source_step, target, target_step):
-    """Transpose a square block: `lanes_of` vectors, `source_step` apart, become as many, `target_step` apart."""
+    """Transpose a square block of `lanes_of` vectors; steps are the elements from vector to vector."""
     scalar_bytes = source.dtype.bitwidth // 8
     count = lanes(scalar_bytes)
 

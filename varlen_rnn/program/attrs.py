@@ -17,7 +17,7 @@ def _is_int(value):
 
 
 def _is_text(value):
-    # Half of a surrogate pair is no character: files are written, but not read, with it.
+    # Half of a surrogate pair is no character: a file could be written with it, but not read.
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

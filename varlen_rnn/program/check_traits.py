@@ -1,4 +1,4 @@
-"""Checks that an operator keeps the promises of its traits: rows are permuted, cut and added up, numbers compared."""
+"""Check an operator's traits: permute, cut and add up the rows of its examples, and compare the results."""
 
 import itertools
 
@@ -11,9 +11,9 @@ from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.spec import describe
 
-_TOLERANCE = 1e-9  # of sums in another order, and of numbers computed one by one, in float64
+_TOLERANCE = 1e-9  # relative error in float64: of sums in another order, and of scalar functions against arrays
 _MOST_NUMBERS = 50
-_MOST_CHOICES = 512  # of the operands that have rows, and of the axes
+_MOST_CHOICES = 512  # the most choices of axes of rows, one axis or none per operand, that are tried
 
 
 class Application:
@@ -33,7 +33,7 @@ class Application:
         self.op, self.values, self.attrs, self.refuse = op, values, attrs, refuse
 
     def check(self):
-        """Raise if a trait does not hold; return whether the trait of rows applied to these values."""
+        """Raise if a trait does not hold; return whether the trait `rows` claims anything for these values."""
         if self.op.linear:
             self._check_linear()
         if self.op.scalar is not None or self.op.ufunc:
@@ -48,14 +48,14 @@ class Application:
         return run(self.op, values, self.attrs)
 
     def _choices_of_rows(self):
-        """Yield a number of rows, and for each operand the axis that has them, or None."""
+        """Yield a number of rows, and for each operand the axis that has so many entries, or None."""
         shapes = [() if value is None else value.shape for value in self.values]
         for count in sorted({size for shape in shapes for size in shape if size > 1}):
             axes = [[None, *(axis for axis, size in enumerate(shape) if size == count)] for shape in shapes]
             yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), 1, _MOST_CHOICES))
 
     def _choices_of_sequences(self):
-        """Yield a number of sequences, and for each operand the axis of its rows, or of an entry per sequence."""
+        """Yield a number of sequences, and for each operand its axis of rows, or its axis with sequences."""
         levels = [levels_of(value.structure)[-1] for value in self.values if value is not None and value.num_levels]
         for count in {len(offsets) - 1 for offsets in levels}:
             axes = [
@@ -66,7 +66,7 @@ class Application:
             yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), _MOST_CHOICES))
 
     def _check_rows(self, prepared, traits, count, axes):
-        """Raise if the trait does not hold for some axes of rows; return whether the operator claims one of these."""
+        """Raise if the trait fails for the given axes of rows; return whether the operator claims a trait there."""
         values = [value if value is None else prepared(value) for value in self.values]
         trait, outputs = follow(self.op, self.attrs, list(map(_known, values, axes)))
         if trait not in traits:
@@ -126,7 +126,7 @@ def _known(value, axis):
 
 
 def _taken(value, axis, chosen):
-    """Return the entries of an axis, or the sequences, that have some numbers."""
+    """Return the `chosen` entries along an axis, or the `chosen` sequences of a value with a LoD."""
     if axis is None:
         return value
     if not value.num_levels:

@@ -1,4 +1,4 @@
-"""Whether an operator keeps its promises, on the examples that it declares."""
+"""Check on an operator's own examples that it keeps the promises of its declaration."""
 
 import contextvars
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from varlen_rnn.tape.spec import VALUES, describe, sizes_fit
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
 
-_STEP, _TOLERANCE = 1e-6, 1e-7  # of the central difference, in float64
+_STEP, _TOLERANCE = 1e-6, 1e-7  # the step of a central difference, and the largest error, in float64
 
 
 def check_operator(operator: Operator) -> None:
@@ -58,7 +58,7 @@ def check_operator(operator: Operator) -> None:
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
-    # A copy keeps this context's random numbers.
+    # A copy of the context, so that its random generator does not move on.
     said = [contextvars.copy_context().run(_check, trial) for trial in found]
     if op.rows is not None and op.inputs and not any(said):
         hint = "two rows or more, along an axis of which the trait says something"
@@ -66,7 +66,7 @@ def check_operator(operator: Operator) -> None:
 
 
 class Trial(NamedTuple):
-    """An operator on an example: values, and constants or a function that makes them from Variables."""
+    """One example of an operator, to be checked: input values, and constants or a function that makes them."""
 
     op: Op
     number: int
@@ -82,7 +82,7 @@ class Trial(NamedTuple):
         return self.constants(*variables) if callable(self.constants) else self.constants
 
     def apply(self, variables):
-        """Return the outputs, with the same random numbers at every call, and those that a call shows."""
+        """Return all outputs, and the outputs that users see; each call draws the same random numbers."""
         manual_seed(0)
         constants = self.constants_for(variables)
         outputs = apply_list(self.op.type, *variables, **constants)
@@ -94,7 +94,7 @@ class Trial(NamedTuple):
         return [n for n, value in enumerate(self.values) if self.op.grad and _is_floating(value)]
 
     def variables(self):
-        """Return Variables of the inputs; those that the operator updates have memory of their own."""
+        """Return the inputs as Variables; inputs that the operator updates are copied."""
         wanted = self.differentiable()
         return [
             value if value is None else Variable(value.copy(), persistable=True) if n in self.op.in_place
@@ -104,14 +104,14 @@ class Trial(NamedTuple):
 
 
 def examples_of(op):
-    """Return the trials of an operator's examples."""
+    """Return a Trial for each example that an operator declares."""
     made = () if op.examples is None else op.examples(np.random.default_rng(0))
     what = f"operator {op.type!r}, examples"
     return [_trial(op, number, example) for number, example in enumerate(check_list(made, what))]
 
 
 def _trial(op, number, example):
-    """Return an example as a trial, or raise: it is a pair of inputs and constants."""
+    """Return an example as a Trial; raise unless it is a pair of inputs and constants."""
     what = f"operator {op.type!r}, example {number}"
     pair = check_list(example, what, "a pair of inputs and constants")
     if len(pair) != 2:
@@ -128,7 +128,7 @@ def _is_floating(value):
 
 
 def compute_trial(trial):
-    """Return the outputs that a call shows, the gradients of the inputs, and the weights of the sum that has them."""
+    """Return the outputs that users see, the gradients of a weighted sum of them, and the weights of that sum."""
     variables = trial.variables()
     _, shown = trial.apply(variables)
     weights = [np.random.default_rng(n).standard_normal(o.shape) for n, o in enumerate(_sources(shown))]
@@ -156,7 +156,7 @@ def _check(trial):
 def _check_traits(trial, program, values):
     """Raise if a trait of the operator does not hold, or of those that its gradient alone applies.
 
-    Return whether the operator's trait of rows said anything about this example.
+    Return whether the operator's trait `rows` claims anything for this example.
     """
     said = False
     for described in program.desc.blocks[0].ops:
@@ -189,12 +189,12 @@ def _check_as_described(trial, what, value, spec):
 
 
 def _sources(shown):
-    """Return the outputs that a gradient may come from."""
+    """Return the outputs that can have a gradient."""
     return [output for output in shown if _is_floating(output.value)]
 
 
 def _send_back(trial, shown, weights):
-    """Compute, or describe, the gradient of a weighted sum of the outputs; integers send none back."""
+    """Run or record `backward` from a weighted sum of the outputs; integer outputs are left out."""
     sources = _sources(shown)
     if trial.differentiable() and sources:
         sum((output * weight).sum() for output, weight in zip(sources, weights, strict=True)).backward()
@@ -229,7 +229,7 @@ def _difference(trial, position, direction, weights):
 
 def _check_program(trial, weights, unknown_rows, wanted):
     program, feed, fetches = describe_trial(trial, weights, unknown_rows)
-    content = program.to_bytes()  # before the run updates persistables
+    content = program.to_bytes()  # saved before the run updates persistables
     what = f"in a program of {'unknown' if unknown_rows else 'known'} rows"
     names = [var.name for var in program.desc.blocks[0].vars if var.type.type != Type.FEED_MINIBATCH]
     for where, ran in ((what, program), (f"{what}, saved and loaded", Program.from_bytes(content))):
@@ -271,7 +271,7 @@ def _parts(value):
         return [np.array(value.value), value.rows]
     if isinstance(value, np.ndarray):
         return [np.array(value)]
-    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; saved steps are not compared
+    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; saved values of steps are left out
 
 
 def _are_same(parts, others):

@@ -18,12 +18,12 @@ from varlen_rnn.tape.kinds import DTYPES, SELECTED_ROWS, TYPES, Type
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
-VERSION = 1  # of the description; a reader refuses a newer one
-MOST_DIMS = 64  # of a tensor: NumPy's
+VERSION = 1  # of the format of descriptions; a reader refuses newer versions
+MOST_DIMS = 64  # the most axes of a tensor, as in NumPy
 
 
 def required(number: int, *, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that every file has; a `default` is Python's alone."""
+    """Declare a field that every file has; `default` is used only by the constructor in Python."""
     return dataclasses.field(default=default, metadata={"label": "required", "number": number})
 
 
@@ -44,7 +44,7 @@ def message(cls: type[T]) -> type[T]:
 
 
 def _freeze(desc: object, *names: str) -> None:
-    """Make tuples of lists, for nobody may change a description after it was checked."""
+    """Turn lists into tuples, because a description must not change after it was checked."""
     for name in names:
         given = getattr(desc, name)
         if type(given) is not tuple:
@@ -55,7 +55,7 @@ def _freeze(desc: object, *names: str) -> None:
 
 @message
 class TensorDesc:
-    """A data type and sizes; -1 is a size that only the values tell.
+    """A data type and sizes; -1 is a size that is unknown until a run.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class VarType:
     ----------
     type : Type
     selected_rows : TensorDesc, of SELECTED_ROWS
-        `dims[0]` is the height; which rows there are, only the values tell.
+        `dims[0]` is the height; the listed rows are unknown until a run.
     lod_tensor : LoDTensorDesc, of LOD_TENSOR and FEED_MINIBATCH
     tensor_array : LoDTensorDesc, of LOD_TENSOR_ARRAY
     """
@@ -147,7 +147,7 @@ class VarDesc:
 
 @message
 class Var:
-    """The variables that stand at one place of an operator, `OpDesc.Var`; an empty name is a missing variable."""
+    """The variables of one named input or output of an operator; an empty name is a missing variable."""
 
     parameter: str = required(1)
     arguments: tuple[str, ...] = repeated(2)
@@ -204,7 +204,7 @@ class OpDesc:
         return "\n".join(self.lines(width=float("inf")))
 
     def lines(self, width: float = WIDTH) -> list[str]:
-        """Return the text in lines that fit: outputs, the type, the inputs that there are by place, the constants."""
+        """Return the operator as text in lines of `width`: outputs, type, inputs by place, constants."""
         given = [var for var in self.inputs if any(var.arguments)]
         told = [f"{var.parameter}={', '.join(name or 'none' for name in var.arguments)}" for var in given]
         told += map(str, self.attrs)
@@ -267,7 +267,7 @@ class ProgramDesc:
 
 
 def to_var(name: str, spec: TensorSpec, persistable: bool = False) -> VarDesc:
-    """Return the description of a variable of which `spec` is known."""
+    """Return the description of a variable with a spec."""
     if spec.dtype is None:
         return VarDesc(name, VarType(spec.kind), persistable)
     if spec.dtype not in TYPES:

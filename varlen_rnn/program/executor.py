@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
 
-_MOST_PREPARED = 16  # lists of fetches, per program
+_MOST_PREPARED = 16  # lists of fetches per program whose instructions are kept
 
 
 class Executor:
@@ -72,7 +72,7 @@ class Executor:
         desc = program.desc
         names = None if fetch_list is None else tuple(names_of(desc, fetch_list, recorder=program.recorder))
         ready = program.prepared.get(names)
-        if ready is None or ready.desc is not desc:  # the first run, or recorded further since
+        if ready is None or ready.desc is not desc:  # the first run, or operators were recorded since
             if len(program.prepared) >= _MOST_PREPARED:
                 program.prepared.clear()
             program.prepared[names] = ready = _prepare(program, desc, names)
@@ -80,7 +80,7 @@ class Executor:
         given = program.persistables | fed
         try:
             held, place = ready.instructions.run(given), ready.instructions.place
-        finally:  # after an error too: some may be updated
+        finally:  # even after an error, because some may be updated
             leaves = program.leaves if ready.updated else {}
             for name in ready.updated & leaves.keys():
                 was_updated(leaves[name])

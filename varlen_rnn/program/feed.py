@@ -19,11 +19,11 @@ def _nothing(inputs, outputs, col):
 
 @operator(name="feed", cost=_nothing)
 def _feed(feed, col: int):
-    """Stand for the fed value in column `col` of the list of feeds."""
+    """Represent the fed value in column `col` of the list of feeds."""
     raise NotImplementedError("an executor feeds")
 
 
 @operator(name="fetch", outputs=("fetch",), cost=_nothing)
 def _fetch(x, col: int):
-    """Stand for the returned value in column `col` of the list of fetches."""
+    """Represent the returned value in column `col` of the list of fetches."""
     raise NotImplementedError("an executor fetches")

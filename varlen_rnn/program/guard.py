@@ -1,7 +1,4 @@
-"""Recording a program: under `program_guard`, operators are described instead of run.
-
-The same model code serves both.
-"""
+"""Record a program: under `program_guard`, operators are described instead of run, by the same model code."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def program_guard(program: Program | None = None) -> Iterator[Program]:
     Source: `program_guard` of PaddlePaddle Fluid.
     """
     if recorder() is not None:
-        raise ProgramError("program_guard", expected="no other inside of it", got="one that is open")
+        raise ProgramError("program_guard", expected="no other inside of it", got="a program_guard inside another")
     program = Program() if program is None else program
     if not isinstance(program, Program):
         raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)
@@ -67,7 +64,7 @@ def feed_data(
     ----------
     name : str
     shape : list of int
-        -1 for a size that only the feed tells; of rows with a LoD, the first.
+        -1 is a size that only the feed determines, such as the number of rows.
     dtype : data type
     lod_level : int
         Levels of detail of the feed.
@@ -77,7 +74,7 @@ def feed_data(
     Raises
     ------
     ProgramError
-        Outside of `program_guard`, or a name that is taken.
+        If called outside of `program_guard`, or if the name is taken.
 
     Examples
     --------
@@ -106,5 +103,5 @@ def feed_data(
     if requires_grad and known.kind != "f":
         raise DTypeError("feed_data, requires_grad", expected="float32 or float64", got=known)
     spec = TensorSpec(sizes, known, lod_level)
-    to_var("feed_data", spec)  # a data type that a description can hold
+    to_var("feed_data", spec)  # raises if a description cannot hold the data type
     return Variable(into.feed(name, spec), requires_grad=requires_grad)

@@ -67,7 +67,7 @@ def save_inference_model(
         raise ProgramError("feeds", expected=f"those that {edge_names(pruned, 'fetch')} need: {needed}", got=names)
     ops = [op for op in pruned.blocks[0].ops if op.type not in EDGES]
     ordered = prune.assemble(pruned, ops, names, edge_names(pruned, "fetch"))
-    content = over(ordered, persistables).to_bytes()  # before anything is touched
+    content = over(ordered, persistables).to_bytes()  # made before the folder is touched
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_file(Path(folder) / _FILE, content)
 

@@ -55,7 +55,7 @@ class Instructions:
         names |= dict.fromkeys([*kept, *given])
         self.place = {name: number for number, name in enumerate(names)}
         self.size = len(names) + 1
-        self.stages = None  # the latest stages, with the key that they were made for
+        self.stages = None  # the Stages of the last run of this block as a step, with the specs that they were made for
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
@@ -91,7 +91,7 @@ class Instructions:
 
 
 def _shared(ops):
-    """Return the names whose values an operator must not overwrite, since others read them or own their memory.
+    """Return the names whose values an operator must not overwrite: others read them, or own their memory.
 
     A value is free to overwrite only if a forward operator made it for its own gradient: operators such as `assign`
     hand on the memory of their input.
@@ -130,7 +130,7 @@ class Nested:
         self._tables = {} if tables is None else tables
         # No `cached_property`: in Python 3.11 it takes a lock, which a fork could leave locked.
         self._arguments = self._instructions = None
-        self.lowered = {}  # by sizes that only a run knows: the cell that its operator lowered it to, or why it cannot
+        self.lowered = {}  # {sizes known in a run only: the lowered cell, or a text that says why there is none}
 
     def _table(self, index):
         if index not in self._tables:

@@ -20,7 +20,7 @@ from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
 
-_MOST_COMPARED = 1000  # names, with one that there is not
+_MOST_COMPARED = 1000  # names that are searched for one like an unknown name, for the hint of an error
 
 
 class Program:
@@ -61,7 +61,7 @@ class Program:
     """
 
     def __init__(self, desc: ProgramDesc | None = None, persistables: Mapping[str, Rows] | None = None) -> None:
-        self.recorder: Recorder | None = None  # while it is being recorded
+        self.recorder: Recorder | None = None  # None once it is recorded
         if not isinstance(desc, (ProgramDesc, type(None))):
             raise DTypeError("Program, desc", expected="a ProgramDesc", got=type(desc).__name__)
         if not isinstance(persistables, (Mapping, type(None))):
@@ -71,7 +71,7 @@ class Program:
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
         self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
-        self.prepared: dict[tuple[str, ...] | None, Any] = {}  # by list of fetches, the prepared instructions
+        self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
         self._leaves: dict[str, Variable] = {}
         if desc is not None:
             self._check()

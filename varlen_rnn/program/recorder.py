@@ -31,17 +31,17 @@ class Block:
         self.recorder, self.parent, self.differentiates = recorder, parent, differentiates
         self.idx = len(recorder.blocks)
         self.symbols, self.ops, self._nested = [], [], None
-        self.variables = {}  # the arguments and results of a step, by name
-        self.gradient = None  # the description of a step's gradient
+        self.variables = {}  # arguments and results of a step, by name
+        self.gradient = None  # the description of this step's gradient, once it was made
         self.captures = {}  # id of an outer Variable that a nested block reads: (the Variable, its stand-in inside)
         self._has_gradient = parent is not None and differentiates is None and grad_enabled()
-        self._reached = {}  # id of each symbol that a gradient reaches: the symbol after `detach`, or None
+        self._reached = {}  # {id of a symbol that a gradient reaches: its `detach`ed symbol, or None}
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
         """Return a new symbol."""
         if spec.dtype is not None and spec.dtype not in TYPES:
-            to_var(name, spec)  # raises here, not when the description is made
+            to_var(name, spec)  # raises here instead of later, when the description is made
         symbol = Symbol(self, None, spec)
         symbol.rename(name)
         self.symbols.append(symbol)
@@ -51,7 +51,7 @@ class Block:
         """Return new symbols for names that the recorder made, which are valid and hardly ever taken."""
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
-            self.recorder.claim(next(name for name in names if name in named), None)  # which raises
+            self.recorder.claim(next(name for name in names if name in named), None)  # raises the error
         # `declare` checks data types.  Here they come from checked inputs or from the operator itself.
         symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
@@ -129,7 +129,7 @@ class Block:
 
 
 class _Described:
-    """The blocks of a program, described one by one on demand: all of them at each step would cost quadratic time."""
+    """The described blocks of a program, each made on demand; making all at each step would take quadratic time."""
 
     def __init__(self, recorder):
         self._blocks, self._persistables, self._made = recorder.blocks, recorder.persistables, {}
@@ -156,7 +156,7 @@ class Recorder:
         self.named = {}  # every symbol by its name, which is unique over all blocks
         self._counts, self._suggested = {}, {}
         self._stand_ins = {}  # id of a caller's Variable: (the Variable, its stand-in in the program)
-        self._modules = {}  # modules whose parameters may still suggest names
+        self._modules = {}  # modules that may still give names to parameters
         self.current = Block(self)
 
     def claim(self, name, symbol):
@@ -217,7 +217,9 @@ class Recorder:
         if block.parent is not None and not _is_number(variable):
             return block.capture(variable)
         if isinstance(value, Symbol):
-            raise ProgramError(f"variable {value.name!r}", expected="one of this program", got="one of another")
+            raise ProgramError(
+                f"variable {value.name!r}", expected="one of this program", got="a variable of another program"
+            )
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         own = self._adopt(variable)
@@ -230,7 +232,7 @@ class Recorder:
 
     def admit_all(self, op, inputs):
         """Return the stand-ins of an operator's inputs in this program; None stays None."""
-        # The same as `admit`, but known Variables cost no call.
+        # As `admit`, but without a call for known Variables.
         known, admitted = self._stand_ins if self.current.parent is None else {}, []
         for given in inputs:
             if given is None:
@@ -275,7 +277,7 @@ class Recorder:
         symbols = self.current.stopped(op, variables)
         try:
             specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)
-            if "index" in op.attrs.values():  # arrays of indices: here, not when the description is made
+            if "index" in op.attrs.values():  # raises here instead of later, for arrays of indices
                 constants.encode(op, attrs, None)
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
@@ -332,7 +334,7 @@ class Recorder:
 
     def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
-        made = self._made  # replaced after each change, so a description of fewer operators is never kept
+        made = self._made  # replaced at each change, so it never lacks operators
         if not made:
             made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
         return made["desc"]

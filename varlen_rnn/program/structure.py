@@ -13,14 +13,14 @@ _MOST_SIZE = 2**63 - 1
 LONGEST_NAME = 1000  # characters
 _LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
 
-# The field of a VarType that describes a kind; the other kinds have no description.
+# The field of VarType that describes a kind of variable; kinds that are not listed have no such field.
 _CONTENT = {
     Type.LOD_TENSOR: "lod_tensor",
     Type.SELECTED_ROWS: "selected_rows",
     Type.LOD_TENSOR_ARRAY: "tensor_array",
 }
 
-_declared = functools.cache(typing.get_type_hints)  # the types of a class's fields, by name
+_declared = functools.cache(typing.get_type_hints)  # a function from a message's class to the types of its fields
 
 
 def check_fields(desc):

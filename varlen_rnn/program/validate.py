@@ -13,7 +13,7 @@ from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import describe
 
 _MOST_BLOCKS = 1000
-_MOST_DEPTH = 32  # blocks inside blocks, since each takes frames of Python's stack
+_MOST_DEPTH = 32  # the most blocks inside each other, because each takes frames of Python's stack
 
 
 def check_program(desc):
@@ -68,7 +68,7 @@ def _check_block(nested, blocks, around, checked):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
     persistable = {var.name for var in block.vars if var.persistable}
     begin = nested.arguments if block.idx else {*persistable, *_lists_of_feeds(block)}
-    # A block of gradients may also read the variables of the block that it differentiates: they are computed before.
+    # A block of gradients may also read variables of the block that it differentiates, which runs before it.
     bound = ChainMap(dict.fromkeys(begin), nested.of_forward)
     around = (*around, block.idx)
     for number, op in enumerate(block.ops):

@@ -1,4 +1,4 @@
-"""The recurrence over a shrinking batch, straight over LoD rows, for any cell, on the device where the rows live.
+"""The recurrence over a shrinking batch of sequences, for any cell, on LoD rows as they are, on the rows' device.
 
 Nothing is padded, packed to time-major order, or gathered.
 """

@@ -48,11 +48,35 @@ from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-SUMMED_STEPS = 48  # steps in one block of the sums of a sequence's gradients of vectors
+SUMMED_STEPS = 48  # steps over which the gradients of vectors are added up before the sum joins the total
 
 
 class _Layer(NamedTuple):
-    """What a thread reads and writes: addresses of arrays, and elements from row to row."""
+    """The arrays of a task and of its Gradients, as addresses, and their strides from row to row in elements.
+
+    Attributes
+    ----------
+    hidden, outputs : int
+        Hidden units, and units of an output.
+    kept, kept_stride : pointer and int
+        The saved columns.
+    y, y_stride : pointer and int
+        The outputs, from this direction's first column on; `d_y` has the same stride.
+    initial : pointer
+        The initial states, [state][sequence][unit], in the caller's order.
+    state_size : int
+        Elements of one state of all sequences.
+    d_y, d_last : pointer
+        The gradients of the outputs, and of the last states.
+    d_others, others : pointer and int
+        The gradients of the states after the first at every row, and the number of these states; 0 if none arrived.
+    d_initial, d_vectors : pointer
+        The gradients that the loop writes.
+    rows : pointer
+        The row inputs that are not projected.
+    bound : float
+        The largest absolute value of a projected output.
+    """
 
     hidden: int
     outputs: int
@@ -112,13 +136,13 @@ class _Scratch(NamedTuple):
     Attributes
     ----------
     planes : pointer
-        The first plane; `previous` and `carry` count the planes before the previous states and the carried gradients.
+        The first plane.  Previous states begin `previous` elements after it, carried gradients `carry` elements.
     plane : int
         Elements of a plane.
     rows, gates, carried : pointer
         One offset per sequence: of its row at this step, its saved columns, and its carry.
     later : pointer
-        Offsets to prefetch for coming steps.
+        Offsets of rows that tiles prefetch for later steps.
     """
 
     planes: Any
@@ -146,14 +170,17 @@ class _Block(NamedTuple):
 
 
 def memory_of(sizes, own_unit_blocks, sequences):
-    """Return how many rows of numbers, and how many offsets, a thread needs whose groups have so many sequences."""
+    """Return the memory that a thread needs: rows of numbers, each as wide as a panel, and int64 offsets.
+
+    `sequences` is the most that a group has.
+    """
     planes = sizes.kept + sizes.states + sizes.carried + sizes.rows + sizes.vectors
     panels_of_run = RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
     return planes * BACKWARD_ROWS * panels_of_run, 4 * sequences
 
 
 def carry_rows(sizes, unit_blocks):
-    """Return how many rows of numbers a sequence carries: gradients, and three sums for each vector."""
+    """Return how many rows, as wide as a panel, a sequence carries: gradients, and three sums for each vector."""
     return (sizes.carried + 3 * sizes.vectors) * unit_blocks
 
 
@@ -199,7 +226,7 @@ def _scratch_of(share, sizes, units):
 
 @cpu_inlined
 def _bring_last_gradients(share, sizes, layer, units, scratch, group):
-    """Copy the gradients of a group's last states, of the thread's units."""
+    """Copy the gradients of a group's last states to its carry, and clear its sums, for the thread's units."""
     for r in range(group.count):
         source = offset(layer.d_last, share.order[group.first + r] * layer.hidden + units.first)
         target = offset(group.carry, scratch.carried[r])
@@ -225,7 +252,7 @@ def _add_up_vectors(code, sizes, units, scratch, group, alive):
 
 @cpu_inlined
 def _leave_first_gradients(share, sizes, layer, units, scratch, group):
-    """Write the gradients of a group's initial states, of the thread's units."""
+    """Write the gradients of a group's initial states and of its vectors, for the thread's units."""
     for r in range(group.count):
         source = offset(group.carry, scratch.carried[r])
         target = offset(layer.d_initial, share.order[group.first + r] * layer.hidden + units.first)
@@ -253,7 +280,7 @@ def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
     if unit >= units.count:
         unit, first = 0, block.first + BACKWARD_ROWS
         if first >= alive:
-            first, step = 0, 1  # of the next step
+            first, step = 0, 1  # the first block of the next step
     back, line = 1 if share.reverse else -1, lanes_of(layer.kept) * CACHE_LINE // VECTOR_BYTES
     for r in range(first, least(first + block.count, alive)):
         row = scratch.rows[r] + step * back
@@ -269,7 +296,7 @@ def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
 
 @cpu_inlined
 def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
-    """Copy the operands of a phase's equations, for a block of rows, to the scratch."""
+    """Copy the operands of a phase's equations to the scratch, for a block of rows."""
     unit, plane = units.first + block.unit, group.count * units.row
     for r in range(block.first, block.first + block.count):
         target = offset(scratch.planes, (r - block.first) * block.span)
@@ -306,7 +333,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
 
 @cpu_inlined
 def _store_rows(sizes, layer, units, scratch, group, phase, block):
-    """Copy the gradients of a block of rows out of the scratch: of gates to their slots, carried ones to the carry."""
+    """Copy a block's gradients out of the scratch: gradients of gates to their slots, carried ones to the carry."""
     for r in range(block.first, block.first + block.count):
         source = offset(scratch.planes, (r - block.first) * block.span)
         column = phase.first_slot * layer.hidden + units.first + block.unit
@@ -323,10 +350,11 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
 
 @cpu_inlined
 def _later_rows(share, layer, units, scratch, phase, alive, asked):
-    """Write where tiles prefetch: the slots of two steps to come, neighbours from the lower row on.
+    """Write the offsets that tiles prefetch: slots of the next two steps, whose rows are neighbours.
 
-    They belong to half of the sequences at each step, after the `asked` ones.  There are none if L2 cannot hold the
-    panels, because tiles then prefetch panels.  Return how many.
+    Each offset is that row's which comes first in memory.  A step covers half of the sequences, after the `asked` ones,
+    so two steps cover all.  Return the number of offsets: 0 if L2 cannot hold the panels, because tiles then prefetch
+    panels instead.
     """
     if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0
@@ -338,9 +366,9 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 @cpu_inlined
 def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
-    """Add the products of a step's gate gradients with the weights to the gradients of the products' operands.
+    """Add the products of a step's gate gradients with the weights to the gradients of the operands.
 
-    Panels pass up one step and down the next: the caches hold the last ones.
+    The order of panels alternates from step to step, because the caches still hold the panels used last.
     """
     step, end = (phase.depth + 1) * units.width, least(units.end_block, (phase.units + units.width - 1) // units.width)
     way, nearest = (-1, end - 1) if t % 2 else (1, units.first_block)
@@ -381,7 +409,7 @@ def _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive
 
 @cpu_inlined
 def _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase, alive, t):
-    """Run a phase's equations over all sequences of a step."""
+    """Run the gradient of a phase's equations over all sequences of a step, block by block."""
     for first in range(0, alive, BACKWARD_ROWS):
         count = least(BACKWARD_ROWS, alive - first)
         for unit in range(0, units.count, units.run):
@@ -418,10 +446,10 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
 
 @engine_kernel
 def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients):
-    """Run the steps of the groups that a thread takes, from the last to the first: overwrite the slots of a task.
+    """Run the steps of all groups that this thread takes, from last to first: replace a task's slots by gradients.
 
-    The gradients of the products of a phase stand side by side in the slots: column k of all of them, phase by phase,
-    has row `weight_rows[k]` of its phase's part of `weight_hh`.  `cell` is that field of the Loop.
+    The slots hold the gradients of products phase by phase.  Column k of them belongs to row `weight_rows[k]` of its
+    phase's part of `weight_hh`.  `cell` is the field `cell` of a Loop.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
@@ -455,7 +483,7 @@ def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients)
                     _differentiate_projection(layer, units, scratch, group, phase, alive)
                 if phase.depth == 0:
                     continue
-                if share.parts > 1:  # a product needs all its gates
+                if share.parts > 1:  # the product reads the gate gradients of all units
                     meetings += 1
                     wait(group.line, meetings * share.parts)
                 num_later = _later_rows(share, layer, units, scratch, phase, alive, asked)

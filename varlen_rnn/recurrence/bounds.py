@@ -5,7 +5,7 @@ from varlen_rnn.runtime.jit import body
 
 @body
 def bounded(x, bound):
-    """Return x, or the bound that it is beyond; NaN stays."""
+    """Return x clipped to the range from -bound to bound; NaN stays NaN."""
     if x > bound:
         return bound
     return -bound if x < -bound else x

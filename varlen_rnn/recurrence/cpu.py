@@ -1,6 +1,6 @@
-"""The recurrence on the CPU: the two loops, and the memory that they keep.
+"""The recurrence on the CPU: choose and call the two loops, and allocate the saved columns.
 
-Rows stay where they are: products read inputs, and the gradients of gates, through the offsets of their rows.
+Rows stay where they are: products read inputs and gate gradients through the offsets of their rows.
 """
 
 import functools
@@ -18,9 +18,9 @@ from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-_NON_TEMPORAL = 16 * 2**20  # bytes of saved columns from which no cache would hold them until the gradient
-_LONG = 16  # cache lines of a row of slots from which an extra, odd line pays
-_SHAPES = 256  # shapes of layers whose tables are remembered
+_NON_TEMPORAL = 16 * 2**20  # saved columns of so many bytes have left the caches when the gradient reads them
+_LONG = 16  # the fewest cache lines of a saved row for which an extra line, to make their number odd, pays
+_SHAPES = 256  # shapes of layers whose Loops are remembered
 
 
 @functools.lru_cache(maxsize=_SHAPES)
@@ -34,7 +34,7 @@ def loop_of(cell, dtype, shape, backward=False):
     table, panel_rows = table_of(cell, shape, width, addresses)
     unit_blocks = -(-shape.hidden // width)
     carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
-    may_meet = not shape.projects and not sizes.norms  # there a thread needs all units
+    may_meet = not shape.projects and not sizes.norms  # both need all units of a row in one thread
     norm = normalise_grad if backward else normalise
     more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
     more += [add_up.address(dtype) if sizes.vectors else 0] * backward
@@ -46,11 +46,11 @@ def loop_of(cell, dtype, shape, backward=False):
 
 
 def kept_of_rows(x, columns):
-    """Return memory for the saved columns of the rows of `x`: `columns` numbers a row, then padding that `forward`
-    clears.
+    """Return memory for the saved columns of the rows of `x`.  A row has `columns` numbers, then padding.
 
-    Long rows that fill cache lines get one more where that makes their number odd: rows that are a multiple of 4 KB
-    apart would all be in one set of a first-level cache, and tiles read several at once.
+    A long row that fills an even number of cache lines gets one more line.  Otherwise rows might be a multiple of 4 KB
+    apart and all fall into one set of a first-level cache, and tiles read several rows at once.  `forward` clears the
+    padding.
     """
     line = CACHE_LINE // x.itemsize
     odd = columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
@@ -94,7 +94,7 @@ def forward(cell, task, shape, last, plan, reverse, keep):
 
 
 def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
-    """Run the backward loop: replace the slots of a task by the gradients of gates, and write other Gradients.
+    """Run the backward loop: replace the slots of a task by the gradients of gates, and write the other Gradients.
 
     Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
     """

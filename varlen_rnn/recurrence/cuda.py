@@ -159,7 +159,7 @@ def add_up(part, total, lost):
 
 @cuda_kernel
 def settle(total, lost, order, out):
-    """`out[k, order[r]]` = the sum of both; one thread per sum."""
+    """`out[k, order[r]] = settled(total[k, r], lost[k, r])`; one thread per sum."""
     i = cuda.grid(1)
     if i < out.size:
         plane = out.shape[1] * out.shape[2]
@@ -245,13 +245,14 @@ def _rows_of_step(plan, t, reverse):
 
 
 def _phases(cell, shape, table_of, kind):
-    """Return the record that the CPU loops have for each phase, the projection last."""
-    table, _ = table_of(cell, shape, 1, range(1, 1 + len(cell.phases)))  # numbers from 1 in place of addresses
+    """Return a record for each phase, read from the table that the CPU loops use; a projection comes last."""
+    # Here no code has an address, but an address of 0 marks a projection, so phases get numbers from 1.
+    table, _ = table_of(cell, shape, 1, range(1, 1 + len(cell.phases)))
     return [kind(*map(int, row)) for row in table]
 
 
 def _norm_places(cell, shape, phase):
-    """Return the saved columns of values normalised after a phase, and of the inverse divisors."""
+    """Return where a saved row holds the values normalised after a phase, and where their inverse divisors."""
     column = (cell.num_kept - norms_of(cell) + phase.first_norm) * shape.hidden
     return column, kept_by(cell, shape.projects) * shape.hidden + phase.first_norm
 
@@ -268,7 +269,7 @@ def kept_of_rows(x, columns):
 
 
 def forward(cell, task, shape, last, plan, reverse, keep):
-    """Twin of `recurrence.cpu.forward`; it always saves columns for the gradient."""
+    """Twin of `recurrence.cpu.forward`; it saves columns for the gradient even without `keep`."""
     x, weights, y, kept = task.x, task.weights, task.y, task.kept
     count, order = plan.num_sequences, to_device(plan.sorted_indices)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)

@@ -1,7 +1,7 @@
-"""A cell's equations as loops over a scratch in L1, compiled for each cell; all else of the two loops knows no cell.
+"""Compile a cell's equations as loops over a scratch in L1.  The rest of the two loops is compiled once for all cells.
 
-The scratch is a few planes of numbers [row][unit], one per quantity, at offsets known to the compiler: the equations
-are one loop over rows and units, and vectorise.
+The scratch is a few planes of numbers [row][unit], one per quantity, at offsets that the compiler knows.  So the
+equations are one loop over rows and units, which vectorises.
 """
 
 import functools
@@ -13,10 +13,10 @@ from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
 from varlen_rnn.runtime.jit import body, caller
 
-BLOCK_ROWS = 24  # rows that a panel of weights serves before the next: whole tiles, of 6 or of 12
-MOST_ROWS = 2 * BLOCK_ROWS  # the same of weights that L2 does not hold, rather than that they pass twice per step
-PROJECTED_ROWS = 2 * MOST_ROWS  # rows whose inputs are projected at once, of as many steps as it takes
-BACKWARD_ROWS = 6  # of a block of the backward loop, which is several panels wide
+BLOCK_ROWS = 24  # rows multiplied by a panel of weights before the next panel: whole tiles of 6 or 12 rows
+MOST_ROWS = 2 * BLOCK_ROWS  # the same for weights larger than L2, which are then read half as often
+PROJECTED_ROWS = 2 * MOST_ROWS  # the most rows whose inputs are projected together, from one step or several
+BACKWARD_ROWS = 6  # rows of a block in the backward loop; such a block is several panels wide
 
 
 def _forward_arguments(scalar):
@@ -29,12 +29,12 @@ step_forward = caller(_forward_arguments)
 
 @functools.cache
 def forward_equations(cell, number, dtype):
-    """Return the address of a phase of a cell's step, for `step_forward(address, arguments)`.
+    """Return the address of a phase's compiled equations, for `step_forward(address, arguments)`.
 
     The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
     `PROJECTED_ROWS` rows, one per gate; row inputs that are not projected have such planes, too.  The scratch has
     planes of `MOST_ROWS` rows: recurrent products, previous states, then the results of the phase (first result, slots,
-    states). Values passed from phase to phase have planes of `MOST_ROWS` rows of their own.  Vectors are `vector_step`
+    states).  Values passed from phase to phase have planes of `MOST_ROWS` rows of their own.  Vectors are `vector_step`
     elements apart.
     """
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
@@ -59,7 +59,7 @@ def forward_equations(cell, number, dtype):
         put_states(scratch, j + states, plane, new)
         put_passes(passed, j + passes, plane, later)
 
-    # A vector has one number per unit, so its loop needs to know the unit; without vectors, all numbers are one loop.
+    # A vector has one number per unit, so its loop must know the unit.  Without vectors, one flat loop is enough.
     if num_vectors:
 
         def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
@@ -88,12 +88,12 @@ step_backward = caller(_backward_arguments)
 
 @functools.cache
 def backward_equations(cell, number, dtype):
-    """Return the address of the gradient of a phase, for `step_backward(address, arguments)`.
+    """Return the address of a phase's compiled gradient, for `step_backward(address, arguments)`.
 
     The arguments are `(scratch, vectors, vector_step, rows, span)`.  The scratch has planes of `BACKWARD_ROWS` rows of
     `RUN_BYTES` bytes: the saved columns (slots, states after the first, operands, normalised values), the previous
-    states, the carried gradients with the gradients of states first, then row inputs that are not projected. The
-    gradients of the phase's slots, and the gradients that it carries on, replace the values there.
+    states, the carried gradients (states first), then row inputs that are not projected.  The results overwrite the
+    phase's slots and the carried gradients.
     """
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_operands, num_vectors = cell.num_kept - num_slots - (num_states - 1), len(cell.vectors)
@@ -111,7 +111,8 @@ def backward_equations(cell, number, dtype):
     @body
     def run(scratch, vectors, j):
         slots, prev = take_slots(scratch, j, plane), take_previous(scratch, j + previous, plane)
-        states = slots[:1] + take_others(scratch, j + others, plane)  # the output, which is not read, and the rest
+        # The gradient may not read `states[0]`, the output, so any number can take its place.
+        states = slots[:1] + take_others(scratch, j + others, plane)
         given, arriving = take_operands(scratch, j + operands, plane), take_carried(scratch, j + carried, plane)
         others_of_row = vectors + take_rows(scratch, j + of_row, plane)
         d_slots, leaving, d_vectors = step_grad(slots, prev, states, given, arriving, others_of_row)
@@ -119,7 +120,7 @@ def backward_equations(cell, number, dtype):
         put_carried(scratch, j + carried, plane, leaving)
         put_vectors(scratch, j + of_vectors, plane, d_vectors)
 
-    if num_vectors:  # as of the step
+    if num_vectors:  # as in `forward_equations`
 
         def backward_step(scratch, vectors, vector_step, rows, span):
             vectorise_widely()

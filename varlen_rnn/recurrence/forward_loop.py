@@ -1,10 +1,10 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `block_rows` sequences at one step, or, if fewer are alive, rows of several steps.  Its inputs are
-projected at once, so the weights of the inputs pass once per block.  Then, for each step, phase and panel of units, the
-recurrent products are summed into the scratch, and the phase's equations run on it (`equations`).  Projected inputs are
-planes, one per panel of units and gate, in which the rows of a step are neighbours.  Values that a phase passes on have
-such planes, too.
+A block is up to `block_rows` sequences at one step.  If fewer sequences are alive, a block has rows of several steps.
+Its inputs are projected together, so the weights of the inputs are read once per block.  Then, for each step, phase and
+panel of units, the recurrent products are summed into the scratch, and the phase's equations run there (`equations`).
+Projected inputs are stored as planes, one per panel of units and gate, in which the rows of a step are neighbours.
+Values that a phase passes on are stored in such planes, too.
 """
 
 from typing import Any, NamedTuple
@@ -40,7 +40,31 @@ from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
 class _Layer(NamedTuple):
-    """What a thread reads and writes: addresses of the task's arrays, and elements from row to row."""
+    """The arrays of a task, as addresses, and their strides from row to row in elements.
+
+    Attributes
+    ----------
+    hidden, outputs : int
+        Hidden units, and units of an output.
+    x, x_depth : pointer and int
+        The inputs, and the features of a row.
+    initial, last : pointer
+        Initial and last states, [state][sequence][unit], in the caller's order.
+    state_size : int
+        Elements of one state of all sequences.
+    begins : bool
+        Whether initial states were given; otherwise they are zeros.
+    y, y_stride : pointer and int
+        The outputs, from this direction's first column on.
+    kept, kept_stride : pointer and int
+        The saved columns.
+    keep, non_temporal : bool
+        Whether to save columns, and whether to write them past the caches.
+    rows : pointer
+        The row inputs that are not projected.
+    bound : float
+        The largest absolute value of a projected output.
+    """
 
     hidden: int
     outputs: int
@@ -61,9 +85,22 @@ class _Layer(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """The blocks of units that a thread owns, an output's numbers, all panels, and the vectors of a cell.
+    """The hidden units that a thread owns, in blocks as wide as a panel.
 
-    Vectors are `vector_step` numbers apart.
+    Attributes
+    ----------
+    first, end : int
+        The thread's range of blocks.
+    count : int
+        The number of all blocks.
+    width : int
+        Units of a panel.
+    output_step : int
+        Elements from one output to the next in the carry.
+    panels : pointer
+        All packed weights.
+    vectors : pointer
+        The vectors of the cell, `vector_step` elements apart.
     """
 
     first: int
@@ -82,7 +119,7 @@ class _Scratch(NamedTuple):
     Attributes
     ----------
     planes : pointer
-        Planes [row][unit] of products, then, from `previous` on, previous states, then, from `results` on, results.
+        Planes [row][unit]: first products; from element `previous` on, previous states; from `results` on, results.
     plane : int
         Elements of a plane.
     projected, given, passed : pointer
@@ -90,7 +127,7 @@ class _Scratch(NamedTuple):
     rows, x_rows : pointer
         The rows whose inputs are projected, and their offsets in `x`.
     sums, no_offsets, h_rows : pointer
-        Sums of norms; a list of zero offsets; the offsets of the recurrent products' operands.
+        Lists of offsets, one per row: of the row in a plane; zeros; of the operand of its recurrent products.
     """
 
     planes: Any
@@ -114,13 +151,15 @@ class _Carry(NamedTuple):
     ----------
     outputs : pointer
         The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`, because
-        the caller's lengths decide how far apart rows are there, at worst so that all fall into one set of a cache.
+        the distances between rows depend on the caller's lengths there.  At worst, all rows share one set of a cache.
     output_step, output_plane : int
         Elements from an output to the next, and from an even step's outputs to the odd ones.
     operands : pointer
-        For each phase except the last, its result, which the next product reads, in the same layout.
+        The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
     states : pointer
-        The states after the first: [state][unit block][rank][unit]; `state_plane` elements for each.
+        The states after the first: [state][unit block][rank][unit].
+    state_plane : int
+        Elements of one state.
     """
 
     outputs: Any
@@ -141,11 +180,11 @@ class _Block(NamedTuple):
     first, count : int
         The first rank in the group, and how many sequences there are.
     at_x : int
-        Where their projected inputs begin among the rows that were projected together.
+        The position of their first row among the rows that were projected together.
     rows : pointer
         The row of each sequence.
     before, now, operands : pointers into the carry
-        Their outputs of the step before and of this step, and the operands of later phases' products.
+        The sequences' outputs of the step before, their outputs of this step, and operands of later phases' products.
     """
 
     t: int
@@ -183,7 +222,17 @@ class _Thread(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """A block of units: its number, its first unit, how many of its units exist, and its states in the carry."""
+    """The units of one panel, for the sequences of a block.
+
+    Attributes
+    ----------
+    number, unit : int
+        The number of the panel, and its first unit.
+    valid : int
+        How many of its units exist: the last panel may be padded.
+    states : pointer
+        Their states in the carry.
+    """
 
     number: int
     unit: int
@@ -192,21 +241,22 @@ class _Panel(NamedTuple):
 
 
 def output_blocks(unit_blocks):
-    """Return the unit blocks from an output to the next: an odd number spreads a tile's rows over the sets of a
-    cache.
+    """Return the distance from one output to the next in the carry, in unit blocks.
+
+    It is odd, so that the rows of a tile fall into different sets of a cache.
     """
     return unit_blocks | 1
 
 
 def memory_of(sizes, own_unit_blocks, sequences):
-    """Return how many rows of numbers, and how many offsets, a thread needs that owns so many blocks of units."""
+    """Return the memory that a thread needs: rows of numbers, each as wide as a panel, and int64 offsets."""
     planes = sizes.gates + 2 * sizes.states + sizes.phase_slots
     of_unit_block = PROJECTED_ROWS * (sizes.x_gates + sizes.rows) + MOST_ROWS * sizes.passes
     return planes * MOST_ROWS + own_unit_blocks * of_unit_block, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
 def carry_rows(sizes, unit_blocks):
-    """Return how many rows of numbers a sequence carries: outputs of two steps, operands, and other states."""
+    """Return how many rows, as wide as a panel, a sequence carries: outputs of two steps, operands, other states."""
     return (1 + sizes.phases) * output_blocks(unit_blocks) + (sizes.states - 1) * unit_blocks
 
 
@@ -224,11 +274,10 @@ def _layer_of(task, last, keep, non_temporal):
 
 @cpu_inlined
 def _units_of(share, layer, vectors):
-    """Return the units of a thread."""
     width = width_of(share.panels)
     count = (layer.hidden + width - 1) // width
     first, end = units_of(share, count)
-    output_step = (count | 1) * width  # as many blocks as `output_blocks` says
+    output_step = (count | 1) * width  # `output_blocks(count)` blocks, in elements
     return _Units(
         first=first, end=end, count=count, width=width, output_step=output_step, panels=share.panels,
         vectors=pointer(vectors, 0), vector_step=vectors.shape[1],
@@ -240,7 +289,8 @@ def _scratch_of(share, sizes, units):
     """Return the scratch of a thread, in its own memory."""
     plane, rows = MOST_ROWS * units.width, share.offsets
     x_rows, sums = offset(rows, PROJECTED_ROWS), offset(rows, 2 * PROJECTED_ROWS)
-    no_offsets, h_rows = offset(rows, 3 * PROJECTED_ROWS), offset(rows, 4 * PROJECTED_ROWS)  # the first are zeros
+    # All offsets begin as zeros, and nothing writes to `no_offsets`.
+    no_offsets, h_rows = offset(rows, 3 * PROJECTED_ROWS), offset(rows, 4 * PROJECTED_ROWS)
     for r in range(PROJECTED_ROWS):
         sums[r] = r * units.width
     for r in range(MOST_ROWS):
@@ -268,7 +318,7 @@ def _carry_of(group, sizes, units):
 
 @cpu_inlined
 def _bring_initial_states(share, sizes, layer, units, group, carry):
-    """Copy the initial states of a group, of the thread's units."""
+    """Copy the initial states of a group to its carry, for the thread's units."""
     for rank in range(group.count):
         for unit_block in range(units.first, units.end):
             unit = unit_block * units.width
@@ -282,7 +332,7 @@ def _bring_initial_states(share, sizes, layer, units, group, carry):
 
 @cpu_inlined
 def _leave_last_states(share, sizes, layer, units, group, carry):
-    """Write the last states of a group; an empty sequence has its initial states."""
+    """Copy the last states of a group from its carry to `last`; an empty sequence keeps its initial states."""
     for rank in range(group.count):
         output = share.seq_lens[group.first + rank] % 2 * carry.output_plane + rank * carry.output_step
         for unit_block in range(units.first, units.end):
@@ -298,9 +348,10 @@ def _leave_last_states(share, sizes, layer, units, group, carry):
 
 @cpu_inlined
 def _find_rows(share, layer, scratch, group, first, count, alive, t):
-    """List the rows that are projected with step `t` of some sequences.
+    """List the rows whose inputs are projected together: step `t` of `count` sequences from rank `first` on.
 
-    Return how many, and the step that they end before: the next one, unless they are all the sequences alive.
+    If these are all sequences alive, the rows of later steps follow while there is room.  Return the number of rows,
+    and the first step that is not listed.
     """
     num_rows, end, has_all = 0, t, count == alive
     while True:
@@ -319,7 +370,7 @@ def _find_rows(share, layer, scratch, group, first, count, alive, t):
 
 @cpu_inlined
 def _project_rows(code, sizes, layer, units, scratch, num_rows):
-    """Project the inputs of the listed rows, for the thread's units."""
+    """Project the inputs of the listed rows to the thread's units."""
     step = (layer.x_depth + 1) * units.width
     panels = offset(units.panels, units.first * sizes.x_gates * step)
     biases = Sums(offset(panels, layer.x_depth * units.width), scratch.no_offsets, step)
@@ -332,7 +383,7 @@ def _project_rows(code, sizes, layer, units, scratch, num_rows):
 
 @cpu_inlined
 def _bring_rows(code, sizes, layer, units, scratch, num_rows):
-    """Copy the inputs that are not projected, of the listed rows, for the thread's units."""
+    """Copy the row inputs that are not projected to the scratch, for the listed rows and the thread's units."""
     for unit_block in range(units.first, units.end):
         unit, plane = unit_block * units.width, PROJECTED_ROWS * units.width
         target = offset(scratch.given, (unit_block - units.first) * sizes.rows * plane)
@@ -345,7 +396,7 @@ def _bring_rows(code, sizes, layer, units, scratch, num_rows):
 
 @cpu_inlined
 def _panel_of(units, carry, group, phase, number, first):
-    """Return a block of a phase's units, for the sequences from a rank on."""
+    """Return the _Panel with a number, in a phase, for the sequences from rank `first` on."""
     unit = number * units.width
     states = offset(carry.states, (number * group.count + first) * units.width)
     return _Panel(number, unit, least(units.width, phase.units - unit), states)
@@ -364,7 +415,7 @@ def _load_states(sizes, units, scratch, carry, block, panel):
 
 @cpu_inlined
 def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way):
-    """Sum the recurrent products of a block of units, one panel per gate, in the order in which panels pass."""
+    """Sum the recurrent products of a block of units, one panel per gate, from the last gate on if `way` is -1."""
     step, nearest = (phase.depth + 1) * units.width, 0 if way > 0 else phase.gates - 1
     panels = offset(units.panels, phase.panels + (panel.number * phase.gates + nearest) * step)
     biases = Sums(offset(panels, phase.depth * units.width), scratch.no_offsets, way * step)
@@ -388,12 +439,13 @@ def _run_equations(sizes, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _store_results(layer, units, scratch, carry, block, panel, phase, given):
-    """Copy the results of a block of units: outputs to `y`, states to the carry, both to the operands of the next
-    phase.
+    """Copy the results of a block of units out of the scratch.
 
-    What a phase gives to the next one's product is kept, too; where there is none, nothing is.
+    The first result is the output, which goes to `y`, or an operand of the next product, which goes to its saved
+    column.  The next product reads its copy at `given`.  A first result that no product reads is not copied.  The other
+    states go to the carry.
     """
-    results = scratch.results if phase.equations else 0  # a projection's are its products
+    results = scratch.results if phase.equations else 0  # a projection has no equations: its products are the results
     rows, step = layer.y, layer.y_stride
     if phase.keeps >= 0:
         rows, step = offset(layer.kept, phase.keeps * layer.hidden), layer.kept_stride
@@ -412,7 +464,7 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
 
 @cpu_inlined
 def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
-    """Copy the saved columns of a block of units, past the caches if these could not hold them until the gradient."""
+    """Save the columns of a block of units; write past the caches if these cannot hold them until the gradient."""
     first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
@@ -488,7 +540,7 @@ def _run_block(thread, group, carry, block, meetings):
         if number > 0 and share.parts > 1:  # a product needs all units of its operand
             meetings += 1
             wait(group.line, meetings * share.parts)
-        # Panels pass up one step and down the next: the caches hold the last ones.
+        # The order of panels alternates from step to step, because the caches still hold the panels used last.
         end = least(units.end, (phase.units + units.width - 1) // units.width)
         for i in range(end - units.first):
             panel_number = units.first + i if way > 0 else end - 1 - i
@@ -509,9 +561,9 @@ def _run_block(thread, group, carry, block, meetings):
 
 @engine_kernel
 def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal):
-    """Run the steps of the groups that a thread takes: write the outputs of a task, and the columns that rows keep.
+    """Run the steps of all groups that this thread takes: write the outputs of a task, and the saved columns.
 
-    `cell` is that field of the Loop.  `last` gets the last states.  `keep` says whether to keep columns for the
+    `cell` is the field `cell` of a Loop.  `last` receives the last states.  `keep` says whether to save columns for the
     gradient, `non_temporal` whether to write them past the caches.
     """
     optimise_for_size()
@@ -533,7 +585,8 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            # The products of a step read all units of the step before, and its results replace their operands.
+            # The team meets here, because the products of a step read all units of the step before, and its outputs
+            # overwrite the operands of the products before.
             if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)

@@ -1,6 +1,6 @@
-"""What a layer does: the loop over the steps of each direction, and the big products of its gradients.
+"""Run a layer: the loop over the steps of each direction, and the large products of its gradients.
 
-The loop projects its own inputs on the CPU.
+On the CPU, the loop also projects the inputs.
 """
 
 import functools
@@ -39,7 +39,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     Returns
     -------
     y : (rows, directions * outputs)
-    last : in the shape of `initial`; an empty sequence has its initial states
+    last : as `initial`; the last states of an empty sequence are its initial states
     kept : list of (rows, columns of the cell * hidden or more), one per direction; empty unless `keep`
     """
     shape = shape_of(x, directions[0])
@@ -49,7 +49,8 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     last, kept = [], []
     engine, bound = _engine_of(x), cell.proj_clip
     for number, (direction, backwards) in enumerate(zip(directions, reverse or _REVERSE, strict=False)):
-        # Where states begin as zeros, they do so where they will end: a state is read there before it is written.
+        # Without initial states, the array of last states begins as zeros and serves for both: each state is read there
+        # before it is written.
         end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
         start = end if initial is None else _of_direction(initial, number)
         kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
@@ -119,9 +120,10 @@ def backward(
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
-    """Return the gradients of the weights of a direction, from slots that hold the gradients of gates.
+    """Return the gradients of the weights of a direction, given the gradients of gates in `slots`.
 
-    What the products of the first phase read is the output `before`: rows of `y` from a column on, or initial ones.
+    The operand of the first phase's product is the output of the step before.  `before` finds it: the array `y`, the
+    direction's first column there, the initial outputs, and the previous row of each row.
     """
     (y, column, first, previous), hidden, windows = before, shape.hidden, places.of_phases
     if shape.projects:
@@ -152,7 +154,7 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
 
 
 def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
-    """Return the gradients of the recurrent weight and its bias, with the parts of phases but the first."""
+    """Return the gradients of `weight_hh` and `bias_hh`, given the first phase's parts `d_weight` and `d_bias`."""
     weights, biases, operand = [d_weight], [d_bias], (len(cell.slots) + len(cell.states) - 1) * hidden
     for window, rows in zip(places.of_phases[1:], places.rows[1:], strict=True):
         if window[1] > window[0]:
@@ -163,7 +165,10 @@ def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
 
 
 def _sum_of_sequences(cell, d_vectors):
-    """Sum gradients of vectors over sequences, from shape (vectors, sequences, hidden), in the order of phases."""
+    """Sum the gradients of vectors over sequences, and return them in the order of the cell's vectors.
+
+    `d_vectors` has the shape (vectors, sequences, hidden), and the order in which phases use the vectors.
+    """
     host = to_host(d_vectors)
     total = np.empty((len(host), host.shape[2]), host.dtype)
     total[list(cell.vector_order)] = host.sum(axis=1, dtype=np.float64)
@@ -171,7 +176,7 @@ def _sum_of_sequences(cell, d_vectors):
 
 
 def _columns(slots, columns, hidden):
-    """Return columns of slots side by side; zeros in place of -1, which no gradient reaches."""
+    """Return the listed columns side by side.  Column -1 is zeros: no gradient reaches that row input."""
     host = to_host(slots)
     none = np.zeros((len(host), hidden), host.dtype)
     parts = [none if k < 0 else host[:, k * hidden : (k + 1) * hidden] for k in columns]
@@ -179,24 +184,24 @@ def _columns(slots, columns, hidden):
 
 
 def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
-    """Return the sums over rows of the products of some of their columns with others of them."""
+    """Return the product A^T B: A has the columns of `kept` from `first` to `end`, B has `columns` from `column` on."""
     none = Factor(first=0, end=0, b=kept[:0], column=0, columns=0, initial=kept[:0], rows=ALL_ROWS)
     factor = none._replace(first=first, end=end, b=kept, column=column, columns=columns, targets=targets)
     return row_products(kept, factor, none)[0]
 
 
 def _joined(parts):
-    """Return arrays one after another; itself, if it is one."""
+    """Concatenate arrays; a single array is returned as it is."""
     return parts[0] if len(parts) == 1 else _like(np.concatenate([to_host(part) for part in parts]), parts[0])
 
 
 def _like(array, other):
-    """Return an array of the host where another one is."""
+    """Copy a host array to the device of `other`; if that is the host, return the array as it is."""
     return to_device(array) if on_device(other) else array
 
 
 def _engine_of(x):
-    """Return the module that runs the steps of a direction where `x` is."""
+    """Return the module that runs a direction's steps on the device of `x`."""
     return cuda if on_device(x) else cpu
 
 
@@ -208,7 +213,7 @@ def _of_direction(states, number):
 
 
 def _stack_directions(states):
-    """Return (states, directions, sequences, hidden) from one array per direction."""
+    """Stack one array per direction into (states, directions, sequences, hidden)."""
     if on_device(states[0]):
         return to_device(np.stack([part.copy_to_host() for part in states], axis=1))
     return np.stack(states, axis=1) if len(states) > 1 else states[0][:, None]
@@ -216,7 +221,7 @@ def _stack_directions(states):
 
 @functools.lru_cache
 def _weight_rows(order, hidden):
-    """Return the weight's row for each column of gradients; an empty array if column k belongs to row k."""
+    """Return the weight's row for each column of gradients; an empty array if row k belongs to column k for all k."""
     rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
     rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
@@ -232,10 +237,10 @@ class _Places(NamedTuple):
     of_phases : list of (int, int)
         The range of the gradients of each phase's products.
     x_rows, rows, all_rows : arrays of int
-        The weight's row for each column, for projected inputs and products of phases; `all_rows` has all phases in one
-        array.  An array is empty if column k belongs to row k.
+        The weight's row for each column of gradients: for projected inputs, for each phase's products, and for all
+        phases in one array.  An array is empty if row k belongs to column k for all k.
     num_slots, kept : int
-        How many numbers of a row are slots, and how many a row saves in all.
+        The numbers of a row that are slots, and all numbers that a row saves.
     """
 
     of_x: tuple
@@ -265,7 +270,7 @@ def _places(cell, shape):
 
 
 def _scatter(values, places):
-    """Return a vector whose entry `places[k]` is `values[k]`; the values themselves where there are no places."""
+    """Return a vector whose entry `places[k]` is `values[k]`; `values` itself if `places` is empty."""
     if not len(places):
         return values
     host = to_host(values)

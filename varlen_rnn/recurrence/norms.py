@@ -1,7 +1,7 @@
-"""Norms over all units of a row, and inputs of rows: of cells that have them alone.
+"""Parts of the two loops that few cells need: normalising over the units of a row, and copying row inputs.
 
-Each is compiled once per data type, for the loops to call by address: as parts of the loops they would make the first
-step of every cell wait longer.
+Each function is compiled once per data type, and the loops call it by address.  Compiled into the loops, they would
+delay the first step of every cell.
 """
 
 import math
@@ -22,7 +22,7 @@ def _norm_arguments(scalar):
 
 @called_by_address(_norm_arguments)
 def normalise(at, step, hidden, keep, kept, scale):
-    """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep` is given.
+    """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep`.
 
     Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
     the panels lane by lane, then the lanes, so their order depends on the units alone.
@@ -36,7 +36,7 @@ def normalise(at, step, hidden, keep, kept, scale):
     for j in range(valid, width):
         last[j] = mean
     lanes[0] = 1 / math.sqrt(_mean_of_panels(at, step, hidden, panels, lanes, mean, True) + 1 / PER_EPSILON)
-    inverse = lanes[0]  # a number of their type
+    inverse = lanes[0]  # read back, so that it has the type of the data
     for i in range(panels):
         for j in range(width):
             at[i * step + j] = (at[i * step + j] - mean) * inverse
@@ -49,7 +49,7 @@ def normalise(at, step, hidden, keep, kept, scale):
 
 @cpu_inlined
 def _mean_of_panels(at, step, hidden, panels, lanes, less, squared):
-    """Return the mean of all numbers less `shift`, or of their squares."""
+    """Return the mean of `number - less` over all numbers, or the mean of its squares if `squared`."""
     width = width_of(at)
     for j in range(width):
         lanes[j] = 0
@@ -73,7 +73,7 @@ def _grad_arguments(scalar):
 def normalise_grad(d, x, hidden, scale):
     """Turn gradients of normalised values into gradients of the values before.
 
-    Those of x = scale (a - mean): da = scale (dx - mean of dx - x * mean of dx x).
+    For x = scale (a - mean a), it is da = scale (dx - mean(dx) - x mean(dx x)).
     """
     lanes = _lanes_on_stack(d)
     mean = _mean_of_products(d, d, hidden, lanes, False)
@@ -84,7 +84,7 @@ def normalise_grad(d, x, hidden, scale):
 
 @cpu_inlined
 def _mean_of_products(a, b, count, lanes, both):
-    """Return the mean of `a`, or of the products of both, summed lane by lane first."""
+    """Return the mean of `a`, or of `a * b` if `both`; sums run lane by lane, then over the lanes."""
     width = width_of(a)
     for j in range(width):
         lanes[j] = 0
@@ -108,7 +108,7 @@ def _copy_arguments(scalar):
 
 @called_by_address(_copy_arguments)
 def copy_planes(source, source_step, target, target_step, planes, count):
-    """Copy `count` numbers of each of some planes."""
+    """Copy the first `count` numbers of each plane."""
     for k in range(planes):
         for j in range(count):
             target[k * target_step + j] = source[k * source_step + j]

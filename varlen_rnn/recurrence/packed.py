@@ -1,4 +1,4 @@
-"""The weights of a direction packed once, for inference: on few sequences, where even a schedule takes too long, too.
+"""Inference with weights that are packed once, with a short way for few sequences that makes no schedule.
 
 The loop is the one of `layer.forward`, and results are the same to the bit.
 """
@@ -17,14 +17,14 @@ from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import engine_kernel
 from varlen_rnn.runtime.threads import count_shards
 
-FEW = 64  # sequences whose plan a kernel makes by comparing each with those before it
+FEW = 64  # the most sequences whose plan is made by a compiled insertion sort
 
 
 @engine_kernel
 def _write_plan(offsets, num_rows, starts, seq_lens, order):
-    """Write the plan of sequences that begin and end at offsets, longest first; return whether these are offsets.
+    """Write the plan of the sequences between offsets, longest first; return False if the offsets are not valid.
 
-    Sequences of equal lengths stay in their order.  `starts`, `seq_lens` and `order` have room for all.
+    Sequences of equal lengths stay in their order.  `starts`, `seq_lens` and `order` have room for all sequences.
     """
     count = offsets.shape[0] - 1
     if count < 0 or offsets[0] != 0 or offsets[count] != num_rows:
@@ -41,12 +41,13 @@ def _write_plan(offsets, num_rows, starts, seq_lens, order):
 
 
 class FewSequences:
-    """The plan of up to `capacity` sequences, which is written again and again.
+    """A plan of up to `capacity` sequences that `write` overwrites, so that calls need no new memory.
 
     Attributes
     ----------
     starts, seq_lens, order : (capacity,) int64
-    views : tuple of read-only views of these, like the arrays of a plan, for which kernels are compiled
+    views : tuple
+        Read-only views of these arrays: kernels are compiled for the read-only arrays of a plan.
     """
 
     def __init__(self, capacity):
@@ -57,12 +58,20 @@ class FewSequences:
             view.flags.writeable = False
 
     def write(self, offsets, num_rows):
-        """Write the plan of sequences that begin and end at offsets, int64; return whether these are offsets."""
+        """Write the plan of the sequences between int64 offsets; return False if these do not cover `num_rows` rows."""
         return _write_plan(offsets, num_rows, self.starts, self.seq_lens, self.order)
 
 
 class Memory(NamedTuple):
-    """What one call at a time of `Packed.run_few` works in."""
+    """The memory of `Packed.run_few`, for one call at a time.
+
+    Attributes
+    ----------
+    batch, work : tuple
+        A `Batch` and a `Work` as plain tuples.
+    integers : array
+        The integers of the work, which each call writes anew.
+    """
 
     batch: tuple
     work: tuple
@@ -75,10 +84,10 @@ class Packed:
     Parameters
     ----------
     cell : Cell
-        Without inputs of rows.
+        A cell without row inputs.
     direction : Direction
     features : int
-        Of a row.
+        Features of a row.
     reverse : bool
         Whether each sequence runs from its last row to its first.
     """
@@ -93,11 +102,11 @@ class Packed:
         self._weights = plain_weights(self._loop, direction)
         nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)
         self.run_few(self._memory(FewSequences(1), 0), 0, self._none, nothing, False, nothing, self._none, 0)
-        *_, vectors = self._weights  # all else is in the panels
+        *_, vectors = self._weights  # the panels hold all other weights
         self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
 
     def memory(self, few):
-        """Return memory for calls with the plan of some sequences."""
+        """Return the Memory for calls with the plan `few`, a `FewSequences`."""
         return self._memory(few, PACKED)
 
     def _memory(self, few, packed):
@@ -134,12 +143,12 @@ class Packed:
             The outputs; this direction writes from `column` on.
         """
         loop, task = self._loop, self._task(x, initial, begins, y, column)
-        # The line of the one group: the steps behind it, its first sequence, its end, rows left.
+        # The line of the only group: its finished steps, its first sequence, its end, its rows left.
         memory.integers[:4] = 0, 0, count, 0
         loop.kernel(0, 1, memory.work, memory.batch, loop.cell, task, last, False, False)
 
     def run(self, plan, x, initial, begins, last, y, column):
-        """Run the sequences of a SortedSeqs, on as many threads as pay; all else as of `run_few`."""
+        """Run the sequences of `plan`, a SortedSeqs, on as many threads as pay; other arguments are as in `run_few`."""
         task, products = self._task(x, initial, begins, y, column), len(x) * self.products
         run(self._loop, plan, self.reverse, products, y, task, last, False, False, panels=self._panels)
 

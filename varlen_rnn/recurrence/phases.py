@@ -1,7 +1,7 @@
-"""What the two loops know of a cell: how many there are of each, and a table with one row for each phase.
+"""The numbers of a cell that the forward and the backward loop read: its sizes, and a table with one row per phase.
 
-A phase is a recurrent product and the equations after it.  Where a layer projects its outputs, that is the last phase,
-one product without equations, whose result is the output.
+A phase is a recurrent product and the equations after it.  If a layer projects its outputs, the projection is the last
+phase: one product without equations, whose result is the output.
 """
 
 from typing import NamedTuple
@@ -12,9 +12,11 @@ from varlen_rnn.products.vectors import pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-OUTPUT, NOTHING = -1, -2  # in place of a column that keeps an operand
+# Values of `ForwardPhase.keeps` that are no column: the result is the output, or no product reads it.
+OUTPUT, NOTHING = -1, -2
 NUMBER = 4  # bytes of the smallest number
-PER_EPSILON = 100_000  # 1 / epsilon of a norm's variance, as in PyTorch's `LayerNorm`; an integer fits both types
+# 1 / epsilon, where a norm adds epsilon to its variance as PyTorch's `LayerNorm` does; float32 holds it exactly.
+PER_EPSILON = 100_000
 
 
 class ForwardCode(NamedTuple):
@@ -37,13 +39,32 @@ class BackwardCode(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many there are of each thing of a cell, and whether its equations read the output before.
+    """The sizes of a cell, as both loops read them.  A column is `hidden` numbers of a saved row.
 
-    `gates` and `phase_slots` are the largest numbers in one phase.  `passes` counts the values that all phases pass on,
-    `norms` how many of them are normalised, and `carried` the gradients that go from phase to phase.  `kept` counts the
-    saved columns of a row, each `hidden` wide, without the columns of a projection.  `rows` counts the row inputs that
-    are not projected, `vectors` the parameters with one number per unit, and `products` the recurrent products of all
-    phases.
+    Attributes
+    ----------
+    x_gates : int
+        Gates with a projected input.
+    gates, phase_slots : int
+        The most recurrent products of a phase, and the most slots that a phase saves.
+    states : int
+        The states of a step, the output among them.
+    slots : int
+        Saved columns that the backward loop replaces by gradients.
+    passes, norms : int
+        Values that phases pass on to later phases, and how many of these are normalised.
+    carried : int
+        Gradients that the backward loop carries from phase to phase.
+    kept : int
+        All saved columns, except the columns of a projection.
+    phases : int
+        Phases, the projection among them.
+    reads_output : bool
+        Whether the equations read the output of the step before.
+    rows, vectors : int
+        Row inputs that are not projected, and parameters with one number per unit.
+    products : int
+        Recurrent products of all phases.
     """
 
     x_gates: int
@@ -72,17 +93,19 @@ class ForwardPhase(NamedTuple):
     gates : int
         The gates of its product.
     first_slot, slots : int
-        The first of the slots that it saves, and how many.
+        The first slot that it saves, and the number of its slots.
     states : int
         The states that it returns besides its first result.
     keeps : int
-        The column that saves its first result as an operand, OUTPUT, or NOTHING if no product reads it.
+        The column that saves its first result as the next product's operand; OUTPUT if the result is the output;
+        NOTHING if no product reads it.
     depth, units : int
-        The depth of its product, and the units of its result.
+        The numbers of an operand that its product sums over, and the units of its result.
     panels, first_row : int
-        The position of its panels, and the first row of its weight.
+        Where its packed weights begin, in elements, and the first row of its weight.
     first_pass, norms, first_norm : int
-        The first value that it passes on, how many of its values are normalised, and how many are in earlier phases.
+        The index of the first value that it passes on; how many of its values are normalised; how many values earlier
+        phases normalise.
     """
 
     equations: int
@@ -108,9 +131,10 @@ class BackwardPhase(NamedTuple):
     equations : int
         The address of its equations; 0 for a projection.
     first_slot, slots : int
-        The first of its slots, and how many.
+        Its first slot, and the number of its slots.
     first_read, num_read : int
-        The slots that it reads: its own, and the slots of earlier phases.
+        The first slot that its equations read, and how many they read: its own slots, and slots that earlier phases
+        saved.
     h_slot : int
         The column where the gradients of its products begin.
     depth, units : int
@@ -118,13 +142,13 @@ class BackwardPhase(NamedTuple):
     target : int
         The carried gradient to which the products with its weight are added.
     panels, first_row : int
-        The position of its panels, and the first row of its weight.
+        Where its packed weights begin, in elements, and the first row of its weight.
     of_outputs, of_states : int
-        Whether the gradients of outputs, and of other states at every row, reach this phase.
+        Whether it gets the gradients of outputs, and the gradients of other states at every row.
     norms, first_norm : int
-        How many of the values that it passed on are normalised, and how many are in earlier phases.
+        How many of its passed values are normalised, and how many values earlier phases normalise.
     first_vector, vectors : int
-        The first of the vectors whose gradients it returns, and how many.
+        The first vector whose gradient it returns, and how many vectors.
     """
 
     equations: int
@@ -151,7 +175,7 @@ _FORWARD_FIELDS, _BACKWARD_FIELDS = len(ForwardPhase._fields), len(BackwardPhase
 
 @cpu_inlined
 def forward_phase(phases, number):
-    """Return a phase of a table."""
+    """Return row `number` of a table of ForwardPhases."""
     at = pointer(phases, number * _FORWARD_FIELDS)
     return ForwardPhase(
         at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
@@ -160,7 +184,7 @@ def forward_phase(phases, number):
 
 @cpu_inlined
 def backward_phase(phases, number):
-    """Return a phase of a table."""
+    """Return row `number` of a table of BackwardPhases."""
     at = pointer(phases, number * _BACKWARD_FIELDS)
     return BackwardPhase(
         at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14],
@@ -169,7 +193,7 @@ def backward_phase(phases, number):
 
 
 def most_gates(cell):
-    """Return the most recurrent products of a phase; a projection is one."""
+    """Return the largest number of recurrent products in a phase: at least 1, because a projection is a product."""
     return max([1, *(phase.gates for phase in cell.phases)])
 
 
@@ -179,32 +203,35 @@ def passed_by(cell):
 
 
 def carried_by(cell):
-    """Return how many gradients go from phase to phase: of states and, with several phases, of operand and passes."""
+    """Return how many gradients the backward loop carries from phase to phase.
+
+    Each state has one.  A cell of several phases has one more for the operand, and one for each value passed on.
+    """
     several = len(cell.phases) > 1
     return len(cell.states) + several * (1 + max(phase.carries for phase in cell.phases))
 
 
 def kept_by(cell, projects):
-    """Return how many columns a row saves, with the operand and the gradient of a projection."""
+    """Return how many columns a row saves; a projection adds two, its operand and its gradient."""
     return cell.num_kept + 2 * projects
 
 
 def norms_of(cell):
-    """Return how many values the phases of a cell pass on to be normalised."""
+    """Return how many of the values that phases pass on are normalised."""
     return sum(phase.norms for phase in cell.phases)
 
 
 def kept_numbers(cell, shape):
-    """Return how many numbers a row keeps: its columns, and of each value that is normalised the divisor's inverse.
+    """Return how many numbers a row saves: its columns, and one inverse divisor for each normalised value.
 
-    Whole cache lines of these, for rows that are stored past the caches begin with one.
+    The inverse divisors fill whole cache lines, because rows that are written past the caches begin at a line.
     """
     lines = -(-norms_of(cell) * NUMBER // CACHE_LINE)
     return kept_by(cell, shape.projects) * shape.hidden + lines * CACHE_LINE // NUMBER
 
 
 def sizes_of(cell, projects):
-    """Return the Sizes of a cell, whose output a layer may project."""
+    """Return the Sizes of a cell; `projects` says whether the layer projects its outputs."""
     phase_slots = max(phase.kept[1] - phase.kept[0] for phase in cell.phases)
     return Sizes(
         x_gates=len(cell.x_gates), gates=most_gates(cell), states=len(cell.states), slots=len(cell.slots),
@@ -224,7 +251,7 @@ class Shape(NamedTuple):
 
     @property
     def projects(self):
-        """Whether the outputs are not the hidden units themselves."""
+        """Whether the layer projects its hidden units to outputs."""
         return self.outputs != self.hidden
 
 
@@ -241,7 +268,10 @@ def _table(rows):
 
 
 def forward_table(cell, shape, width, addresses):
-    """Return the table of ForwardPhases, and how many rows of `width` all panels take: of the inputs first."""
+    """Return the table of ForwardPhases, and the size of all packed weights in rows of `width` numbers.
+
+    The weights of the inputs are packed first, then phase by phase.
+    """
     blocks, count = -(-shape.hidden // width), len(cell.phases)
     panels, first_row, rows = blocks * len(cell.x_gates) * (shape.features + 1), 0, []
     operand, passes, norms = len(cell.slots) + len(cell.states) - 1, 0, 0
@@ -276,7 +306,7 @@ def forward_table(cell, shape, width, addresses):
 
 
 def backward_table(cell, shape, width, addresses):
-    """Return the table of BackwardPhases, and how many rows of `width` all panels take."""
+    """Return the table of BackwardPhases, and the size of all packed weights in rows of `width` numbers."""
     panels, first_row, rows, operand, last, norms = 0, 0, [], len(cell.states), len(cell.phases) - 1, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), units = phase.slots, shape.hidden if number else shape.outputs

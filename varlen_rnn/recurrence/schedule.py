@@ -1,7 +1,8 @@
 """Decide by a cost model how threads share a batch: they take groups of sequences in turns, or form teams.
 
-A group is neighbours in the order of the plan, which are about as long as each other, so few steps have fewer rows
-than a tile.  What the threads then do is in `sharing`.
+A group is a run of neighbours in the order of the plan.  They have similar lengths, so few steps have fewer rows than a
+tile.  For example, two threads may take turns with 200 sequences in eight groups of 25, while two sequences of 10,000
+steps are one group for a team of two threads.  The code that runs in the threads is in `sharing`.
 """
 
 import contextlib
@@ -22,20 +23,20 @@ from varlen_rnn.runtime import threads
 from varlen_rnn.runtime.device import empty
 
 ENDLESS = 2**62
-_TURN_ROWS = 48  # of a group, or a block of the forward loop, after which another thread may take it
-_TURNS = 64  # of a thread in a call at most, and groups for each thread
+_TURN_ROWS = 48  # the fewest rows of a group that a thread runs before another thread may take the group
+_TURNS = 64  # the most turns of a thread in a call, and the most groups per thread
 
-# The cost model, in rows: the time that a thread takes for the products of a row.  Measured on two cores, with vectors
-# of 64 bytes, whose rows take half the time, and with others.
-_WEIGHT_PASS_COST = 1.5 if WIDE else 0.5  # of streaming the weights once, at each step of a group
-_FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same of weights that L2 does not hold
-_ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # of a step of one or two rows, beyond those rows
+# The cost model.  Its unit is the time that a thread takes for the products of one row.  The numbers were measured on
+# two cores: the first with vectors of 64 bytes, where a row takes half the time, the second with shorter vectors.
+_WEIGHT_PASS_COST = 1.5 if WIDE else 0.5  # reading all weights once, as each step of a group does
+_FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same for weights larger than L2
+_ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # extra cost of a step of one row, and of two
 _BARRIER_COST = 100_000  # in multiply-adds
 _THREAD_LAG = 1.1  # time of the slowest thread over the mean, if others do not take over its work
-_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same for members of a team, who also fetch the results of the others
-_MIN_GAIN = 0.97  # cut further only if the estimated time falls below this share of the coarser cut's
+_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same for members of a team, who also fetch each other's results
+_MIN_GAIN = 0.97  # a finer cut must take less than this share of the coarser cut's estimated time
 
-_ALONE = contextlib.nullcontext(True)  # in place of a team
+_ALONE = contextlib.nullcontext(True)  # the context of a call without a team
 
 
 class Loop(NamedTuple):
@@ -46,10 +47,10 @@ class Loop(NamedTuple):
     kernel : callable
         `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples.
     cell : tuple
-        The kernel's view of the cell, plain tuples too: the addresses of its functions, its Sizes, the table of phases.
+        The cell as the kernel takes it, in plain tuples: addresses of functions, its Sizes, its table of phases.
     memory_of : callable
-        `memory_of(own_unit_blocks, sequences)` returns how many rows of `width` numbers a thread needs that owns so
-        many blocks of units, and how many offsets if its groups have so many sequences.
+        `memory_of(own_unit_blocks, sequences)` returns the memory of a thread that owns so many blocks of units, if its
+        groups have at most so many sequences: the number of rows, each of `width` numbers, and of int64 offsets.
     width : int
         Units of a panel.
     unit_blocks : int
@@ -86,13 +87,13 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
     reverse : bool
         Whether each sequence runs from its last row to its first.
     products : int
-        Multiply-adds in all.
+        Multiply-adds of the whole call.
     like : (rows, ...)
-        An array of as many rows, of the data type of the memory that the loop gets.
+        An array with as many rows as the inputs; the loop gets memory of its data type.
     *arguments
-        Of the kernel, after the cell.
+        The arguments of the kernel after `cell`.
     panels : (rows, width), optional
-        The weights, packed before.
+        The packed weights, if they were packed earlier.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
@@ -130,9 +131,9 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
 
 
 def _write_groups(integers, batch, bounds):
-    """Write the first and the end of each group among the sequences, and its rows left."""
+    """Write the line of each group: its first sequence, its end, and the number of its rows left."""
     if len(bounds) == 2:
-        integers[END] = bounds[1]  # one group, whose rows nobody asks for
+        integers[END] = bounds[1]  # nothing reads the rows left of a single group
         return
     lines = integers[: (len(bounds) - 1) * COUNTER].reshape(-1, COUNTER)
     lines[:, FIRST], lines[:, END] = bounds[:-1], bounds[1:]
@@ -140,7 +141,7 @@ def _write_groups(integers, batch, bounds):
 
 
 def _cut(seq_lens, num_groups):
-    """Return the bounds of groups of neighbours; sequences without rows are in the last one."""
+    """Return the bounds of groups of neighbours in the plan; empty sequences join the last group."""
     return *_bounds(max(1, np.count_nonzero(seq_lens)), num_groups)[:-1], len(seq_lens)
 
 
@@ -155,22 +156,22 @@ def _deal(batch, num_groups):
     ranks = np.array([rank for group in groups for rank in group], np.int64)
     dealt = [array[ranks] for array in batch]
     for array in dealt:
-        array.flags.writeable = False  # as a plan's are: other types would have kernels compiled again
+        array.flags.writeable = False  # like a plan's arrays: writable arrays are another type to Numba
     return dealt, (0, *itertools.accumulate(map(len, groups)))
 
 
 def _dealt(num_sequences, num_groups, group):
-    """Return the ranks of the sequences of one group, when they are dealt out to and fro."""
+    """Return the ranks of a group, dealt forth and back: of 3 groups, the first gets ranks 0, 5, 6, 11, ..."""
     ranks = (r * num_groups + (num_groups - 1 - group if r % 2 else group) for r in range(num_sequences))
     return list(itertools.takewhile(num_sequences.__gt__, ranks))
 
 
 def split(seq_lens, products, unit_blocks, may_meet, meets=True):
-    """Return how many groups, and how many members of a team each, take the least time."""
+    """Return the number of groups, and of threads in the team of each group, that take the least time."""
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
         return 1, 1
-    lengths = seq_lens[seq_lens > 0].tolist()  # a list, for most batches are small: less than NumPy's calls take
+    lengths = seq_lens[seq_lens > 0].tolist()  # a list, because most batches are too small for NumPy
     work_of_row = products / sum(lengths)  # one multiply-add per number of the weights
     lost = _FAR_WEIGHT_PASS_COST if work_of_row > L2_ELEMENTS else _WEIGHT_PASS_COST
     best = _best_turns(lengths, num_threads, lost, work_of_row)
@@ -181,9 +182,10 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
 
 
 def _best_turns(lengths, num_threads, lost, work_of_row):
-    """Return the time of groups that threads take in turns, in multiply-adds, and how many there are, of one each.
+    """Return the time of the best cut into groups that threads take in turns, the number of groups, and 1.
 
-    Threads take the mean time of all groups, or the time of the longest group.
+    1 is the number of threads that run a group at once.  The time, in multiply-adds, is the mean over threads, or the
+    time of the longest group if that is more.
     """
     best, num_groups, count = (float("inf"), 1, 1), 0, len(lengths)
     least = -(-count // (num_threads * _TURNS))
@@ -202,10 +204,10 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
 
 
 def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
-    """Yield the time of teams, in multiply-adds, how many there are, and the members of each.
+    """Yield the time in multiply-adds, the number of teams, and the members of each, for several sizes of teams.
 
-    It is the time of the first group, which has the longest sequences, divided by its members, plus a `barrier` at each
-    step, times the lag of the slowest member.
+    The first group has the longest sequences.  The time is its time on one thread divided by its members, plus a
+    `barrier` at each step, all times the lag of the slowest member.
     """
     parts = 2
     while parts <= min(num_threads, unit_blocks):

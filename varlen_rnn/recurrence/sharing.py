@@ -1,12 +1,13 @@
-"""What a thread decides while it runs a recurrence: which weights to pack, and which group of sequences comes next.
+"""The decisions of a thread that runs a recurrence: which weights to pack, and which group of sequences comes next.
 
-Sequences do not depend on each other, so a group can be any thread's: one takes the group that has most left, runs it
-for some rows, and puts it back.  Once the weights are packed nobody waits: a thread does as much as its core lets it.
+Sequences do not depend on each other, so any thread may run any group.  A thread takes the group with the most rows
+left, runs it for some rows, and puts it back.  Once the weights are packed, no thread waits for another, so a slow core
+simply runs fewer rows.
 
-Where sequences are too few for that, threads are teams.  The members of a team share the sequences of their group and
-own parts of the hidden units; since a step needs all units of the one before, they meet at a barrier once per step.
+If there are too few sequences for that, threads form teams.  The members of a team run the same sequences, and each
+owns a part of the hidden units.  A step needs all units of the step before, so members meet at a barrier once per step.
 
-Kernels are called with plain tuples, which they name themselves, for a NamedTuple costs time at each call.
+Kernels take plain tuples and make NamedTuples of them inside, because passing a NamedTuple costs time at each call.
 """
 
 from typing import Any, NamedTuple
@@ -19,13 +20,23 @@ from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
 
 PACKING = 8  # lines of `integers` after the lines of groups: two for each of at most four phases
-PACKED = 2**40  # more blocks than any weight has
-FIRST, END, LEFT = 1, 2, 3  # positions in the line of a group, after its counter
-_TAKEN, _ENDED = -1, -2  # in place of the steps that a group has behind it
+PACKED = 2**40  # a count of packed blocks beyond any weight's: all were packed before the call
+FIRST, END, LEFT = 1, 2, 3  # positions in the line of a group, whose counter is at 0
+_TAKEN, _ENDED = -1, -2  # a group's counter instead of its finished steps
 
 
 class Batch(NamedTuple):
-    """The sequences, group after group, each group longest first; each may run from its last row to its first."""
+    """The sequences, group after group; each group begins with its longest sequence.
+
+    Attributes
+    ----------
+    starts, seq_lens : arrays of int64
+        The first row of each sequence, and its rows.
+    order : array of int64
+        The number of each sequence in the caller's order.
+    reverse : bool
+        Whether each sequence runs from its last row to its first.
+    """
 
     starts: np.ndarray
     seq_lens: np.ndarray
@@ -39,16 +50,15 @@ class Work(NamedTuple):
     Attributes
     ----------
     groups, parts : int
-        The number of groups, and of the members of a team.
+        The number of groups, and of threads that run a group together.
     turn, block_rows : int
-        Rows that a thread runs before it puts a group back, and rows of a block of the forward loop.
+        Rows of a group that a thread runs before it puts the group back, and rows of a block of the forward loop.
     carry_rows : int
-        Rows of `numbers` that each sequence carries.
+        Rows of `numbers` that each sequence needs for values that it carries from step to step.
     panels : array
         The packed weights.
     numbers : array
-        Rows as wide as a panel: the values that each sequence carries from step to step, then the scratch of each
-        shard.
+        Rows as wide as a panel: first the carried values of each sequence, then the scratch of each shard.
     integers : array
         One cache line per group: the counter of its barrier or its finished steps, its first and end among the
         sequences, and its rows left.  Then two lines per phase, for the unit blocks taken for packing and packed
@@ -67,7 +77,19 @@ class Work(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one thread sees of the work: the sequences, the lines of the groups, and memory, some of it its own."""
+    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Other fields are as in these.
+
+    Attributes
+    ----------
+    shard : int
+        The number of the thread in this call.
+    lines : pointer
+        The lines of the groups, and of the packing, in `Work.integers`.
+    carries : pointer
+        The carried values of all sequences; `carry_size` elements for each.
+    numbers, offsets : pointer
+        The thread's own scratch, and its own `num_offsets` offsets.
+    """
 
     shard: int
     groups: int
@@ -88,7 +110,19 @@ class Share(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some sequences: their first rank, how many, the steps of the longest, their carry, and their line of integers."""
+    """A group of sequences.
+
+    Attributes
+    ----------
+    first, count : int
+        Its first sequence in the Batch, and the number of its sequences.
+    steps : int
+        The steps of its longest sequence.
+    carry : pointer
+        The values that its sequences carry from step to step.
+    line : pointer
+        Its line of integers: see `Work.integers`.
+    """
 
     first: int
     count: int
@@ -99,7 +133,7 @@ class Group(NamedTuple):
 
 @cpu_inlined
 def share_of(shard, num_shards, work, batch):
-    """Return the share of a shard."""
+    """Return the Share of the thread with number `shard`."""
     numbers, integers, count = pointer(work.numbers, 0), pointer(work.integers, 0), len(batch.starts)
     width, lines = width_of(numbers), (work.groups + PACKING) * COUNTER
     before = count * work.carry_rows
@@ -122,10 +156,10 @@ def units_of(share, unit_blocks):
 
 @cpu_inlined
 def blocks_to_pack(share, unit_blocks, phase):
-    """Return which blocks of units a thread packs for a phase.
+    """Return the blocks of units that a thread packs for a phase.
 
-    A single group's members each pack the blocks that they own, into their own caches.  Several groups share the
-    panels.
+    In a single group, each member packs the blocks that it owns, so they are in its caches.  With several groups, each
+    thread packs any block that is not yet taken.
     """
     taken = offset(share.lines, (share.groups + 2 * phase) * COUNTER)
     packed = offset(taken, COUNTER)
@@ -137,7 +171,7 @@ def blocks_to_pack(share, unit_blocks, phase):
 
 @cpu_inlined
 def group_of(share, number):
-    """Return a group."""
+    """Return the Group with a number."""
     line = offset(share.lines, number * COUNTER)
     first, end = line[FIRST], line[END]
     steps = share.seq_lens[first] if end > first else 0
@@ -147,16 +181,17 @@ def group_of(share, number):
 
 @cpu_inlined
 def row_of_step(share, rank, t):
-    """Return the row of step `t` of the sequence of a rank."""
+    """Return the row of step `t` of sequence `rank` of the Batch."""
     return share.starts[rank] + (share.seq_lens[rank] - 1 - t if share.reverse else t)
 
 
 @cpu_inlined
 def next_group(share, number, rows, done, steps):
-    """Return the number of the group that a thread goes on with, and the steps behind it; -1 when there is none.
+    """Return the number of the group that a thread runs next, and the group's finished steps; -1 if none is left.
 
-    The group of a `number` that it had, if any, is put back: with `rows` less, and `done` of its steps behind it.  When
-    all that have not ended are taken, those who have them will end them.  A team has one group.
+    The thread first puts back group `number`, unless that is -1: `rows` of its rows were run now, and `done` of its
+    `steps` steps are finished.  Then it takes the group with the most rows left.  If other threads hold all unfinished
+    groups, it stops, because they will finish them.  A member of a team has one group only.
     """
     if share.parts > 1:
         return share.shard // share.parts if number < 0 else -1, 0

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Direction(NamedTuple):
-    """The weights of one direction of a layer, in PyTorch's shapes: gates stand one below the other.
+    """The weights of one direction of a layer, in PyTorch's shapes: the rows of gate 0, then the rows of gate 1, ...
 
     Attributes
     ----------
@@ -17,9 +17,10 @@ class Direction(NamedTuple):
     weight_hr : (outputs, hidden), or None
         The projection of the outputs; without it, they are the hidden units.
     vectors : (number of vectors, hidden), or None
-        The vectors of a cell, where it has some.
+        The cell's parameters with one number per unit; None if it has none.
     rows : (rows, number of inputs * hidden), or None
-        The inputs of each row that are not projected, where a cell has some: no weight, but of a direction alike.
+        The row inputs that are not projected; None if the cell has none.  They are no weight, but like a weight they
+        belong to one direction.
     """
 
     weight_ih: np.ndarray
@@ -32,7 +33,7 @@ class Direction(NamedTuple):
 
     @property
     def hidden(self):
-        """The hidden units."""
+        """The number of hidden units."""
         return (self.weight_hh if self.weight_hr is None else self.weight_hr).shape[1]
 
 

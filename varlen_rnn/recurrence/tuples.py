@@ -46,7 +46,7 @@ def put(count):
 
 @functools.cache
 def add(count):
-    """Return `accumulate(a, start, stride, values)`, which adds `count` values to those that stand `stride` apart."""
+    """Return `accumulate(a, start, stride, values)`, which adds `count` values to elements that are `stride` apart."""
     if count == 0:
 
         @body

@@ -218,7 +218,7 @@ def check_cover(lod: Any, data: np.ndarray) -> None:
     if len(lod) == 0:
         return
     if data.ndim == 0:
-        raise LoDError("data", expected="rows, for it has a LoD", got="a single number")
+        raise LoDError("data", expected="rows, because it has a LoD", got="a single number")
     if lod.num_rows != len(data):
         raise LoDError(
             f"level {len(lod) - 1}",

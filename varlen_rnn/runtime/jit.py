@@ -49,15 +49,15 @@ def cpu_kernel(function):
 
 
 def engine_kernel(function):
-    """Compile a CPU loop that makes no arrays, only reads and writes at addresses of those that it is given.
+    """Compile a CPU loop that allocates no arrays; it only reads and writes arrays that it is given, by address.
 
-    Python calls it, and no compiled code.
+    Only Python calls it, never compiled code.
     """
     return _engine_cached(numba.njit(**_ENGINE)(function))
 
 
 def cpu_inlined(function):
-    """Compile a part of an engine's loop, so that it becomes part of its callers, which are compiled code only."""
+    """Compile a part of an engine's loop that is inlined into its callers, which must be compiled code."""
     return numba.njit(inline="always", **_INNER)(function)
 
 
@@ -72,7 +72,7 @@ def address_of(function, arguments):
     Parameters
     ----------
     function : callable
-        What it returns is not passed on.
+        Its result is dropped.
     arguments : tuple
         The types of its arguments.
 
@@ -86,7 +86,7 @@ def address_of(function, arguments):
     return address_of_code(kernel, arguments)
 
 
-_KEPT = []  # for the code of a kernel goes with it
+_KEPT = []  # kernels whose addresses were given out, because their code is freed with them
 
 
 def caller(arguments_for):
@@ -95,7 +95,7 @@ def caller(arguments_for):
     Parameters
     ----------
     arguments_for : callable
-        `arguments_for(scalar)`: the types of the function's arguments, where its numbers are of the type `scalar`.
+        `arguments_for(scalar)` returns the types of the function's arguments if its numbers have the type `scalar`.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def caller(arguments_for):
 
 
 def called_by_address(arguments_for):
-    """Return a decorator that makes `call(address, arguments)`, as `caller` does, of the function that is called.
+    """Return a decorator that replaces a function by `call(address, arguments)`, as `caller` returns it.
 
     `call.address(dtype)` is the function's address for numbers of a data type; it is compiled at the first use.
     """
@@ -142,12 +142,12 @@ def _call_address(context, builder, signature, arguments):
 
 
 def _flat(kind):
-    """Return the types that a type, perhaps a nested tuple, is made of."""
+    """Return the scalar types in a type, which may be a nested tuple, in order."""
     return [part for item in kind for part in _flat(item)] if isinstance(kind, types.BaseTuple) else [kind]
 
 
 def _flat_values(builder, kind, value):
-    """Return the values that a value, perhaps a nested tuple, is made of."""
+    """Return the scalar values in a value, which may be a nested tuple, in order."""
     if not isinstance(kind, types.BaseTuple):
         return [value]
     items = [(item, builder.extract_value(value, k)) for k, item in enumerate(kind)]

@@ -1,7 +1,7 @@
 """Run the operators of a step that read no state ahead of the recurrence, if steps are sub-sequences.
 
 A step of a recurrence over the sentences of a document may run a layer over the words of its sentence and pool the
-results. These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
+results.  These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
 at once, as ordinary operators outside of the step, and so can their gradients.  The remaining operators are the step,
 often a cell.
 """
@@ -20,7 +20,7 @@ class Ahead(NamedTuple):
     ----------
     operators : in the order in which they run
     given : Variables of the step with rows: its arguments, or results of these operators
-    captured : pairs of an outer value and the Variable that stands for it in the step
+    captured : pairs of an outer value and the Variable that represents it in the step
     """
 
     operators: list
@@ -40,7 +40,8 @@ def split(block, arguments, results):
     results : list of Variable
         The results of the step.
     """
-    if any(op.in_place for op, *_ in block.ops):  # the next step must see an update in place
+    # The next step must see an update in place, so then nothing runs ahead.
+    if any(op.in_place for op, *_ in block.ops):
         return None
     known, early = _known_and_early(block, arguments, results)
     if not early:
@@ -133,7 +134,7 @@ def _is_same(known):
 
 
 def _last_products(operators, known):
-    """Return the positions of products of one row per step on which no other such product depends: a cell has them."""
+    """Return the positions of the last products over one row per step, which stay as a cell's gates."""
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
         op, inputs, outputs, _ = operators[number]

@@ -113,10 +113,10 @@ def _levels_below(num_levels, level):
     """Return how many of `num_levels` levels are below `level`."""
     if num_levels and not -num_levels <= level < num_levels:
         raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} levels of x", got=level)
-    return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises
+    return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises the error
 
 
-class _Known(threading.local):  # one per thread, because a step that is being described belongs to its thread
+class _Known(threading.local):  # one per thread, because a step under description belongs to its thread
     def __init__(self):
         self.steps = {}
 
@@ -138,9 +138,9 @@ def _once(step):
 
 
 def _key(step):
-    """Return a key that identifies a step; None if it contains another step, whose content the key would not show.
+    """Return a key that identifies a step, or None if it contains another step, whose content the key would miss.
 
-    The key lacks the names of the operators' results, because they follow from it.
+    The key leaves out the names of the operators' results, because the operators determine them.
     """
     block = step["block"]
     given = [(name, block.variables[name]) for name in (*step["step_inputs"], *step["memories"], *step["captured"])]
@@ -161,7 +161,7 @@ def _hashable(kind, value):
 
 
 class Gradient(NamedTuple):
-    """The gradient of a step: its block, and the names of the block's arguments and results, "" if there is none."""
+    """The gradient of a step: its block, and the names of the block's arguments and results; "" for a missing one."""
 
     block: Any
     d_outputs: tuple[Any, ...]
@@ -193,13 +193,13 @@ def lowered_step(nested, names, inputs=None):
     nested : Nested
     names : Names
     inputs : list of values, optional
-        The inputs of a run, which have the sizes that the description does not know.
+        The inputs of a run; they give the sizes that are unknown in the description.
     """
     if (found := nested.lowered.get(None)) is None:
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
     if inputs is None or found != SIZES_UNKNOWN:
         return found
-    of_rows = len(names.step_inputs) + len(names.memories)  # inputs whose number of rows does not matter
+    of_rows = len(names.step_inputs) + len(names.memories)  # their number of rows does not matter
     shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
     if (found := nested.lowered.get(tuple(shapes))) is None:
         specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}

@@ -33,7 +33,7 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 def _as_rows(spec, lod_level=0):
-    """Return the spec of an unknown number of rows of a variable, with `lod_level` levels."""
+    """Return the spec of a variable with an unknown number of rows, and with `lod_level` levels."""
     return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
 
 
@@ -107,7 +107,7 @@ def _check_batch(op, xs, boots, level):
     first = levels_of(xs[0].structure)[: level + 1]
     for number, x in enumerate(xs[1:], 1):
         if not all(map(np.array_equal, levels_of(x.structure)[: level + 1], first)):
-            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="others")
+            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="other levels")
     plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
         if boot.num_levels > level:
@@ -133,7 +133,7 @@ def _forward(*inputs, block, keep, names):
         y, last, variables = interpret.run(nested, names, xs, states, others, plan, level, keep)
     else:
         spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
-        # If only the steps determine a size of the output, it is 0 for a batch without steps.
+        # A size of the output that only running a step determines is 0 for a batch without steps.
         y = np.empty((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
     by_rank = zip(last, boots, below, strict=True)
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
@@ -203,7 +203,7 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     states = [_as_rows(boot, block.nested.spec(n).lod_level) for n, boot in zip(of_step.memories, boots, strict=True)]
     for name, spec, like in zip(d_inputs, forward, (*steps, *states, *others), strict=True):
         kind = nested.spec(name).kind if name else LOD_TENSOR
-        if name:  # a gradient of a captured value may have no LoD, if it comes from a product
+        if name:  # the gradient of a captured value has no LoD if it comes from a product
             _check_fits(f"{name!r}", nested.spec(name), like._replace(kind=kind, lod_level=nested.spec(name).lod_level))
         specs.append(spec._replace(kind=kind))
     return specs
@@ -219,7 +219,11 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     if scopes.fused is not None:
         is_kept = scopes.fused.lowered == lowered_step(block.nested, names, inputs[:count])
     if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
-        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got="others")
+        raise ProgramError(
+            "dynamic_rnn_grad, sorted_seqs",
+            expected="the plan and the scopes of x",
+            got="a plan or scopes of other rows",
+        )
     if scopes.fused is not None:
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
@@ -276,7 +280,7 @@ def _places_grad(num_inputs, num_outputs, block, grad_block, d_outputs, d_inputs
     return [*given, "sorted_seqs", "step_scopes", "y", "d_y", *d_last], [f"d_{place}" for place in given]
 
 
-# A cache, because blocks nest: if each has two operators that run the next, the time would double with each block.
+# A cache, because blocks nest: if each block runs the next one twice, counting would take twice as long per depth.
 _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -310,7 +314,7 @@ dynamic_rnn.grad(_grad)
 @dynamic_rnn.examples
 def _examples(rng):
     def constants(x, h, w):
-        def cell(x_t, state):  # `w` is read from outside
+        def cell(x_t, state):  # `w` is captured from outside
             state = apply("tanh", x_t + (state @ w)[:, 1:] * 0.5).reshape(-1, 2) * (state[:, :2] - 1.5)
             return state[:, 0] * x_t[:, 1], apply("concat", state, x_t[:, :1], axis=-1)
 

@@ -21,7 +21,7 @@ from varlen_rnn.tape.spec import describe
 
 
 def _rows_at_steps(x, level, order, ends):
-    """Return the positions of rows of `x` in the order of steps, the end of each step's rows, and each step's LoD.
+    """Return the positions of the rows of `x` step after step, the end of each step's rows, and each step's LoD.
 
     `order` and `ends` refer to entries of a level.  At the last level, entries are rows, and steps have no LoD.
     """
@@ -82,7 +82,7 @@ def _known_of(state):
 
 
 def _num_rows(state, count):
-    """Return how many rows the first `count` sequences of a state have; one each if the state has no LoD."""
+    """Return how many rows the first `count` sequences of a state have; without a LoD, each has one row."""
     return state.structure.slice(0, 0, count)[2] if state.num_levels else count
 
 
@@ -92,7 +92,10 @@ def _first(state, count, rows):
 
 
 def _run_loop(stages, loop, sizes, states, memories, after, output, names):
-    """Return the outputs of the steps, unless they are known to be rows, and each sequence's last state, by rank."""
+    """Run all steps; return the output of each step, and the last state of each sequence by rank.
+
+    The list of outputs is empty if the loop's variables hold the output as rows.
+    """
     last = [np.empty_like(state.data) for state in states]
     counts = [_num_rows(state, sizes[0]) for state in states]
     for end, state, count in zip(last, states, counts, strict=True):
@@ -119,7 +122,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Write the gradients of sequences to `d_xs`; return those for initial states, by rank, and for captured values."""
+    """Write gradients of sequences to `d_xs`; return gradients of initial states, by rank, and of captured values."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
@@ -165,7 +168,7 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
     arriving, later = [d.data[:0] for d in d_states], 0
     for t in range(len(sizes) - 1, -1, -1):
         alive = sizes[t]
-        if alive > later:  # some sequences end at this step
+        if alive > later:  # sequences that end at this step join
             ended = [end.data[len(d) : _num_rows(end, alive)] for d, end in zip(arriving, d_states, strict=True)]
             arriving = [np.concatenate(pair) for pair in zip(arriving, ended, strict=True)]
         held = loop.run(t, (_first(end, alive, d) for d, end in zip(arriving, d_states, strict=True)))

@@ -82,7 +82,7 @@ class Loop:
         self._same, self._by_step = [None] * len(variables), []
         for place in (stages.read_in_loop() | read) - made:
             variable = variables[place]
-            if variable.same is None and place != len(variables) - 1:  # the last position is None, for missing inputs
+            if variable.same is None and place != len(variables) - 1:  # the last place holds None for missing inputs
                 self._by_step.append((place, variable.at_steps(ends)))
             self._same[place] = variable.same
         self._recorded = []

@@ -18,24 +18,24 @@ from varlen_rnn.cells.derivation.trace import EquationError, Scalar, Trace
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
-_ONE_WAY = None, (0,)  # values of a layer's constant `reverse` that mean forward only
-_INPUT = "x"  # stands for the columns of the step's input, whatever their number
+_ONE_WAY = None, (0,)  # values of a layer's constant `reverse` for one forward direction
+_INPUT = "x"  # in place of scalars: all columns of the step's input
 SIZES_UNKNOWN = "its sizes are known only when it runs"
 _MIXES = "may mix rows or units: use products with weights and elementwise operators"
-_MOST_NODES = 400  # of a step, because the time to derive a cell grows faster than their number
+_MOST_NODES = 400  # the most nodes of a step, because the time to derive a cell grows faster than their number
 
 
 class Refused(Exception):
-    """Why a step cannot be lowered."""
+    """A step cannot be lowered; the message says why."""
 
 
 class Part(NamedTuple):
     """`hidden` units of a captured weight or vector, from unit `block * hidden` on."""
 
-    number: int  # among the captured values
+    number: int  # its position among the captured values
     block: int
     transposed: bool = True
-    begin: int = 0  # the first column of a weight that it covers
+    begin: int = 0  # the first column of the weight
     end: int | None = None
 
 
@@ -88,7 +88,8 @@ def lower(block):
     operators = [(sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
     text = repr((block[1:-1], sorted(block.specs.items()), operators))
-    key = text, *(one.op for one in block.instructions)  # the operators, because a name may be declared again
+    # The operators themselves, because another operator may be declared under the same name.
+    key = text, *(one.op for one in block.instructions)
     if (found := _known.get(key)) is None:
         try:
             found = _Lowering(block).lowered()
@@ -105,16 +106,16 @@ def lower(block):
 _MOST = 256
 _known: dict[
     tuple[Any, ...], Any
-] = {}  # by the step's content, since tracing and differentiating it takes as long as many steps
-_cells: dict[str, Cell] = {}  # by equations, since sizes do not matter
+] = {}  # {content of a step: its lowered form}, because lowering takes as long as many steps
+_cells: dict[str, Cell] = {}  # {equations: cell}, because a cell does not depend on sizes
 _MOST_NUMBERS = 8
-_numbers_of: dict[str, int] = {}  # by equations without constants: the number of cells that differ only in constants
+_numbers_of: dict[str, int] = {}  # {equations without constants: how many cells differ only in constants}
 
 
 def _cell_of(step):
     """Return the known cell with the same equations, or make a new one.
 
-    A step whose constants change from call to call is refused, because to compile a cell for each takes too long.
+    A step whose constants change from call to call is refused, because compiling a cell for each takes too long.
     """
     key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
     if (cell := _cells.get(key)) is None:
@@ -136,7 +137,7 @@ class _Lowering:
         self.numbers = {place: number for number, place in enumerate(block.captured)}
 
     def _checked(self):
-        """Return the units of a state, and the memories in the order of the cell's states, the output first."""
+        """Return the number of units, and the memories' positions in the order of the cell's states, output first."""
         block, specs = self.block, self.specs
         if len(block.inputs) != 1:
             told = "concat them before the layer, and multiply the whole by a weight"
@@ -182,7 +183,7 @@ class _Lowering:
         )  # fmt: skip
 
     def _pairs(self, trace, results):
-        """Return the gates: each is a pair of a product of the input and one of a state, or of one product and None."""
+        """Return the gates of the cell: each is a pair (product of the input, product of a state); one may be None."""
         reached = trace.reach(results)
         used = [a for k in reached for a in trace.nodes[k].operands]
         keys = {k: trace.nodes[k].what for k in reached if trace.nodes[k].op in ("x", "h", "of")}
@@ -197,7 +198,7 @@ class _Lowering:
         alone = [(key, None) for key in keys.values() if key not in paired]
         levels: list[int] = []
         level_of: dict[Product, int] = {}
-        for op, operands, what in trace.nodes:  # on how many products each depends, as derived cells count
+        for op, operands, what in trace.nodes:  # how many products, one after another, each node waits for
             levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
             level_of[what] = levels[-1]
         return sorted(pairs + alone, key=lambda pair: level_of[pair[1] or pair[0]])
@@ -206,7 +207,7 @@ class _Lowering:
         """Return a trace of the step, and the nodes of its next states, the output first."""
         self.trace, self.names, self.vectors = Trace(), names, []
         self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
-        self.of_layers = set[int]()  # states of layers, (1, rows, units), with an axis more than others
+        self.of_layers = set[int]()  # states of layers, (1, rows, units), have one axis more
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
@@ -254,7 +255,7 @@ class _Lowering:
         raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
 
     def _reshaped(self, where, attrs, inputs):
-        """Return the blocks of columns as they are; raise unless the shape keeps the rows."""
+        """Return the blocks of columns of a reshaped variable, unchanged; raise unless the shape keeps the rows."""
         value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
@@ -262,7 +263,10 @@ class _Lowering:
         return [value]
 
     def _cell(self, where, attrs, inputs):
-        """Return None for the layer's output, and then each state of its cell after one step, in a list."""
+        """Run a recurrent layer in the step, which has one row per sequence, as its cell's equations.
+
+        Return None in place of the layer's output, then each state after the step, in a list.
+        """
         cell = find_cell(attrs["cell"])
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
@@ -334,7 +338,7 @@ class _Lowering:
         return "h" if value.number == self.trace.node("prev", what=0).number else "of"
 
     def _blocks(self, where, place):
-        """Return the blocks of columns of a variable, which may be the step's input."""
+        """Return a variable as blocks of `hidden` columns each; it may be the step's input."""
         value = self.values.get(place)
         return self._scalars(where, place) if value is None else value
 

@@ -3,8 +3,8 @@
 A step depends on the step before it only through its memories.  Operators that do not read memories run before the
 loop, on the rows of all steps.  Operators whose results neither memories nor the loop read run after it.  So the
 product of a step's input with a weight is one product, and so is the gradient of a weight that every step reads, since
-a sum over rows is linear. For a step `h = tanh(x @ w + h @ u)`, `x @ w` runs before the loop, `h @ u`, the sum and tanh
-run in it.
+a sum over rows is linear.  In a step `h = tanh(x @ w + h @ u)`, `x @ w` runs before the loop; `h @ u`, the sum and tanh
+run inside it.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,12 @@ class Stages(NamedTuple):
     before: list
     loop: list  # pairs of an Instruction, and whether it needs no checks
     after: list
-    in_rows: frozenset[int]  # places of values that are known to have one row per sequence alive
-    totals: frozenset[int]  # places of values that are sums over all steps
-    known: dict[int, Known | None]  # specs by place, None if unknown
+    in_rows: frozenset[int]  # positions of values that have one row per sequence alive
+    totals: frozenset[int]  # positions of values that are sums over all steps
+    known: dict[int, Known | None]  # specs by position; None if they differ from step to step
 
     def read_in_loop(self):
-        """Return the places that the loop reads."""
+        """Return the positions of the values that the loop reads."""
         return {place for instruction, _ in self.loop for place in instruction.inputs}
 
 
@@ -58,11 +58,12 @@ class _Arrangement:
         self.all, self.known, self.carried, self.summed = instructions, dict(given), carried, summed
         self.traits = [self._follow(instruction) for instruction in instructions]
         self.early = {place for place, known in given.items() if known is not None and place not in late}
-        self.in_order = any(instruction.op.in_place for instruction in instructions)  # others see an update in place
+        # Other operators see an update in place, so then none may move out of the loop.
+        self.in_order = any(instruction.op.in_place for instruction in instructions)
         self.is_early = [self._runs_before(number) for number in range(len(instructions))]
 
     def _follow(self, instruction):
-        """Record the specs of an operator's outputs; return its trait."""
+        """Record the specs of an operator's outputs, and return its trait."""
         trait, found = follow(
             instruction.op, instruction.attrs, [self.known.get(place) for place in instruction.inputs]
         )
@@ -87,7 +88,7 @@ class _Arrangement:
         return True
 
     def stages(self):
-        """Return the stages; an operator runs after the loop if it can and reads no value that only the loop has."""
+        """Return the Stages.  An operator runs after the loop if it can, and if no value in the loop depends on it."""
         held = set(range(len(self.all))) if self.in_order else set()
         late, wrong = self._after(held)
         while wrong is not None:
@@ -108,7 +109,10 @@ class _Arrangement:
         )
 
     def _after(self, held):
-        """Return operators that the loop, with the `held` ones, does not read, and the first that cannot run later."""
+        """Return the operators to run after the loop, None; or any value, and an operator that cannot run there.
+
+        `held` are the operators that must stay in the loop, so everything that they read stays there, too.
+        """
         needed, late = set(self.carried), []
         for number in range(len(self.all) - 1, -1, -1):
             if not self.is_early[number]:
@@ -140,12 +144,12 @@ class _Arrangement:
         sums = [place in self.totals for place in inputs]
         if not any(sums):
             return self.traits[number] == "sum" and self._are_whole(number)
-        given = [self.known[place].specs[0] is not None for place in inputs]  # False if missing
+        given = [self.known[place].specs[0] is not None for place in inputs]  # whether each input is given
         linear = [is_given and op.is_linear_in(position) for position, is_given in enumerate(given)]
         others = [place in self.early for place, is_sum in zip(inputs, sums, strict=True) if not is_sum]
         return sums == linear and all(others)
 
 
 def _is_ours(op):
-    """Return whether an operator is of this package: its results need no checks, a user's may be anything."""
+    """Return whether an operator belongs to this package, so that its results need no checks."""
     return op.forward.__module__.startswith("varlen_rnn.")

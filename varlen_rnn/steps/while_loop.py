@@ -35,7 +35,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
         `body(*variables)` returns the next variables, as many, with the same data types and numbers of levels.  The
         number of rows and the LoD may change, so a variable may hold sequences that grow.  Other sizes must stay.
     loop_vars : list of Variable or array
-        The variables before the first turn.
+        The variables before the first iteration.
 
     Returns
     -------

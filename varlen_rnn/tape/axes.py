@@ -1,4 +1,4 @@
-"""Along which axis the rows of an operator's operands run in its results, and how far a result depends on one row.
+"""Find the axis of an operator's results that runs over rows, and how the results depend on single rows.
 
 `infer` decides where an axis goes, and the operator's `rows` trait decides whether rows stay apart on the way.  An
 example: `x` has a row for each sequence alive, the weight `w` has none.  `infer` is asked for three numbers of rows:
@@ -21,12 +21,13 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON, TRAITS, Op
 from varlen_rnn.tape.spec import TensorSpec
 
-# What is inferred for each of these numbers of rows is so for every number: one, and primes that no size of a step is.
+# A rule that `infer` obeys for these numbers of rows is taken to hold for all: one, and two primes that are too large
+# to be another size of a step.
 COUNTS = (1, 2147483629, 2147483647)
 
 
 class Known(NamedTuple):
-    """What is known of a value for any number of rows.
+    """The shape of a value for any number of rows.
 
     Attributes
     ----------
@@ -35,7 +36,8 @@ class Known(NamedTuple):
     axis : int or None
         The axis that runs over rows; None if the sizes do not depend on the number of rows.
     depth : int
-        How many levels of sequences below the rows of a step the rows of `axis` are; 0: they are the step's own.
+        The number of LoD levels between a step's rows and the entries of `axis`: 0 if these are the step's rows, 1 if
+        each row of the step is a sequence of entries.
     """
 
     specs: tuple[Any, ...]
@@ -44,13 +46,13 @@ class Known(NamedTuple):
 
 
 def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
-    """Return the spec of a value that has one entry per row along an axis."""
+    """Return a Known for values like `spec` that have one entry per row along `axis`."""
     sizes = ((*spec.shape[:axis], count, *spec.shape[axis + 1 :]) for count in COUNTS)
     return Known(tuple(spec._replace(shape=shape) for shape in sizes), axis, depth)
 
 
 def without_rows(spec: TensorSpec | None) -> Known:
-    """Return the spec of a value whose sizes do not depend on the number of rows."""
+    """Return a Known for values like `spec` whose sizes do not depend on the number of rows."""
     return Known((spec,) * len(COUNTS))
 
 
@@ -102,7 +104,7 @@ def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[
 def _declared(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> str | None:
     """Return the trait that an operator declares for operands with these axes of rows."""
     specs, axes = [known.specs[-1] for known in given], [known.axis for known in given]
-    if op.rows == "sequence":  # of weights beside sequences, and of states, a function tells
+    if op.rows == "sequence":  # operators that also have weights or states declare a function
         return "sequence" if all(axis == 0 or spec is None for axis, spec in zip(axes, specs, strict=True)) else None
     if not callable(op.rows):
         return op.rows
@@ -118,7 +120,10 @@ def _declared(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> str |
 
 
 def _may_have_sequences(known: Known, depth: int) -> bool:
-    """Return whether an operand is a weight, the rows of sequences, or their states, whose axis is not the first."""
+    """Return whether a trait of sequences is possible for an operand.
+
+    It must be a weight, which has no rows, the rows of sequences, or states of sequences, whose axis is not the first.
+    """
     if known.axis is None:
         return True
     if known.axis == 0:
@@ -129,7 +134,7 @@ def _may_have_sequences(known: Known, depth: int) -> bool:
 def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
     """Return the spec of an output that has its own sequences, or one entry per sequence.
 
-    How many rows or sequences there are, `infer` leaves open.
+    `infer` leaves its number of rows or sequences open.
     """
     first = specs[0]
     if first.kind is LOD_TENSOR and specs[1:] == specs[:-1] and -1 in first.shape:

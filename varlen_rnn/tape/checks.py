@@ -7,12 +7,12 @@ from varlen_rnn.rows.lod import NO_LOD
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import sizes_fit, spec_of_tensor
 
-# Data types, not NumPy's scalar types: those are converted at every comparison, and every operator compares.
+# Instances of np.dtype, because NumPy would convert scalar types such as np.float32 at every comparison.
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
 def check_float(op, **descs):
-    """Raise unless all are tensors of one floating data type."""
+    """Raise unless all operands are tensors of one floating data type."""
     dtype = None
     for name, desc in descs.items():
         if dtype is None:
@@ -24,7 +24,7 @@ def check_float(op, **descs):
 
 
 def check_same_dtype(op, **descs):
-    """Raise unless all are tensors of the data type of the first."""
+    """Raise unless all operands are tensors with the data type of the first one."""
     first, *others = descs
     dtype = descs[first].dtype
     for name in others:
@@ -40,7 +40,7 @@ def _refuse_mixed(op, name, desc, dtype, first):
 
 
 def check_integer(op, **descs):
-    """Raise unless all are tensors of integers."""
+    """Raise unless all operands are tensors of integers."""
     for name, desc in descs.items():
         if desc.kind is not LOD_TENSOR or desc.dtype.kind not in "iu":
             hint = "dtype=np.int64 makes integers of lists without entries" if desc.shape[:1] == (0,) else None
@@ -55,12 +55,12 @@ def check_like(op, name, desc, like):
     """Raise unless a tensor has the data type and shape of another, such as a gradient and its variable."""
     if desc.kind is not LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
-    if not sizes_fit(desc.shape, like.shape):  # every gradient asks: no call of `check_shape`
+    if not sizes_fit(desc.shape, like.shape):  # written out, because every gradient comes here and a call takes time
         check_shape(op, name, desc, like.shape)
 
 
 def check_kind(op, name, desc, kind):
-    """Raise unless a variable is of a kind."""
+    """Raise unless a variable is of the kind `kind`, such as a tensor or a plan."""
     if desc.kind != kind:
         raise DTypeError(f"{op}, {name}", expected=f"a {kind.name}", got=_kind(desc))
 
@@ -83,7 +83,7 @@ def check_shape(op, name, desc, shape, hint=None):
 
 
 def check_lod_level(op, name, desc):
-    """Raise unless there is at least one level."""
+    """Raise unless a variable has at least one LoD level."""
     if desc.lod_level < 1:
         hint = "give the rows their lengths with create_lod_tensor"
         raise LoDError(f"{op}, {name}", expected="at least one level", got="a tensor without LoD", hint=hint)

@@ -12,7 +12,7 @@ from varlen_rnn.tape.index import own_index
 
 
 class Index:
-    """The annotation of an index of rows, as it stands between brackets."""
+    """The annotation of a constant that is an index, as in `x[index]`."""
 
 
 class Block:
@@ -42,7 +42,7 @@ def kind_of(annotation):
     ('float', 'ints', 'int?', None)
     """
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
-        return next((kind for known, kind in _KINDS.items() if known == annotation), None)  # it may have no hash
+        return next((kind for known, kind in _KINDS.items() if known == annotation), None)  # it may be unhashable
     kinds = [kind_of(part) for part in typing.get_args(annotation) if part is not types.NoneType]
     return f"{kinds[0]}?" if len(kinds) == 1 < len(typing.get_args(annotation)) and kinds[0] else None
 

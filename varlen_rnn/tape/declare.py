@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
 def operator(function: Callable[P, object], /) -> Operator[P, Variable]: ...
 @overload
 def operator(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
-@overload  # of two outputs, one of them intermediate, a call returns the other
+@overload  # an operator with two outputs, of which a call returns one because the other is intermediate
 def operator(
     *, outputs: tuple[str, str], intermediate: tuple[str], **options: Unpack[Options]
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]: ...
@@ -102,8 +102,8 @@ def operator(
     the input whose spec it returned, else the LoD that all inputs share.  An error other than an `InputError` is raised
     as a `ProgramError` with the operator's name.
 
-    Without a gradient, `backward` through the operator is an error.  One that passes none on, as one that counts or
-    compares, says so: its `grad` returns a list of None.
+    Without a declared gradient, `backward` through the operator is an error.  An operator that passes no gradient on,
+    such as a comparison, declares a `grad` that returns a list of None.
 
     Parameters
     ----------
@@ -127,7 +127,8 @@ def operator(
         Constants that `Program.prune` sets.
     overwrites : callable, optional
         `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
-        In a program it gets copies of them, unless it is `name_grad`, `name` made them, and nothing else reads them.
+        In a program it gets copies of these inputs.  The exception is a gradient `name_grad` that overwrites an output
+        of its operator `name` that nothing else reads.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, if
         constants decide which inputs and outputs there are.
@@ -142,7 +143,7 @@ def operator(
         the TensorSpec and the axis that has rows, or None.  The trait lets an operator leave the loop over the steps of
         a `DynamicRNN`.
     linear : tuple of str
-        Inputs in which it is linear: the result for a sum of operands is the sum of their results.
+        Names of inputs in which it is linear: for a sum of two values there, the result is the sum of both results.
     scalar : callable, optional
         `scalar(*numbers, **constants)` computes one element of the result from one element of each operand, with the
         functions of `varlen_rnn.cells`.  With it, a step of a `DynamicRNN` may be fused.
@@ -207,7 +208,7 @@ def operator(
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:
-    """Return names as a tuple, or raise."""
+    """Return an option that holds names as a tuple, or raise unless all are texts."""
     found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
     if any(not isinstance(name, str) for name in found):
         raise ProgramError(what, expected="a tuple of names", got=shown(names))
@@ -215,14 +216,14 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
 
 
 def _rows_trait(rows: Any) -> str | Callable | None:
-    """Return a trait of rows, or raise."""
+    """Return the option `rows` of an operator, or raise unless it is a trait or a function."""
     if rows is None or callable(rows) or (isinstance(rows, str) and rows in TRAITS):
         return rows
     raise ProgramError("operator, rows", expected=f"one of {TRAITS}, or a function of specs and axes", got=shown(rows))
 
 
 def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
-    """Return functions of NumPy as a tuple, or raise."""
+    """Return the option `ufunc` of an operator as a tuple, or raise unless it has functions of NumPy."""
     found = [given] if isinstance(given, np.ufunc) else check_list(given, "operator, ufunc", "functions of NumPy")
     if not all(isinstance(ufunc, np.ufunc) for ufunc in found):
         raise DTypeError("operator, ufunc", expected="functions of NumPy", got=shown(given))
@@ -250,7 +251,7 @@ class Operator(Protocol[P, R]):
 
 
 class Declaration:
-    """What an operator's function has as attributes: the decorators of the functions that belong to it.
+    """The attributes of an operator's function: decorators for the other functions that belong to the operator.
 
     See `varlen_rnn.operator`.
     """
@@ -274,7 +275,7 @@ class Declaration:
         return function
 
     def grad(self, function: F) -> F:
-        """Take the gradient as a composition of operators: a decorator.
+        """Decorate the function that composes the gradient from operators.
 
         Parameters
         ----------
@@ -294,14 +295,15 @@ class Declaration:
         cost: Callable | None = None,
         rows: str | Callable | None = None,
     ) -> Callable[[Callable], Operator]:
-        """Take the gradient as a function over values, an operator of its own named `name_grad`: a decorator.
+        """Decorate the function that computes the gradient from values; it becomes an operator `name_grad`.
 
         The names of the function's parameters decide its arguments: inputs, outputs, gradients of outputs as `d_out`,
         constants.  It returns the gradients of the inputs in `of`, as the operator's function returns outputs.  If
         there are several outputs, the gradient of an output is None if none arrived.
 
-        What it infers follows where it takes all inputs and constants: outputs and their gradients are as `infer` says,
-        and its results are like the inputs.  Otherwise the operator that the decorator returns needs an `infer`.
+        If the function takes all inputs and constants, its `infer` is derived: outputs and their gradients must be as
+        the operator's `infer` says, and the results are like the inputs.  Otherwise declare an `infer` for the operator
+        that the decorator returns.
 
         Parameters
         ----------
@@ -364,10 +366,10 @@ def _declared(op: Op, function: Callable) -> Operator:
 
 
 def _applying(op: Op, function: Callable) -> Any:
-    """Return a function of the parameters of another that applies the operator.
+    """Return a function with the signature of `function` that applies the operator.
 
-    It is compiled from its text, as methods of dataclasses are: Python itself then binds the arguments of a call, which
-    takes no longer than in a function that was written by hand.
+    It is compiled from source text, as dataclasses compile their methods.  So Python itself binds the arguments of a
+    call, as fast as for a function written by hand.
     """
     parameters = inspect.signature(function).parameters.values()
     taken: list[str] = []
@@ -389,7 +391,7 @@ def _applying(op: Op, function: Callable) -> Any:
     found: dict[str, Any] = {}
     exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
     applying = found["declare"](**given)
-    applying.__code__ = applying.__code__.replace(co_name=op.type)  # in tracebacks; in the text it might hide a helper
+    applying.__code__ = applying.__code__.replace(co_name=op.type)  # for tracebacks; no name in the source
     with_default = [p for p in parameters if p.default is not p.empty]
     applying.__defaults__ = tuple(p.default for p in with_default if p.kind is not p.KEYWORD_ONLY)
     applying.__kwdefaults__ = {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY}
@@ -397,14 +399,14 @@ def _applying(op: Op, function: Callable) -> Any:
 
 
 def _taking(kind: str, name: str, what: str) -> str:
-    """Return the text that checks a constant: most have the very type that they should, which needs no call."""
+    """Return the source that checks a constant; a value that already has the right type needs no call."""
     plain = kind.rstrip("?")
     text = f"_take({kind!r}, {name}, {what!r})"
     return f"{name} if _type({name}) is _{plain} else {text}" if plain in PLAIN else text
 
 
 def _shown_of(op: Op) -> Callable:
-    """Return a function that drops the outputs of `apply` that only the gradient reads."""
+    """Return a function that drops intermediate outputs, which only the gradient reads, from the results of `apply`."""
     positions = [number for number, place in enumerate(op.outputs) if place not in op.intermediate]
 
     def shown(outputs: Any) -> Any:
@@ -440,20 +442,20 @@ def _parameters(op_type: str, function: Callable) -> Iterable[inspect.Parameter]
     _check_function(op_type, function)
     try:
         return inspect.signature(function, eval_str=True).parameters.values()
-    except Exception as error:  # annotations may be anything
+    except Exception as error:  # evaluating an annotation may raise any error
         expected = "annotations that can be read"
         raise ProgramError(f"operator {op_type!r}", expected=expected, got=str(error)[:80]) from error
 
 
 def _check_function(op_type: str, function: Callable) -> None:
-    """Raise unless an operator's function is one whose text tells its parameters."""
+    """Raise unless an operator's function is written in Python, so that its parameters are known."""
     if not inspect.isfunction(inspect.unwrap(function)):
         got = type(function).__name__
         raise ProgramError(f"operator {op_type!r}", expected="a function that is written in Python", got=got)
 
 
 def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) -> str:
-    """Return the place of an input, as `Op` has it."""
+    """Return the name of an input as in `Op.inputs`: with `*` if it takes the rest, with `?` if it may be missing."""
     if parameter.default not in (parameter.empty, None):
         hint = f"of a constant, write its type: {parameter.name}: {type(parameter.default).__name__}"
         raise ProgramError(f"operator {op_type!r}, {parameter.name}", expected="an annotation", got="none", hint=hint)

@@ -19,7 +19,7 @@ _INPUTS, _OUTPUTS, _D_OUTPUTS = range(3)
 
 
 class _Source(NamedTuple):
-    """What an input of the gradient is: of the operator, an input, an output, or the gradient of an output."""
+    """The value that an input of the gradient takes: an input or output of the operator, or an output's gradient."""
 
     group: int
     position: int
@@ -56,7 +56,7 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
 
 
 def check_order(op_type, function, attrs):
-    """Raise unless inputs can be given by position, before constants, and constants by name."""
+    """Raise unless a gradient's parameters are its inputs, by position, and then its constants, by name."""
     before = True
     for p in inspect.signature(function).parameters.values():
         is_constant = p.name in attrs
@@ -76,7 +76,7 @@ def _takes_rest(op, position):
 
 
 def _source(op, name):
-    """Return the input, output or constant that a parameter means."""
+    """Return the input, output or constant of the operator that a parameter of the gradient names."""
     inputs, outputs = _names(op.inputs), _names(op.outputs)
     if name in inputs:
         return _Source(_INPUTS, inputs.index(name))
@@ -98,21 +98,21 @@ def _position_of_input(op, name):
 
 
 def _place(op, parameter, source):
-    """Return the place of an input of the gradient, as `Op` has it."""
+    """Return the name of an input of the gradient as in `Op.inputs`, with `*` and `?`."""
     rest = source.group == _INPUTS and _takes_rest(op, source.position)
     if rest != (parameter.kind is parameter.VAR_POSITIONAL):
         raise ProgramError(f"gradient of {op.type!r}, {parameter.name}", expected="a star where the operator has one")
     if source.group == _INPUTS:
         missing = op.inputs[source.position].endswith("?")
-    else:  # only one of several gradients may arrive
+    else:  # with several outputs, the gradients of some may not arrive
         missing = source.group == _D_OUTPUTS and len(op.outputs) - len(op.intermediate) > 1
     return "*" * rest + parameter.name + "?" * missing
 
 
 def _rule(op, made, sources, positions):
-    """Return the `grad` of the operator itself."""
+    """Return the `grad` of the operator: a function that applies the operator of the gradient."""
     rest = made.inputs[-1].startswith("*")
-    fixed = [tuple(source) for source in sources[: len(sources) - rest]]  # NamedTuples take longer to unpack
+    fixed = [tuple(source) for source in sources[: len(sources) - rest]]  # NamedTuples unpack more slowly
     all_constants = made.attrs.keys() == op.attrs.keys()
 
     def grad(inputs, outputs, d_outputs, **attrs):
@@ -132,7 +132,7 @@ def _rule(op, made, sources, positions):
 
 
 def _inference(op, op_type, taken, positions, attrs):
-    """Return the `infer` of the gradient if it takes all inputs and constants of the operator."""
+    """Return the derived `infer` of a gradient that takes all inputs and constants of the operator."""
     sources = list(taken.values())
     wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
     if not set(wanted) <= set(sources) or attrs.keys() != op.attrs.keys():
@@ -144,9 +144,9 @@ def _inference(op, op_type, taken, positions, attrs):
     checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
 
     def infer(*specs, **constants):
-        # A slice takes a tenth of the time, and every gradient infers.
+        # A slice takes a tenth of a comprehension's time, and every gradient comes here.
         inputs = list(specs[: len(order)]) if in_order else [specs[number] for number in order]
-        if rest:  # the last of the gradient's, too
+        if rest:  # inputs that take the rest come last in the gradient, too
             inputs += specs[len(taken) - 1 :]
         try:
             promised = op.infer(*inputs, **constants)
@@ -176,7 +176,7 @@ def _rows_trait(op, sources, positions):
     order, count = [sources.index(source) for source in wanted], len(sources)
 
     def rows(specs, axes, **constants):
-        more = range(count, len(axes))  # of an input that takes the rest, which may be nothing
+        more = range(count, len(axes))  # the positions of a last input `*x`, which may be empty
         places = [n for n in (*order, *more) if n < len(axes)]
         if callable(op.rows) and op.rows([specs[n] for n in places], [axes[n] for n in places], **constants) != "each":
             return None
@@ -188,7 +188,7 @@ def _rows_trait(op, sources, positions):
 
 
 def _renamed(message, op_type, other):
-    """Return an error's message; if it begins with the operator's name, the name of the gradient replaces that."""
+    """Return an error's message with the gradient's name in place of the operator's name at the beginning."""
     return other + message.removeprefix(op_type) if message.startswith((f"{op_type},", f"{op_type}:")) else message
 
 
@@ -203,7 +203,7 @@ def _check_as_promised(op_type, name, spec, promised, position):
 
 
 def not_inferred(op_type):
-    """Return the `infer` of an operator that was given none: it raises."""
+    """Return an `infer` that raises, for an operator that has declared none."""
 
     def infer(*specs, **attrs):
         raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=f"@{op_type}.infer")

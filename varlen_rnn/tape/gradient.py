@@ -1,11 +1,11 @@
-"""The pass of gradients: records remember applied operators, and gradients pass over them, last record first.
+"""The backward pass: records remember applied operators, and gradients are sent back over them, last record first.
 
 Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
-with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases the records that it has passed, for the
-recurrence reuses their buffers for gradients.
+with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases each record that it is done with, because
+the recurrence reuses the buffers of its record for gradients.
 
-Threads may pass at the same time: a pass takes its records all at once, so only one pass has a record, and a gradient
-is added to a leaf's by comparing and swapping, so none is lost.
+Several threads may run passes at the same time.  A pass takes all its records at once, so no other pass has them.  It
+adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
 """
 
 import itertools
@@ -19,11 +19,11 @@ from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import own, plain
 
-SUFFIX = "@GRAD"  # of the name of a gradient in a program
+SUFFIX = "@GRAD"  # ends the name of a gradient in a program
 _numbers = itertools.count()
 
-# Held while records are taken, or one `grad` is compared and set; no operator runs meanwhile.  Only ever in a `with`:
-# no interrupt can come between taking a lock of C and entering the block, so none leaves it locked.
+# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is taken by
+# `with` only: Python handles no interrupt between taking a lock in C and entering the block, so none leaves it locked.
 _swapping = threading.RLock()
 
 
@@ -33,7 +33,7 @@ def _forget_lock():
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_lock)  # a thread that held it does not exist there
+    os.register_at_fork(after_in_child=_forget_lock)  # a thread that held it does not exist in the child
 
 
 class Record:
@@ -62,12 +62,12 @@ class Record:
 
 
 def was_updated(variable):
-    """Let records that took the value of a variable know that it is another now."""
+    """Note that the value of a variable was updated, so that a record which used the former value raises."""
     variable.updated_at = next(_numbers)
 
 
 def hooks_of(variable):
-    """Return the hooks of a Variable, which has some from now on."""
+    """Return the Hooks of a Variable; make them if it has none."""
     with _swapping:
         if variable.hooks is None:
             variable.hooks = Hooks()
@@ -87,29 +87,29 @@ class Pass:
         `variables_of(values)` wraps the outputs of a record's operator in new Variables without a record.  A record
         that held its own outputs would be freed late.
     gradient_like : callable
-        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking that it
-        is like another one.
+        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking it
+        against the gradient `like` that the hook got.
     """
 
     def __init__(self, apply, variables_of, gradient_like):
         self._apply, self._variables_of, self._gradient_like = apply, variables_of, gradient_like
-        self._arrived = {}  # lists of gradients by the position of the output, by the number of a record
-        self._hooked = {}  # by the number of a record, its outputs with hooks, by their positions
-        self._late = {}  # lists of gradients, by the leaf that gets their sum: sparse ones, and those that hooks see
-        self._owned = {}  # memory that was given out, by identity: no two leaves share any
+        self._arrived = {}  # {number of a record: {position of an output: [gradients]}}
+        self._hooked = {}  # {number of a record: {position of an output: Variable with hooks}}
+        self._late = {}  # {leaf: [gradients]} to sum at the end: sparse gradients, and gradients for hooks
+        self._owned = {}  # arrays that a leaf or a caller holds, by identity, so that no two share memory
 
     def run(self, pairs):
         """Send `(variable, gradient)` pairs back."""
-        records = _reachable([variable for variable, _ in pairs])  # those to pass first stand last
+        records = _reachable([variable for variable, _ in pairs])  # the pass takes them from the end
         with _swapping:
             for record in records:
                 record.check()
             taken = self._take(records)
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
-                own(gradient.value, self._owned)  # the caller's
+                own(gradient.value, self._owned)  # note the caller's memory, so that no leaf shares it
             self._send(variable, gradient)
-        while taken:  # a record is released once it was passed
+        while taken:  # popping a record releases it after its turn
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
         for variable, gradients in self._late.items():
@@ -117,9 +117,10 @@ class Pass:
             self._add(variable, gradient if variable.hooks is None else self._after_hooks(variable, gradient))
 
     def _take(self, records):
-        """Return `(record, inputs, values)` of each record, which loses both: a second pass must not follow.
+        """Take the inputs and values from each record, and return `(record, inputs, values)` for each.
 
-        From here on they belong to this pass, even after an error: an operator may overwrite the residuals of a record.
+        They belong to this pass from here on, even after an error, because an operator may overwrite the residuals of a
+        record.  A later pass that meets such a record raises.
         """
         taken = [(record, record.inputs, record.values) for record in records]
         for record in records:
@@ -135,18 +136,18 @@ class Pass:
                 self._hooked.setdefault(variable.record.number, {})[variable.position] = variable
         elif isinstance(gradient.value, Symbol):
             total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
-            # A gradient that several variables share has its name from the first of them.
+            # Several variables may share one gradient, which has the name of the first.  The others get a copy to name.
             variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
             variable.grad.value.take_name(variable.name + SUFFIX)
         elif isinstance(gradient.value, SelectedRows) or variable.hooks is not None:
-            # Sparse gradients are summed once, since each addition copies the rows of all before it; hooks see a sum.
+            # Sparse gradients are summed once, at the end, because each addition copies all rows.  Hooks see the sum.
             self._late.setdefault(variable, []).append(gradient)
         else:
             self._add(variable, gradient)
 
     def _add(self, variable, gradient):
-        """Add a gradient to the `grad` of a leaf, to which other threads may add meanwhile: then the sum is new."""
-        first = None  # kept, for who owns it would get a copy the second time
+        """Add a gradient to the `grad` of a leaf; compute the sum again if another thread has added to it meanwhile."""
+        first = None  # kept for a second try, because `own` would then return a copy
         while True:
             before = variable.grad
             if before is not None:
@@ -166,20 +167,20 @@ class Pass:
             raise type(error)(f"grad{name}, to which backward adds: {error}") from error
 
     def _after_hooks(self, variable, gradient):
-        """Return the gradient that the hooks of a Variable make of one; the Variable keeps it if it shall."""
+        """Run the hooks of a Variable on its gradient, and return the result; keep it after `retain_grad`."""
         for hook in variable.hooks:
-            shown = shown_to_hooks(own(gradient.value, self._owned))  # the hook may keep it
+            shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared, because the hook may keep it
             given = hook(shown)
             if given is not None and given is not shown:
                 name = f" of {variable.name!r}" if variable.name else ""
                 gradient = self._gradient_like(given, gradient, f"gradient that a hook{name} returned")
-                own(gradient.value, self._owned)  # the hook's
+                own(gradient.value, self._owned)  # note the hook's memory, so that no leaf shares it
         if variable.hooks.retains and variable.record is not None:
             self._add(variable, gradient)
         return gradient
 
     def _over(self, record, inputs, values):
-        """Send the gradients of a record's inputs on, which follow from those that arrived at its outputs."""
+        """Compute the gradients of a record's inputs from those that arrived at its outputs, and send them on."""
         arrived = self._arrived.pop(record.number, None)
         if arrived is None:
             return
@@ -221,7 +222,7 @@ class Pass:
 
 
 def _all_frozen(inputs):
-    """Return whether no input requires a gradient any more."""
+    """Return whether no input requires a gradient; some may have been frozen since the forward pass."""
     for variable in inputs:
         if variable is not None and variable.requires_grad:
             return False

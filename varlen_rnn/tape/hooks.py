@@ -1,4 +1,4 @@
-"""Functions that see the gradient of one Variable on its way back, and the wish to keep that gradient."""
+"""Hooks: functions that a pass calls with the gradient of a Variable, and whether the Variable keeps the gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Hook = Callable[[Any], Any]
 
 
 class Hooks:
-    """The hooks of a Variable, in the order of their registration, and whether an inner one keeps its gradient."""
+    """The hooks of a Variable in the order of registration; `retains` says whether an inner Variable keeps `grad`."""
 
     __slots__ = ("_functions", "retains")
 
@@ -23,17 +23,17 @@ class Hooks:
         self.retains = False
 
     def add(self, function: Hook) -> HookHandle:
-        """Register a function, once more if it is there already."""
+        """Register a function; if it is registered twice, it runs twice."""
         handle = HookHandle(self._functions)
         self._functions[handle] = function
         return handle
 
     def __iter__(self) -> Iterator[Hook]:
-        return iter(list(self._functions.values()))  # a hook may remove itself, or another thread one
+        return iter(list(self._functions.values()))  # a copy: hooks may be removed meanwhile
 
 
 class HookHandle:
-    """What `register_hook` returns: the way to remove the hook again."""
+    """The handle that `register_hook` returns, to remove the hook again."""
 
     __slots__ = ("_functions",)
 
@@ -48,7 +48,7 @@ class HookHandle:
 def shown_to_hooks(value: Any) -> Any:
     """Return a gradient as hooks see it: an array, a LoDTensor if there is a LoD, or SelectedRows; read-only.
 
-    Several Variables may share its memory, as the operands of a sum do.
+    It is read-only because several Variables may share its memory, as the operands of a sum do.
     """
     if isinstance(value, SelectedRows):
         return SelectedRows.wrap(value.rows, _read_only(value.value), value.height)

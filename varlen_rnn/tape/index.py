@@ -1,4 +1,4 @@
-"""Indices of rows: a copy that nobody changes, and the text of one, as it is written between brackets."""
+"""Indices: copies that their caller cannot change, and indices as text, such as `1:3, ...`."""
 
 import operator
 import re
@@ -8,7 +8,7 @@ import numpy as np
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.rows.checks import check_unmasked
 
-# The types of an index that nobody can change, and that moves no axis.  A bool moves them, as an array does.
+# Types of basic indices that are immutable.  A bool is not among them, because it indexes as an array does.
 BASIC_INDEX = frozenset({int, slice, type(None), type(Ellipsis)})
 _NUMBER = r"-?\d{1,18}"
 _ITEM = rf"(?:{_NUMBER}|(?:{_NUMBER})?:(?:{_NUMBER})?(?::(?:{_NUMBER})?)?|\.\.\.|None)"
@@ -16,7 +16,7 @@ _INDEX = re.compile(rf"(?:{_ITEM}(?:, {_ITEM})*)?")
 
 
 def own_index(index):
-    """Return an index that its caller cannot change any more: a gradient reads it again, perhaps much later."""
+    """Return a copy of an index that its caller cannot change, because a gradient reads it again later."""
     return tuple(map(_own_item, index)) if isinstance(index, tuple) else _own_item(index)
 
 
@@ -26,14 +26,14 @@ def _own_item(item):
     check_unmasked(item, "getitem, index")
     try:
         array = np.array(item)
-    except (ValueError, TypeError):  # no index: the operator says so
+    except (ValueError, TypeError):  # no index at all: the operator raises the error
         return item
-    # NumPy takes an empty list for indices, whatever the data type of nothing.
+    # An empty list is a list of indices to NumPy, though its array is float64.
     return array if array.size or isinstance(item, np.ndarray) else array.astype(np.intp)
 
 
 def index_to_text(index):
-    """Return an index of numbers, slices, `...` and None as it is written between brackets."""
+    """Return the text of an index of numbers, slices, `...` and None, as in `x[text]`."""
     items = index if isinstance(index, tuple) else (index,)
     return ", ".join(_item_to_text(item) for item in items)
 
@@ -59,7 +59,7 @@ def is_index(text):
 
 
 def index_of_text(text):
-    """Return the index that a text stands for."""
+    """Return the index that a text describes."""
     return tuple(_item_of_text(item) for item in text.split(", ")) if text else ()
 
 

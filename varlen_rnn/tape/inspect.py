@@ -1,4 +1,4 @@
-"""The gradients of every operator of a pass, as norms: where one became NaN or zero.
+"""Norms of the gradients at every operator of a backward pass, to find where a gradient became NaN or zero.
 
 For `loss = (x * w).mean()` of four rows of ones the pass meets two operators, the last applied first:
 
@@ -24,23 +24,23 @@ from varlen_rnn.tape.spec import Value
 from varlen_rnn.tape.variable import Variable, first_gradient, propagate
 from varlen_rnn.typing import Rows
 
-_MOST_LINES = 60  # of operators in a printed report, as pandas has it; half of them from each end
+_MOST_LINES = 60  # the most operators in a printed report, as in pandas; the first and the last ones are shown
 
 
 @dataclass(frozen=True)
 class OperatorGradients:
-    """What one operator got and gave in a pass, as Euclidean norms.
+    """The Euclidean norms of the gradients that one operator received and passed on.
 
     Attributes
     ----------
     number : int
-        Its place in the pass; the operator applied last is 0.
+        Its position in the pass; the operator applied last has 0.
     operator : str
         The operator's name.
     arrived : dict of str to float
-        By the names of its outputs, the norm of the gradient that arrived there; outputs without one are left out.
+        The norm of the gradient that arrived at each output, by the output's name; outputs without one are left out.
     passed : dict of str to float or None
-        By the names of the inputs that require a gradient, the norm of the gradient passed on; None if there is none.
+        The norm of the gradient passed to each input that requires one, by the input's name; None if there was none.
     """
 
     number: int
@@ -60,7 +60,7 @@ class LeafGradient:
 
 @dataclass(frozen=True, repr=False)
 class GradientReport:
-    """What `inspect_gradients` found; it prints as a table.
+    """The result of `inspect_gradients`; it prints as a table.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class GradientReport:
 def inspect_gradients(
     loss: Variable, gradient: Rows | None = None, names: Iterable[tuple[str, Variable]] = ()
 ) -> GradientReport:
-    """Return the norms of the gradients that every operator gets and passes on, and the first NaN and zero among them.
+    """Return the norms of the gradients that each operator receives and passes on, with the first NaN and zero.
 
     It runs the pass that `loss.backward()` would run, with its hooks, but no `grad` changes and nothing is used up:
     `loss.backward()` is possible afterwards.  A recurrent layer's residuals are copied, one layer at a time.
@@ -201,7 +201,7 @@ class _Inspection(Pass):
         return gradients
 
     def report(self, names: dict[int, str]) -> GradientReport:
-        """Return the notes as a report; `names` has the names of leaves, by identity."""
+        """Return the noted norms as a report; `names` maps the identity of a leaf to its name."""
         leaves = []
         for variable, gradients in self._leaves.items():
             total = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
@@ -212,7 +212,7 @@ class _Inspection(Pass):
 
 
 def _named(places: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
-    """Return the name and position of each input or output; a place that takes several has a number for each."""
+    """Return (name, position) for each input or output; several at one place `x` are named x[0], x[1], ..."""
     return [
         (place if len(positions) == 1 else f"{place}[{k}]", position)
         for place, positions in places
@@ -227,7 +227,7 @@ def _has_nan(operator: OperatorGradients) -> bool:
 
 
 def _norm(value: Value) -> float:
-    """Return the Euclidean norm, computed in float64 and without overflow; NaN if any element is."""
+    """Return the Euclidean norm, computed in float64 and without overflow; NaN if any element is NaN."""
     if isinstance(value, SelectedRows):
         array = value.merge().value
     else:

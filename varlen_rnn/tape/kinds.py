@@ -1,4 +1,4 @@
-"""The kinds of values, and their data types, with the numbers that files have for them."""
+"""The kinds of values, and their data types, with the numbers that represent them in files."""
 
 from enum import IntEnum
 
@@ -41,5 +41,5 @@ TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
 LOD_TENSOR = Type.LOD_TENSOR
 SELECTED_ROWS = Type.SELECTED_ROWS
-LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # a plan: sorted_seqs
+LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # in Fluid's words; here a plan, `SortedSeqs`
 STEP_SCOPES = Type.STEP_SCOPES  # values that the steps of a recurrence save for its gradient

@@ -1,7 +1,7 @@
-"""What a context does with the operators that it applies: remember them for a gradient, or describe them in a program.
+"""Modes: whether applied operators are remembered for a gradient, or described in a program instead of run.
 
-Modes are context variables: two Python threads that train two models never meet.  A mode is set within the `try` that
-sets it back: an interrupt (Ctrl-C) may come as soon as it is set, before a token of it could be kept.
+Modes are context variables, so two threads that train two models do not affect each other.  A mode is set inside the
+`try` whose end resets it, because an interrupt (Ctrl-C) may come as soon as it is set, before its token is stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Whether operators are recorded: True, or the list, false and nobody else's, of the `no_grad` that set it.
+# True if operators are recorded.  Each `no_grad` sets it to an empty list of its own: false, and known by identity.
 GRAD_ENABLED: contextvars.ContextVar[object] = contextvars.ContextVar("grad_enabled", default=True)
 RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
@@ -48,22 +48,22 @@ def no_grad() -> Iterator[None]:
     try:
         GRAD_ENABLED.set(mine)
         yield
-    except GeneratorExit:  # an interrupt came as `__exit__` began: this runs when its traceback goes
+    except GeneratorExit:  # an interrupt came as `__exit__` began, so this runs when the traceback is freed
         is_late = True
         raise
     finally:
-        if not is_late or GRAD_ENABLED.get() is mine:  # else a mode around this one has ended before it
+        if not is_late or GRAD_ENABLED.get() is mine:  # otherwise an outer `no_grad` has ended before this one
             GRAD_ENABLED.set(before)
 
 
 def recorder() -> Any:
-    """Return the recorder of the program that this context describes, or None where operators run."""
+    """Return the recorder of the program being described in this context, or None if operators run."""
     return RECORDER.get()
 
 
 @contextlib.contextmanager
 def recording(into: Any) -> Iterator[None]:
-    """Describe operators instead of running them: `into.append` takes them."""
+    """Describe operators instead of running them; `into.append` receives the descriptions."""
     before = RECORDER.get()
     try:
         RECORDER.set(into)

@@ -1,4 +1,4 @@
-"""What an operator is once it is declared, and the table of all of them."""
+"""The record of a declared operator, and the table of all operators by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
-TRAITS = ("each", "sum", "sequence")  # of rows
+TRAITS = ("each", "sum", "sequence")  # values of an operator's `rows`
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# Errors of an operator's functions that need no translation: they name an input, or a fault of the machine.
+# Errors of an operator's functions that are raised as they are, because they already name the input or the fault.
 PASSED_ON = (InputError, MemoryError, Warning)
 
 
-# No NamedTuple: reading its attributes takes several times as long, and every application of an operator reads some.
+# No NamedTuple, because its attributes take several times as long to read, and each application reads some.
 @dataclass(slots=True, eq=False)
 class Op:
     """An operator, as `declare.operator` makes it; `vr.operator` documents the fields.
@@ -44,20 +44,20 @@ class Op:
     intermediate : frozenset of str
         Outputs that only the gradient reads.
     in_place : tuple of int
-        For an operator that updates: the position of the input that each output is.
+        For an operator that updates in place: for each output, the position of the input that it is.
     inference : mapping
         Constants that `prune` sets.
     overwrites, places, cost, scalar : callable, optional
     rows : str or callable, optional
         One of `TRAITS`, or a function of specs and axes.
     linear : tuple of str
-        Names of places.
+        Names of the inputs in which it is linear.
     ufunc : tuple of numpy.ufunc
     onnx : str, optional
     shortcut : callable, optional
         `shortcut(values, **attrs)` does the work of `infer` and `forward` at once for the most common values, and
         returns a list of values.  It returns None for anything that `infer` or `forward` would refuse, so that they
-        raise the error.  It is no option of `vr.operator`; an operator for which it pays sets it.
+        raise the error.  It is no option of `vr.operator`; operators that gain from it set it themselves.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -96,7 +96,7 @@ class Op:
         return f"{name[1:]}[{position - len(self.inputs) + 1}]" if name.startswith("*") else name
 
     def missing(self, inputs: Iterable[object]) -> int | None:
-        """Return the position of the first input that is None and may not be, or None."""
+        """Return the position of the first required input that is None, or None if there is no such input."""
         last = len(self.inputs) - 1
         for position, given in enumerate(inputs):
             if given is None and not self.inputs[min(position, last)].endswith("?"):
@@ -106,12 +106,12 @@ class Op:
     def by_place(
         self, inputs: Sequence[T], outputs: Sequence[T], attrs: Mapping[str, Any]
     ) -> tuple[list[tuple[str, tuple[T, ...]]], list[tuple[str, tuple[T, ...]]]]:
-        """Return the `(place, names)` pairs of an operator's inputs, and the pairs of its outputs."""
+        """Return inputs and outputs by the operator's own names for them, as two lists of pairs `(place, values)`."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
 
     def output_places(self, num_inputs: int, num_outputs: int, attrs: Mapping[str, Any]) -> Sequence[str]:
-        """Return the place of each output, with a number where a place takes several."""
+        """Return a name for each output: its place, followed by a number if the place takes several outputs."""
         _, places = self._places(num_inputs, num_outputs, attrs)
         if len(places) == num_outputs and not places[-1].startswith("*"):
             return places
@@ -129,7 +129,7 @@ class Op:
         Raises
         ------
         InputError
-            What does not fit.
+            If the inputs do not fit.
         """
         try:
             found = self.infer(*inputs, **attrs)
@@ -146,13 +146,13 @@ class Op:
         return found
 
     def failed(self, error: Exception) -> ProgramError:
-        """Return the error of an operator whose function raised something of its own."""
+        """Return a ProgramError with the operator's name for an error that one of its functions raised."""
         got = f"{type(error).__name__}: {error}"[:300]
         return ProgramError(f"operator {self.type!r}", expected="inputs that fit", got=got)
 
 
 def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tuple[T, ...]]]:
-    """Return `(place, names)` pairs of positional names: the last place takes the rest if it begins with `*`."""
+    """Return pairs `(place, names)` for names given by position; a last place that begins with `*` takes the rest."""
     pairs = []
     for number, place in enumerate(places):
         end = len(names) if place.startswith("*") else number + 1
@@ -161,16 +161,16 @@ def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tupl
 
 
 OPERATORS: dict[str, Op] = {}
-UFUNCS: dict[np.ufunc, str] = {}  # the names of the operators that functions of NumPy are
+UFUNCS: dict[np.ufunc, str] = {}  # the operator that each function of NumPy applies
 
 
 def register(op: Op) -> None:
-    """Add an operator to the table; the same function declared again, as in a notebook, takes the place of the former.
+    """Add an operator to the table; the same function declared again, as in a notebook, replaces the former operator.
 
     Raises
     ------
     ProgramError
-        A name that is taken.
+        If another operator has this name.
     """
     former = OPERATORS.get(op.type)
     if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
@@ -191,12 +191,12 @@ def _origin(op: Op) -> tuple[str, str]:
 
 
 def find(op_type: str) -> Op:
-    """Return the operator of a name.
+    """Return the operator with a name.
 
     Raises
     ------
     ProgramError
-        A name that no module declared.
+        If no module declared an operator with this name.
     """
     op = OPERATORS.get(op_type)
     if op is None:

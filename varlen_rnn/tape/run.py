@@ -14,14 +14,14 @@ _FINISHED = frozenset(VALUES)
 
 
 def check_given(op, inputs):
-    """Raise if an input is None that may not be."""
+    """Raise if a required input is None."""
     if (position := op.missing(inputs)) is not None:
         name = f"{op.type}, {op.input_name(position)}"
         raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
 
 
 def check_in_place(op, values):
-    """Raise unless an operator can update its inputs in place: for a strided array, it would update a copy."""
+    """Raise unless the inputs are contiguous, because an operator would update a copy of a strided array."""
     for position in op.in_place:
         value = values[position]
         if isinstance(value, LoDTensor) and not value.data.flags.carray:
@@ -33,14 +33,14 @@ def check_in_place(op, values):
 def run(op, values, attrs):
     """Return the outputs of an operator as a list of values.
 
-    `infer` checks the specs of the values, `forward` the values themselves, as when a program was recorded.
+    `infer` checks the specs of the values, as it does when a program is recorded; `forward` checks the values.
 
     Raises
     ------
     InputError
-        What does not fit.
+        If the inputs do not fit.
     ProgramError
-        An error of another kind in the operator's functions, with its name.
+        If a function of the operator raises any other error; the message has the operator's name.
     """
     try:
         if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
@@ -48,13 +48,13 @@ def run(op, values, attrs):
         if None in values:
             check_given(op, values)
         known = []
-        for value in values:  # a comprehension takes longer
+        for value in values:  # faster than a comprehension
             known.append(None if value is None else describe(value))
         promised = op.infer(*known, **attrs)
         if op.in_place:
             check_in_place(op, values)
         given = op.forward(*values, **attrs)
-        if type(given) is LoDTensor:  # as most operators return
+        if type(given) is LoDTensor:  # the usual result, checked first
             return [given]
         if type(given) is not tuple or type(promised) is not tuple or len(given) != len(promised):
             given, promised = _aligned(op, given, promised)
@@ -71,7 +71,7 @@ def run(op, values, attrs):
 
 
 def _aligned(op, given, promised):
-    """Return the results of an operator and the specs that `infer` promised, as two sequences of one length."""
+    """Return an operator's results and the specs that `infer` promised as two sequences; raise if lengths differ."""
     given = given if isinstance(given, (tuple, list)) else (given,)
     promised = (promised,) if type(promised) is TensorSpec else promised
     if len(given) != len(promised):

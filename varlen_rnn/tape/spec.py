@@ -1,4 +1,4 @@
-"""What operators infer of a value without having it: kind, shape, data type, levels of detail."""
+"""Specs: the kind, shape, data type and LoD levels that operators infer for values that do not exist yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STE
 
 
 class TensorSpec(NamedTuple):
-    """What is known of a variable; -1 in `shape` is a size that only the values tell.
+    """The properties of a variable that are known without its value; -1 in `shape` is an unknown size.
 
     Examples
     --------
@@ -55,16 +55,16 @@ def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
         return True
     if len(shape) != len(wanted):
         return False
-    if shape[1:] == wanted[1:]:  # of rows, nearly always their number alone
+    if shape[1:] == wanted[1:]:  # nearly always, only the number of rows differs
         return shape[0] == -1 or wanted[0] == -1
-    for size, other in zip(shape, wanted, strict=True):  # every operator asks: no generator
+    for size, other in zip(shape, wanted, strict=True):  # faster than a generator
         if size != other and size != -1 and other != -1:
             return False
     return True
 
 
 class UnknownSize(int):
-    """The size that only a run tells: equal to -1, and nothing that anybody may calculate with."""
+    """A size that is unknown until a run: equal to -1, and an error in arithmetic."""
 
     def _refuse(self, *_: object) -> Any:
         hint = "mean() divides by it; reshape and getitem take it as it is"
@@ -75,7 +75,7 @@ class UnknownSize(int):
 
 
 class Symbol:
-    """Stands for a value that a program has only when it runs.
+    """A stand-in for a value that a program has only when it runs.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Symbol:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape, -1 where only values tell."""
+        """The shape; -1 for sizes that are unknown until a run."""
         return self.spec.shape
 
     @property
@@ -101,19 +101,19 @@ class Symbol:
 
     @property
     def num_levels(self) -> int:
-        """How many levels of detail."""
+        """The number of LoD levels."""
         return self.spec.lod_level
 
     def num_elements(self, level: int) -> int:
-        """Return -1: only values tell."""
+        """Return -1, because the number of elements is unknown until a run."""
         return -1
 
     def rename(self, name: str) -> None:
-        """Take another name, which nothing in the program may have."""
+        """Take another name; nothing in the program may have it yet."""
         self.name = self.block.recorder.claim(name, self)
 
     def take_name(self, name: str) -> None:
-        """Take a name from whoever has it: a gradient that arrives later is the sum of those before it."""
+        """Take a name that another variable may have: the latest sum of gradients gets the name of the gradient."""
         holder = self.block.recorder.named.get(name)
         if holder is not None and holder is not self:
             holder.rename(self.block.recorder.fresh(f"{name}@RENAME"))
@@ -144,14 +144,14 @@ class Symbol:
 
 
 class Scopes(dict[str, Any]):
-    """The variables that the steps of a recurrence keep for its gradient, by name: each over all steps of a plan."""
+    """Values that the steps of a recurrence save for its gradient, by name; each has the rows of all steps."""
 
     plan: SortedSeqs
-    fused: Any = None  # the saved columns of steps that ran as a cell
+    fused: Any = None  # the saved columns, if the steps ran as a compiled cell
 
 
 Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes
-VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # the inputs and outputs of operators
+VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # the types of operators' inputs and outputs
 
 
 def describe(value: Value) -> TensorSpec:
@@ -160,7 +160,7 @@ def describe(value: Value) -> TensorSpec:
     Raises
     ------
     LoDError
-        Rows that their LoD does not cover: the shape of the array was changed after it became a LoDTensor.
+        If a LoDTensor's array was given another number of rows after it was made, so that the LoD does not fit.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def describe(value: Value) -> TensorSpec:
     1
     """
     if isinstance(value, LoDTensor):
-        # Every input of every operator comes here, so kernels may trust the rows; no call of `spec_of_tensor`.
+        # Every input of every operator passes this check, so kernels may trust the rows.  Written out to save a call.
         data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):

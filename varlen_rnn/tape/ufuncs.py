@@ -1,4 +1,4 @@
-"""Which functions of NumPy are operators of ours: `np.tanh(variable)` remembers how it was computed."""
+"""Functions of NumPy on Variables: `np.tanh(variable)` applies our operator, so that it has a gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as users hold them: plain arrays where there is no LoD, and memory that nobody else changes."""
+"""Values as users get them: plain arrays if there is no LoD, in memory that nothing else changes."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 
 
 def plain(value):
-    """Return a value as users hold it: an array, or a LoDTensor where there is a LoD, or SelectedRows."""
+    """Return a value as users get it: an array, a LoDTensor if it has a LoD, or SelectedRows."""
     return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 
 def memory_of(value):
-    """Return the array that owns the memory of a value, or None if nobody can change it."""
+    """Return the array that owns the memory of a value, or None if the memory cannot be changed."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
     array = value.value if isinstance(value, SelectedRows) else value.data
@@ -22,9 +22,9 @@ def memory_of(value):
 
 
 def own(value, owned):
-    """Return a value that its holder may change in place: a copy if another has its memory, as gradients of `x + y`.
+    """Return a value that its holder may change in place: a copy if another holder has the same memory.
 
-    `owned` holds the memory of all that was given out, by identity.
+    For example, both gradients of `x + y` are one array.  `owned` maps identities to the arrays given out so far.
     """
     array = memory_of(value)
     if array is None:

@@ -34,13 +34,14 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
-_new = object.__new__  # every operator makes Variables
+_new = object.__new__  # looked up once, because every operator makes Variables
 
 
 class _Ufuncs:
-    """`__array_ufunc__`: a function on the class, which NumPy asks; None on a Variable, which masked arrays ask.
+    """The descriptor `__array_ufunc__`: a function if read on the class, as NumPy does, and None on a Variable.
 
-    These then leave `array * variable` to the Variable: their own multiplication would lose the gradient.
+    Masked arrays read it on the Variable.  None makes them leave `array * variable` to the Variable; their own
+    multiplication would lose the gradient.
     """
 
     def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
@@ -97,27 +98,27 @@ class Variable:
         self._name = name
         self.grad: np.ndarray | Any | None = None
         self.record: Record | None = None
-        self.hooks: Hooks | None = None  # None if no hook was ever there, as in nearly all of them
-        self.updated_at = -1  # in the order of records; before any
-        self.position = 0  # among the outputs of its record
+        self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
+        self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
+        self.position = 0  # its position among the outputs of its record
 
     def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Return the state of a copy, which has no hooks: they belong to this Variable, as in PyTorch."""
+        """Return the state for a copy, without hooks, because these belong to this Variable, as in PyTorch."""
         state: Any = object.__getstate__(self)
         own, slots = state
         return own, slots | {"hooks": None}
 
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
-        """Take the state of a copy, perhaps of another process, whose numbers of updates mean nothing here."""
+        """Set the state of a copy.  It may come from another process, whose numbers of updates mean nothing here."""
         self.hooks = None
-        for part in state:  # first the attributes of a subclass
+        for part in state:  # the attributes of a subclass come first
             for name, value in (part or {}).items():
                 setattr(self, name, value)
         self.updated_at = -1
 
     @property
     def name(self) -> str | None:
-        """The name, or None; in a program every variable has one, and no two the same."""
+        """The name, or None.  In a program, each variable has a name of its own."""
         return self.value.name if isinstance(self.value, Symbol) else self._name
 
     @name.setter
@@ -129,7 +130,7 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that only a run tells."""
+        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that is known only in a run."""
         shape = self.value.shape
         return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
 
@@ -195,7 +196,7 @@ class Variable:
         """
         try:
             wanted = np.dtype(dtype)
-        except Exception as error:  # an object of the caller may raise anything
+        except Exception as error:  # an object of the caller may raise any error
             raise DTypeError("astype, dtype", expected="a data type", got=shown(dtype)) from error
         if wanted == self.dtype:
             return self
@@ -311,21 +312,21 @@ class Variable:
     def mean(
         self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
-        """Return the mean of all elements, or over an axis; NaN of nothing, as in NumPy."""
+        """Return the mean of all elements, or over an axis; NaN if there are no elements, as in NumPy."""
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
-        """Return where the largest of all elements stands, or of those along an axis, as int64; no gradient passes.
+        """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
 
-        Of equal ones it is the first; NaN is larger than all numbers.  An axis other than the rows keeps the LoD.
+        Of equal elements, it is the first; NaN is largest.  An axis other than the rows keeps the LoD.
         """
         check_none("argmax", out=out)
         axis = axis if axis is None else check_int(axis, "argmax, axis")
         return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
 
     def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
-        """Return the sums of the elements up to each along an axis, which is none of rows with a LoD."""
+        """Return cumulative sums along an axis; rows with a LoD cannot be summed so."""
         check_none("cumsum", dtype=dtype, out=out)
         return apply("cumsum", self, axis=check_int(axis, "cumsum, axis"))
 
@@ -424,7 +425,7 @@ class Variable:
     __rand__, __ror__ = __and__, __or__
 
     def __pow__(self, exponent: float) -> Variable:
-        # As a Python number, which takes the data type of the rows.
+        # A Python number, so that the result has the data type of the rows.
         exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
         return apply("pow", self, exponent=exponent)
 
@@ -436,7 +437,7 @@ class Variable:
 
     def __getitem__(self, index: Any) -> Variable:
         is_array = type(index) is np.ndarray and index.dtype.kind in "iu" and RECORDER.get() is not None
-        if is_array or isinstance(index, (Variable, LoDTensor)):  # of an array a program has a constant
+        if is_array or isinstance(index, (Variable, LoDTensor)):  # in a program, an array is a constant
             return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
 
@@ -449,7 +450,7 @@ class Variable:
         Raises
         ------
         BufferError
-            A Variable that requires a gradient, as PyTorch raises it.
+            If the Variable requires a gradient, as in PyTorch.
         """
         if self.requires_grad:
             raise BufferError("this Variable requires a gradient, which another library would lose: use detach()")
@@ -462,13 +463,15 @@ class Variable:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
         if self.shape[0] < 0:
-            raise ProgramError(f"rows of {self.name!r}", expected="a known number", got="one that only a run tells")
+            raise ProgramError(
+                f"rows of {self.name!r}", expected="a known number", got="a number that is known only in a run"
+            )
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Variable]:
         return (self[index] for index in range(len(self)))
 
-    # Whether two Variables are one, `is` tells, and whether they hold the same values, `equal`: neither answer is safe.
+    # `==` might mean the same Variable (`is`) or the same values (`equal`), so guessing either would not be safe.
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
@@ -487,9 +490,9 @@ class Variable:
 
 
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
-    """Apply the operator that a function of NumPy is; arithmetic with an array on the left comes here, too."""
+    """Apply the operator of a function of NumPy; arithmetic with an array on the left comes here, too."""
     is_plain = method == "__call__" and not options
-    if is_plain and ufunc is np.power:  # written `x ** n`: its operator has a constant, as the one of `x @ y` has
+    if is_plain and ufunc is np.power:  # as in `x ** n`, whose operator takes n as a constant
         return as_variable(inputs[0]) ** inputs[1]
     op = None if is_plain and ufunc is np.matmul else operator_of(ufunc, method, options)
     values = [operand(value, self) for value in inputs]
@@ -498,12 +501,12 @@ def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **o
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
-    """Return `x @ y`: of rows and a weight, or of batches of matrices."""
+    """Return `x @ y` for rows and a weight, or for batches of matrices."""
     return apply("batched_matmul", x, y) if len(y.shape) > 2 else apply("matmul", x, y, None, transposed=False)
 
 
 def _no_variables(value: T) -> T:
-    """Return a value, or raise if it is a list of Variables: as an array it would have no gradient."""
+    """Return a value, or raise if it is a list of Variables, because an array of them would have no gradient."""
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], Variable):
         got = f"a {type(value).__name__} that begins with a Variable"
         hint = "a recurrent layer returns (y, states): pass y; concat joins Variables"
@@ -512,7 +515,7 @@ def _no_variables(value: T) -> T:
 
 
 def _results(values: list[Value], record: Record | None = None) -> list[Variable]:
-    """Wrap the results of an operator in Variables, without the checks, and the time, of the constructor."""
+    """Wrap the results of an operator in Variables, without the checks of the constructor, to save time."""
     results, requires_grad = [], record is not None
     for position, value in enumerate(values):
         variable = _new(Variable)
@@ -534,7 +537,7 @@ def as_variable(value: Rows | Value | None) -> Variable | None:
 
 
 def required(value: Rows | Value | None, name: str) -> Variable:
-    """Return `value` as a Variable, or raise an error that names it if there is none."""
+    """Return `value` as a Variable, or raise an error that names it if it is None."""
     if value is None:
         raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
     return as_variable(value)
@@ -550,17 +553,17 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
     Raises
     ------
     InputError
-        What does not fit, with the operator's and the input's name.
+        If an input does not fit; the message names the operator and the input.
     """
     return apply_op(find(op_type), inputs, attrs)
 
 
 def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """Apply an operator, given itself instead of its name, in less time than `apply`."""
+    """Apply an operator that is given as an `Op` instead of its name, which is faster than `apply`."""
     into = RECORDER.get()
     if into is None:
         variables, values = [], []
-        for given in inputs:  # one loop, for every operator comes here
+        for given in inputs:  # one loop, because every operator comes here
             if given is not None and not isinstance(given, Variable):
                 given = Variable(given)
             variables.append(given)
@@ -585,7 +588,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
-    """Return a function that runs an operator that updates on several groups of Variables, after checking all of them.
+    """Check groups of Variables; return a function that runs an operator on each group to update it in place.
 
     Parameters
     ----------
@@ -596,7 +599,7 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
     Raises
     ------
     InputError
-        What does not fit; nothing has changed.
+        If an input does not fit; nothing was changed.
     """
     op, is_recording = find(op_type), RECORDER.get() is not None
     ready = []
@@ -623,7 +626,7 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
                 raise
             except Exception as error:
                 raise op.failed(error) from error
-            finally:  # after an interrupt too
+            finally:  # even after an interrupt
                 for position in op.in_place:
                     was_updated(variables[position])
 
@@ -631,18 +634,18 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
 
 
 def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
-    """Apply an operator that compares or counts; keep no record, so that its inputs can be freed."""
+    """Apply an operator that compares or counts, and keep no record, so that its inputs can be freed."""
     return apply(op_type, *inputs, **attrs).detach()
 
 
 def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
-    """Return the outputs of an operator as a list, also when there is one."""
+    """Return the outputs of an operator as a list, even if there is only one."""
     outputs = apply(op_type, *inputs, **attrs)
     return outputs if isinstance(outputs, list) else [outputs]
 
 
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
-    """Return a value as an operand beside the Variable `like`.
+    """Return a value as an operand for an operator whose other operand is the Variable `like`.
 
     Python numbers and masks (arrays of bool) take the data type of `like`, as in NumPy and PyTorch.  Other values keep
     theirs, and operators refuse mixed data types.
@@ -650,7 +653,7 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     if isinstance(value, (Variable, LoDTensor)):
         return value
     if isinstance(value, UnknownSize):
-        return value + 0  # which raises
+        return value + 0  # this raises the error
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return LoDTensor.wrap(_number(value, like.dtype))
     rows = as_rows(_no_variables(value), "an operand")
@@ -707,7 +710,7 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 
 
 def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
-    """Raise if a leaf that a program uses has a hook: a run of the program would not call it."""
+    """Raise if a leaf of a program has a hook, because a run of the program would not call it."""
     for name, leaf in leaves.items():
         if leaf.hooks is not None and any(leaf.hooks):
             got, hint = f"a hook of {name!r}", "remove it, or add an operator that changes the gradient"
@@ -717,13 +720,13 @@ def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
 def propagate(
     targets: Sequence[Variable], gradients: Sequence[Variable | None], pass_of: Callable[..., Any] = Pass
 ) -> Any:
-    """Send the gradients of several Variables, None where there is none, back to the leaves that require one.
+    """Send the gradients of several Variables back to the leaves that require one; None is a missing gradient.
 
     `pass_of` makes the Pass, which is returned.
     """
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
     before = GRAD_ENABLED.get()
-    try:  # as `no_grad`, in a third of the time
+    try:  # like `no_grad`, but three times as fast
         GRAD_ENABLED.set(False)
         made = pass_of(apply, _results, _gradient_like)
         made.run(pairs)
@@ -759,7 +762,7 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
 def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
     """Return a given gradient as a Variable, after checking its shape and data type.
 
-    A number takes the data type.  SelectedRows may replace an array, and an array SelectedRows.
+    A Python number is converted to the data type.  SelectedRows may stand for an array, and an array for SelectedRows.
     """
     value = given.value if isinstance(given, Variable) else given
     if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):

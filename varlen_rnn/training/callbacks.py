@@ -1,4 +1,4 @@
-"""What a training loop tells others: early stopping, schedules, checkpoints, a log, a progress bar."""
+"""Callbacks of a training loop: early stopping, schedules, averages, checkpoints, a log, a progress bar."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _SECONDS = 10.0  # from one line of progress to the next, where there is no term
 
 
 class EarlyStopping(Callback):
-    """Ends the training when a number of the history has not improved for some epochs; the best weights come back.
+    """Ends the training if a number of the history has not improved for some epochs, and restores the best weights.
 
     Parameters
     ----------
     monitor : str
-        The number's name in the history, such as "loss" or one that `validate` returns.
+        The number's name in the history, such as "loss" or a name in the result of `validate`.
     patience : int
         Epochs without improvement after which the training ends.
     mode : {"min", "max"}
         Whether less or more is better.
     min_delta : float
-        What counts as an improvement is more than this.
+        An improvement must be larger than this.
     restore_best : bool
-        Whether the model gets the weights of its best epoch when the training is complete (`trainer.done`); another
-        `fit` goes on from them.
+        Whether the model gets the weights of its best epoch when the training is complete (`trainer.done`).  Another
+        `fit` then continues from these weights.
 
     Examples
     --------
@@ -75,29 +75,29 @@ class EarlyStopping(Callback):
         self._weights: dict[str, np.ndarray] = {}
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Stop at once if the saved training had stopped; start counting if a training starts."""
+        """Stop at once if the loaded training had stopped; reset the best epoch if a training begins."""
         if trainer.step == 0:
             self._begin()
         trainer.stop = trainer.stop or self.waited >= self.patience
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """Compare the epoch with the best."""
+        """Compare the epoch with the best one."""
         value = monitored(trainer, self.monitor)
         if (value - self.best) * self._sign > self.min_delta:
             self.best, self.best_epoch, self.waited = value, trainer.epoch, 0
             self._weights = trainer.model.state_dict() if self.restore_best else {}
-        else:  # also if the score is NaN
+        else:  # including a score of NaN
             self.waited += 1
         trainer.stop = trainer.stop or self.waited >= self.patience
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Put the best weights into the model, where the training is complete."""
+        """Restore the best weights if the training is complete."""
         if trainer.done and self._weights:
             trainer.model.load_state_dict(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best epoch, and its weights."""
-        # JSON has no infinity.
+        # None, because JSON has no infinity.
         best = self.best if math.isfinite(self.best) else None
         return {"best": best, "best_epoch": self.best_epoch, "waited": self.waited} | {
             f"weights.{name}": value for name, value in self._weights.items()
@@ -122,15 +122,15 @@ class Scheduler(Protocol):
 
 
 class Schedule(Callback):
-    """Moves a schedule of `optim.lr_scheduler` on, after each step or epoch.
+    """Advances a schedule of `optim.lr_scheduler` after each step or epoch.
 
     Parameters
     ----------
     scheduler : object with `step`, `state_dict` and `load_state_dict`
     per : {"step", "epoch"}, optional
-        What it counts: epochs with a monitor, steps without one.
+        When the schedule advances; by default per epoch with a monitor, and per step without one.
     monitor : str, optional
-        The number of the history that `scheduler.step` gets, as `ReduceLROnPlateau` wants it.
+        The name of the number in the history to pass to `scheduler.step`, as `ReduceLROnPlateau` requires.
     """
 
     def __init__(
@@ -158,24 +158,24 @@ class Schedule(Callback):
             self.scheduler.step(*([] if self.monitor is None else [monitored(trainer, self.monitor)]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the schedule's."""
+        """Return the state of the schedule."""
         return self.scheduler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the schedule's."""
+        """Continue from the result of `state_dict`."""
         self.scheduler.load_state_dict(dict(state))
 
 
 class Averaging(Callback):
-    """Takes the weights into an average after each step (`optim.AveragedModel`), which is saved with the training.
+    """Updates an average of the weights (`optim.AveragedModel`) after each step, and saves it with the training.
 
-    The model trains on with its own weights.  Inside `with averaged.applied():` it has the averages, for `validate` or
-    for use after the training.
+    The model continues to train with its own weights.  Inside `with averaged.applied():` it has the averages, for
+    `validate` or for use after the training.
 
     Parameters
     ----------
     averaged : optim.AveragedModel
-        Of the model that is trained.
+        The average of the model that is trained.
     """
 
     def __init__(self, averaged: AveragedModel) -> None:
@@ -184,7 +184,7 @@ class Averaging(Callback):
         self.averaged = averaged
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Take the weights into the average."""
+        """Update the average."""
         self.averaged.update()
 
     def state_dict(self) -> dict[str, Any]:
@@ -197,16 +197,16 @@ class Averaging(Callback):
 
 
 class Checkpoints(Callback):
-    """Saves the training to a folder, and keeps the newest files; `Trainer.resume(folder)` goes on from there.
+    """Saves the training to a folder, and keeps the newest files; `Trainer.resume(folder)` continues from the last.
 
     Parameters
     ----------
     folder : str or path
-        Made if it is not there.
+        Created if it does not exist.
     every : int, optional
         Steps from one file to the next; one per epoch by default.
     keep : int
-        Files that are kept at most.
+        The most files to keep; older files are removed.
     """
 
     runs_last = True
@@ -216,10 +216,10 @@ class Checkpoints(Callback):
         self.every = None if every is None else check_int(every, "every", 1)
         self.keep = check_int(keep, "keep", 1)
         self._due = False
-        self._saving: int | None = None  # the step of a file that is not complete
+        self._saving: int | None = None  # the step whose file is being written; None otherwise
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Make the folder now, so that an unwritable path fails before the first step; save an interrupted file."""
+        """Create the folder, so that an unwritable path fails before the first step; save again after an interrupt."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._saving == trainer.step:
             self._save(trainer)
@@ -232,7 +232,7 @@ class Checkpoints(Callback):
         self._due = due
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """Save, if this is due."""
+        """Save if a file is due."""
         if self._due or self.every is None:
             self._save(trainer)
 
@@ -247,14 +247,14 @@ class Checkpoints(Callback):
 class JSONLog(Callback):
     """Writes each record of the history as a line of JSON, with the seconds since `fit` began.
 
-    A training that goes on from a checkpoint goes on with its log: lines of later steps are dropped.
+    A training that continues from a checkpoint continues its log; lines of later steps are dropped.
 
     Parameters
     ----------
     path : str or path
-        Overwritten, unless the training goes on.
+        An existing file is overwritten, unless the training continues.
     every : int, optional
-        A line with step, lr and loss after each so many steps, too.
+        If given, a line with step, lr and loss is also written after every so many steps.
     """
 
     def __init__(self, path: StrPath, every: int | None = None) -> None:
@@ -263,7 +263,7 @@ class JSONLog(Callback):
         self._began = 0.0
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Keep the lines up to here."""
+        """Open the log; keep its lines up to the current step."""
         self._began = time.perf_counter()
         kept = [line for line in self._lines() if 0 < _step_of(line) <= trainer.step]
         write_file(str(self.path), "".join(f"{line}\n" for line in kept).encode())
@@ -272,7 +272,7 @@ class JSONLog(Callback):
         return self.path.read_text("utf-8", "replace").splitlines() if self.path.exists() else []
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Write a line, if this is due."""
+        """Write a line if one is due."""
         if self.every is not None and trainer.step % self.every == 0:
             self._write({"step": trainer.step, "lr": trainer.optimizer.lr, "loss": trainer.last_loss})
 
@@ -281,7 +281,7 @@ class JSONLog(Callback):
         self._write(trainer.history[-1])
 
     def _write(self, record: dict[str, float]) -> None:
-        # JSON has no NaN, which a metric may be.
+        # A metric may be NaN, which JSON does not have.
         values = {name: value if math.isfinite(value) else None for name, value in record.items()}
         values["seconds"] = round(time.perf_counter() - self._began, 3)
         with self.path.open("a", encoding="utf-8") as file:
@@ -333,7 +333,7 @@ class Progress(Callback):
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Show the bar."""
         if _draws_bars(sys.stderr):
-            from tqdm import tqdm  # which takes a while to import
+            from tqdm import tqdm  # imported here, because it takes long
 
             self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="training")
         else:
@@ -342,7 +342,7 @@ class Progress(Callback):
         self._smooth, self._at = math.nan, time.perf_counter()
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Move the bar on; averages forget, so that the first batch, which compiles, does not weigh for long."""
+        """Advance the bar.  It shows moving averages, so the slow first batch, which compiles, is soon forgotten."""
         now = time.perf_counter()
         self._rows, self._seconds = 0.98 * self._rows + trainer.last_rows, 0.98 * self._seconds + now - self._at
         self._at = now
@@ -361,12 +361,12 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer) -> None:
         """Close the bar."""
-        if self._bar is not None:  # an error came before it
+        if self._bar is not None:  # None if an error came before the bar was shown
             self._bar.close()
 
 
 def monitored(trainer: Trainer, name: str) -> float:
-    """Return a number of the last record, or raise which there are."""
+    """Return a number of the last record, or raise an error that lists the existing names."""
     record = trainer.history[-1]
     if name not in record:
         hint = "validate returns what is monitored"
@@ -375,7 +375,7 @@ def monitored(trainer: Trainer, name: str) -> float:
 
 
 def _step_of(line: str) -> int:
-    """Return the step of a line, or 0 where it is none: the end of a file that was cut off."""
+    """Return the step of a line of the log, or 0 if the line is incomplete, as at the end of an interrupted write."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

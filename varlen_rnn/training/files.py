@@ -1,4 +1,4 @@
-"""The files of a run's folder: checkpoints by step, newest last."""
+"""The checkpoint files in a folder of a training, one per saved step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return the path of a step's checkpoint.
+    """Return the path of the checkpoint of a step.
 
     Examples
     --------
@@ -23,13 +23,13 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, by step; none where there is no such folder."""
+    """Return the checkpoints of a folder in the order of their steps; none if the folder does not exist."""
     found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 
 
 def forget(folder: Path) -> None:
-    """Remove the checkpoints of a folder, and the folder if there is nothing else in it."""
+    """Remove the checkpoints of a folder, and the folder if it is empty then."""
     for path in checkpoints(folder):
         path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
@@ -37,7 +37,7 @@ def forget(folder: Path) -> None:
 
 
 def newest(folder: StrPath) -> Path | None:
-    """Return the checkpoint of the last step, or None.
+    """Return the checkpoint of the last step, or None if there is none.
 
     Examples
     --------

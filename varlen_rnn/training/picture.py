@@ -1,4 +1,4 @@
-"""A picture of a training: loss on the left, all else on the right, by step."""
+"""Draw a training: losses on the left axis, other numbers on the right axis, over steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POSITION = ("epoch", "step", "lr")
 def figure_for(path: str, name: str) -> Any:
     """Return an empty figure of matplotlib, or raise if it is not installed or cannot write the suffix of a path."""
     try:
-        from matplotlib.figure import Figure  # of its own: pyplot would keep it, and choose a window
+        from matplotlib.figure import Figure  # not pyplot, which would keep the figure and open a window
     except ImportError as error:
         hint = 'pip install "varlen_rnn[plot]"'
         raise InputError(name, expected="matplotlib", got="no such package", hint=hint) from error
@@ -27,19 +27,19 @@ def figure_for(path: str, name: str) -> Any:
 
 
 def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: str = "") -> None:
-    """Write a picture of a training's history; the suffix of the path decides its format.
+    """Draw a training's history to a file; the suffix of the path determines the format.
 
     Parameters
     ----------
     history : list of dict
-        As `Trainer.history`: numbers whose name has "loss" in it are drawn on the left axis, others on the right.
+        As `Trainer.history`.  Numbers whose name contains "loss" are drawn on the left axis, others on the right.
     path : str or path
     title : str
 
     Raises
     ------
     InputError
-        No epochs, or matplotlib is not installed.
+        If there are no epochs, or matplotlib is not installed.
     """
     path = check_path(path, "plot_history, path")
     history = check_list(history, "plot_history, history", "a list of records, as Trainer.history")

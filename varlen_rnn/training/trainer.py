@@ -1,4 +1,4 @@
-"""The loop: loss, gradients, clipping, update, epoch by epoch; it can stop after any step and go on, bit for bit."""
+"""The training loop: loss, gradients, clipping, update.  It can stop after any step and resume, equal to the bit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Epochs(Protocol):
 
 
 class _Made:
-    """The batches of an epoch that a function of its number makes."""
+    """The batches of an epoch, made by calling a function with the number of the epoch."""
 
     def __init__(self, function: Callable[[int], Iterable[Any]], epoch: int) -> None:
         self._function, self._epoch = function, epoch
@@ -68,9 +68,9 @@ _runs_last = operator.attrgetter("runs_last")
 class Callback:
     """The base of callbacks of a `Trainer`: subclasses override the methods that they need.
 
-    `on_fit_end` is called after an error or an interrupt, too; `trainer.done` is True if the training is complete.
-    State that decides how a training continues belongs into `state_dict`: arrays, and values of types that JSON has.
-    Callbacks with `runs_last` run after the others, in any position of the list: a callback that saves the training
+    `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
+    State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
+    with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
     must see the effects of all others.
 
     Examples
@@ -89,10 +89,10 @@ class Callback:
         """Called after each update."""
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """Called after each epoch, when its record stands in the history."""
+        """Called after each epoch, when its record is in the history."""
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        """Called when `fit` ends, also by an error or an interrupt."""
+        """Called when `fit` ends, even by an error or an interrupt."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save with the training."""
@@ -111,41 +111,43 @@ class Trainer:
         The model to train; while `validate` runs, it is in evaluation mode.
     optimizer : optim.Optimizer
     loss : function
-        Gets the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
+        It takes the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
     batches : Batches, or function
         The result of `data.batches`, any object with `len`, batches by number and `at_epoch(n)`, or a function from the
         number of an epoch to a list of its batches.  Each epoch has as many steps as the first one has batches; if a
         later epoch has more or fewer batches, they are spread over these steps.  Random numbers that a function draws
         from its own generator do not resume.
     validate : function, optional
-        Called without arguments and without a tape at the end of each epoch; returns a dict of str to number, which
-        goes into the history.
+        Called without arguments, under `no_grad`, at the end of each epoch.  It returns a dict of str to number, which
+        is added to the epoch's record.
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
         Batches per step: their gradients are averaged before the update.
     callbacks : list of Callback
     identity : str
-        A text that identifies this training, such as a hash of settings and data; checkpoints of others are refused.
+        A text that identifies this training, such as a hash of settings and data.  Checkpoints with another text are
+        refused.
 
     Attributes
     ----------
     step : int
         Steps taken.
     last_loss : float
-        The loss of the last step; `last_rows` the rows of its batches.
+        The loss of the last step; `last_rows` is the number of rows of its batches.
     history : list of dict
         One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and the results of
         `validate`.
     stop : bool
         A callback sets it to end the training after this step.
     done : bool
-        Whether the last `fit` came to its end: all epochs, or a stop; `fit(steps=...)` alone does not.
+        Whether the last `fit` completed all epochs or was stopped by a callback; it stays False after all steps of
+        `fit(steps=...)`.
 
     Raises
     ------
     InputError
-        No batches, arguments of the wrong kind.
+        If there are no batches, or an argument is of the wrong kind.
 
     Examples
     --------
@@ -201,19 +203,19 @@ class Trainer:
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
         self.stop = self.done = False
-        self.last_step = 0  # where this fit ends, at the latest
+        self.last_step = 0  # the step at which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
-        self._sum = 0.0  # of the losses of this epoch
-        self._untold: list[Callback] = []  # of the last record
+        self._sum = 0.0  # the sum of the losses of this epoch's steps
+        self._untold: list[Callback] = []  # callbacks to call for the last record
         self._epoch: tuple[int, Epochs] | None = None
 
     @property
     def epoch(self) -> int:
-        """Epochs that are complete."""
+        """The number of complete epochs."""
         return self.step // self.steps_per_epoch
 
     def fit(self, epochs: int | None = None, *, steps: int | None = None) -> list[dict[str, float]]:
-        """Train until so many epochs, or steps, are complete in all, those before this call included.
+        """Train until `epochs` epochs, or `steps` steps, are complete, counted over all calls.
 
         Parameters
         ----------
@@ -228,8 +230,8 @@ class Trainer:
         Raises
         ------
         InputError
-            Neither or both; or a loss that is no finite number, or with `clip_norm` the gradients' norm: parameters are
-            as they were before that step.
+            If neither or both are given.  If a loss, or with `clip_norm` the norm of the gradients, is not finite;
+            parameters are then as before that step.
         """
         if (epochs is None) == (steps is None):
             got = "neither" if epochs is None else "both"
@@ -238,18 +240,18 @@ class Trainer:
             check_int(steps, "steps", 0) if epochs is None else check_int(epochs, "epochs", 0) * self.steps_per_epoch
         )
         self.stop = self.done = False
-        self._parameters = [*self.model.parameters()]  # looked for once, not at each step
+        self._parameters = [*self.model.parameters()]  # collected once, not at each step
         self.model.train()
         try:
             self._tell("on_fit_begin")
-            if self._lacks_record():  # an error or an interrupt came between the epoch's last step and its record
+            if self._lacks_record():  # `fit` was interrupted after the epoch's last step
                 self._end_epoch()
-            self._tell_of_record()  # or between the record and a callback
+            self._tell_of_record()  # or before all callbacks got the record
             while self.step < self.last_step and not self.stop:
                 self._take_step()
             self.done = self.stop or steps is None
         finally:
-            with contextlib.ExitStack() as stack:  # all are told, though one raises
+            with contextlib.ExitStack() as stack:  # calls all callbacks, even if one raises
                 for callback in reversed(sorted(self.callbacks, key=_runs_last)):
                     stack.callback(callback.on_fit_end, self)
         return self.history
@@ -279,10 +281,10 @@ class Trainer:
         return self._epoch[1]
 
     def _numbers(self, position: int, count: int) -> range:
-        """Return which of an epoch's batches the step at a position takes.
+        """Return the numbers of the batches that a step of an epoch takes, given its position in the epoch.
 
-        Batches of `max_tokens` in random order are not as many in each epoch.  Steps are, for schedules count them: an
-        epoch of another number of batches spreads them over its steps, of which some may have none.
+        With `max_tokens` in random order, the number of batches differs from epoch to epoch.  The number of steps does
+        not, because schedules count steps.  So the batches are spread over the steps, and a step may have no batch.
         """
         if math.ceil(count / self.accumulate) == self.steps_per_epoch:
             return range(position * self.accumulate, min((position + 1) * self.accumulate, count))
@@ -290,16 +292,16 @@ class Trainer:
         return range(first, end)
 
     def _lacks_record(self) -> bool:
-        """Return whether an epoch is complete, and its record does not stand in the history."""
+        """Return whether an epoch was just completed, but its record is not yet in the history."""
         if not self.step or self.step % self.steps_per_epoch:
             return False
         return not self.history or self.history[-1]["step"] < self.step
 
     def _gradients(self, made: Epochs, numbers: range) -> tuple[float, int]:
-        """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
+        """Compute the gradients of the mean loss of some batches; return this loss and the number of rows."""
         self.optimizer.zero_grad()
         total, rows = 0.0, 0
-        for number in numbers:  # one in memory at a time
+        for number in numbers:  # only one batch is in memory at a time
             batch = made[number]
             parts = batch if isinstance(batch, tuple) else (batch,)
             loss = self.loss(*parts)
@@ -322,7 +324,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
-        # Where an epoch has fewer batches than steps, each is a step.
+        # If an epoch has fewer batches than steps, only as many steps have a loss as there are batches.
         record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
         if self.validate is not None:
             self.model.eval()
@@ -334,13 +336,13 @@ class Trainer:
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
-        # After an interrupt between any of these lines, the next `fit` does the rest.
+        # If an interrupt comes between any of these lines, the next `fit` runs the remaining ones.
         self._untold = sorted(self.callbacks, key=_runs_last)
         self.history.append(record)
         self._tell_of_record()
 
     def _tell_of_record(self) -> None:
-        """Tell of the end of the epoch each callback that has not been told of it."""
+        """Call `on_epoch_end` of each callback that was not yet called for the last record."""
         while self._untold:
             self._untold.pop(0).on_epoch_end(self)
 
@@ -349,13 +351,13 @@ class Trainer:
             getattr(callback, event)(self)
 
     def save(self, path: StrPath, **groups: Any) -> None:
-        """Write all that decides how the training goes on: model, optimizer, random numbers, position, callbacks.
+        """Write the whole state of the training: model, optimizer, random generator, position, callbacks.
 
         Parameters
         ----------
         path : str or path
         **groups
-            What else the file shall hold, as `vr.save` has it: a vocabulary, the names of classes.
+            Further content of the file, as in `vr.save`, such as a vocabulary or the names of classes.
         """
         arrays: dict[str, np.ndarray] = {}
         of_callbacks = []
@@ -380,12 +382,13 @@ class Trainer:
         save(path, **groups, **own)
 
     def load(self, path: StrPath) -> None:
-        """Go on from a file of `save`, of a trainer that was made alike.
+        """Continue from a file that `save` wrote, in a trainer with the same kind of model, optimizer and callbacks.
 
         Raises
         ------
         CheckpointError
-            Another file, or one of another model, optimizer, number of batches or list of callbacks.
+            If `save` did not write the file, or the model, the optimizer, the number of batches or the list of
+            callbacks differs.
         FileNotFoundError
         """
         saved = load(path)
@@ -417,7 +420,7 @@ class Trainer:
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
-        """Go on from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
+        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
         path = newest(folder)
         if path is not None:
             self.load(path)

@@ -9,7 +9,7 @@ import numpy as np
 from varlen_rnn.cells.derivation.derive import Derived, Step
 from varlen_rnn.cells.derivation.trace import EquationError, Node
 
-_SAMPLES, _COMPARED = 48, 6  # random points for differences; the source runs at the first six
+_SAMPLES, _COMPARED = 48, 6  # random points for differences, and how many of them the source runs at
 _STEP, _TOLERANCE = 1e-5, 1e-6
 _LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
@@ -35,7 +35,7 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
 
 
 def _check_differences(name: str, step: Step, derived: Derived, given: dict[int, Any], pairs: list[Any]) -> None:
-    """Raise unless the derived gradients equal central differences; `pairs` has results with their gradients."""
+    """Raise unless the derived gradients equal central differences of a loss: the sum of result * d in `pairs`."""
     trace, ends = step.trace, [k for k, _ in pairs]
     leaves = {_name_of(node): k for k, node in enumerate(trace.nodes)}
     at_rest = trace.evaluate(given, ends)
@@ -74,7 +74,7 @@ class _Run:
         self.operands: tuple[float, ...] = ()
 
     def leaf(self, op: str, what: Any) -> float:
-        """Return the value of a leaf, NaN if there is none."""
+        """Return the value of a leaf, or NaN if the trace does not have this leaf."""
         return float(self.values.get(self.numbers.get((op, what), -1), np.nan))
 
     def forward(self, phases: tuple[Any, ...]) -> None:
@@ -96,8 +96,9 @@ class _Run:
         self.operands += normed
 
     def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
-        """Return the gradients in the slots, the values that the first phase hands back, and the gradients of norms and
-        vectors.
+        """Run the gradients of all phases, last phase first.
+
+        Return the gradients in the slots, the gradients that the first phase returns, then all of norms and vectors.
         """
         count, several = len(self.step.states), len(phases) > 1
         most = max(phase.carries for phase in phases)

@@ -63,19 +63,19 @@ class Step(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the slots: the forward pass may save a number in it, and the gradient pass replaces it by a gradient.
+    """A slot of a row: the forward pass may save a number there, which the gradient pass replaces by a gradient.
 
     Attributes
     ----------
     kind : str
-        Which gradient the column gets: "x" for a gate's projected input, "h" for its product, "both" if these two are
-        equal, "row" for an input of the row, or "none".
+        The gradient that the column gets: "x" of a gate's projected input, "h" of its recurrent product, "both" if
+        these two gradients are equal, "row" of a row input, or "none".
     name : str
-        The gate or the row input.
+        The name of the gate or the row input.
     number : int
-        The node of the gradient, or -1.
+        The node of the gradient, or -1 if the column gets none.
     kept : int
-        The node of the number that `step` saves there, or -1.
+        The node of the number that `step` saves there, or -1 if it saves none.
     """
 
     kind: str
@@ -93,7 +93,7 @@ class Derived(NamedTuple):
     gates : tuple of tuple of str
         The gates whose product belongs to the phase.
     passes, carries : tuple of int
-        How many values the phase hands to later phases, and its gradient to earlier ones.
+        How many values the phase hands to later phases, and how many its gradient hands to earlier phases.
     normed : tuple of tuple of int
         The nodes that are normalised after the phase.
     kept : tuple of (int, int)
@@ -141,7 +141,7 @@ class _Derivation:
         self.products = self._products()
         self.d_states = [self.trace.node("d_state", what=number) for number in range(len(step.states))]
         self.gradients = differentiate(self.trace, list(zip(step.results, self.d_states, strict=True)))
-        self.levels = self._levels()  # again, since the gradient added nodes
+        self.levels = self._levels()  # computed again, because `differentiate` added nodes
         self.reads_output = any(nodes[k] == Node("prev", (), 0) for k in self.native)
         self.stages = self._stages()
         self.depends = {k for k, stage in enumerate(self.stages) if stage >= 0}
@@ -156,9 +156,9 @@ class _Derivation:
         self._keep()
 
     def _levels(self) -> list[int]:
-        """Return how many products and norms of this step each node waits for.
+        """Return for each node how many products and norms, one after another, must be computed before it.
 
-        Products with the output of the step before do not count.
+        Products with the output of the step before do not count, because they are known when the step begins.
         """
         levels: list[int] = []
         for op, operands, _ in self.trace.nodes:
@@ -182,7 +182,7 @@ class _Derivation:
         return found
 
     def _norms(self) -> list[list[int]]:
-        """Return the nodes that are normalised after each phase."""
+        """Return, for each phase, the nodes that it passes on to be normalised over all units."""
         found: list[list[int]] = [[] for _ in range(self.num_phases)]
         for k in sorted(self.native):
             if self.trace.nodes[k].op == "norm":
@@ -190,7 +190,7 @@ class _Derivation:
         return found
 
     def _products(self) -> tuple[tuple[str, ...], ...]:
-        """Return the gates of each phase's product, in the order of all gates."""
+        """Return, for each phase, the gates that have their recurrent product there, in the order of the signature."""
         phase_of: dict[str, int] = {}
         for k in sorted(self.native):
             op, _, what = self.trace.nodes[k]
@@ -222,8 +222,9 @@ class _Derivation:
     def _columns(self, of: dict[tuple[str, object], int]) -> list[list[Column]]:
         """Return the columns of each phase, ordered so that each big product reads neighbouring columns.
 
-        The gradients of projected inputs reach from the end of the first phase into the last one.  The gradients of a
-        phase's products are neighbours, too: they begin the first phase and end the last one.
+        The gradients of projected inputs are the last columns of the first phase and the first ones of the last phase.
+        The gradients of a phase's products are neighbours, too: the first columns of the first phase, and the last ones
+        of other phases.
         """
         last, zero = self.num_phases - 1, self.zero
         phases: list[dict[str, list[Column]]] = [
@@ -264,7 +265,7 @@ class _Derivation:
         return self.zero if gradient is None else gradient.number
 
     def _keep(self) -> None:
-        """Choose the numbers to save.  Each takes a column of its gate, else of its phase, else a column of its own."""
+        """Choose the numbers to save.  Each gets a free column of its gate, else of its phase, else a new column."""
         roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
         roots += [self._d_norm(k) for values in self.norms for k in values]
         after = [k for k in self.trace.reach(roots) if k in self.depends]
@@ -370,8 +371,10 @@ class _Derivation:
         return tuple(gate for gate in self.step.gates if gate in reached)
 
     def _forward_roots(self, number: int) -> list[int]:
-        """Return the nodes that a phase returns: the next operand or the output, the other states, and the saved
-        numbers.
+        """Return the nodes that the `step` of a phase computes, in the order of its results.
+
+        The last phase returns the states, the output first; any other phase the operand of the next product, or zero if
+        there is none.  The numbers that the phase saves follow.
         """
         zero, last = self.zero, number == self.num_phases - 1
         first, end = self._kept_columns(number)
@@ -380,7 +383,7 @@ class _Derivation:
         return [*(self.step.results if last else [zero if operand is None else operand]), *slots]
 
     def _kept_columns(self, number: int) -> tuple[int, int]:
-        """Return the range of a phase's columns in which its step saves a number."""
+        """Return the range of a phase's columns, counted within the phase, in which its `step` saves a number."""
         kept = [place for place, column in enumerate(self.columns[number]) if column.kept >= 0]
         return (kept[0], kept[-1] + 1) if kept else (0, 0)
 
@@ -394,9 +397,10 @@ class _Derivation:
         return self.levels[k] <= number
 
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
-        """Return the nodes that this phase must hand on so that `roots` can be computed later.
+        """Return the nodes that a phase must hand to other phases so that they can compute `roots`.
 
-        They are the known nodes, not in `given`, that a walk down from `roots` meets first.
+        A walk from `roots` to their operands stops at nodes that are `given` and at nodes that this phase knows.  The
+        latter are returned.
         """
         found, seen, todo = set(), set(given), list(roots)
         while todo:
@@ -411,7 +415,7 @@ class _Derivation:
         return sorted(found)
 
     def _backward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return the source of `step_grad` for each phase, last phase first, and how many values each hands back."""
+        """Return the source of each phase's `step_grad`, last phase first, and how many values each carries back."""
         step, zero = self.step, self.zero
         given = {k: f"prev[{n.what}]" for k, n in enumerate(self.trace.nodes) if n.op == "prev" and k in self.free}
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
@@ -463,8 +467,9 @@ class _Derivation:
         return {self.trace.nodes.index(node): text} if node in self.trace.nodes else {}
 
     def _carried(self, later: list[int], earlier: set[int], kept: set[int], number: int) -> list[int]:
-        """Return the nodes that the gradients of earlier phases read but cannot compute: of this phase, or in its
-        slots.
+        """Return the nodes that the gradients of earlier phases read but cannot compute.
+
+        They are computed by the gradient of phase `number` or a later one, or saved in the slots of these phases.
         """
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 

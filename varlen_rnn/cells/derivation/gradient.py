@@ -13,7 +13,7 @@ from varlen_rnn.cells.derivation.trace import Scalar, Trace
 
 
 def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
-    """Return the sign of a term, and a dict from each possible leading factor to the rest of the term."""
+    """Return the sign of a term, and the ways to split it into d * rest, as a dict from the node of d to the rest."""
     node, sign = trace.nodes[term.number], 1
     if node.op == "negative":
         term, sign = trace.scalar(node.operands[0]), -1
@@ -50,9 +50,9 @@ _PASSED = {"of": "d_operand", "norm": "d_norm"}
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
     """Return the gradient of every leaf that has one, by the leaf's kind and name.
 
-    `results` pairs each result with its gradient.  A product with a value of this step (leaf `of`) sends a gradient
-    back to that value: the transposed product over all gates, a new leaf `d_operand`.  A norm sends one back to its
-    argument, a new leaf `d_norm`.
+    `results` pairs each result with its gradient.  Gradients that scalars cannot express become new leaves: a product
+    with a value of this step (leaf `of`) sends `d_operand` to that value, which is a transposed product over all gates,
+    and a norm sends `d_norm` to its argument.
     """
     terms: dict[int, list[Scalar]] = {}
     gradients: dict[tuple[str, object], Scalar] = {}

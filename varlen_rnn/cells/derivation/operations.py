@@ -13,7 +13,7 @@ CHOICE, COMPARISON, SUM, PRODUCT, SIGN, CALL = range(6)  # how tightly an operat
 
 
 class Operation(NamedTuple):
-    """An operation.
+    """An operation that equations may use.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Operation(NamedTuple):
     binds : int
         How tightly the operation binds its operands in Python.
     price : int or None
-        The price of computing it twice, where saving a number costs 1000; None if it is a transcendental function.
+        The price of computing it twice (saving a number costs 1000); None for a transcendental function.
     gradient : function or None
         `gradient(d, y, *operands)` returns the gradients of the operands, given the result `y` and its gradient `d`;
         None for an operand without a gradient.

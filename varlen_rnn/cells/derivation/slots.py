@@ -1,8 +1,8 @@
 """Choose the numbers that each row saves for the gradient: as few as possible.
 
 The choice is a minimum cut between the inputs of a step and the nodes that its gradient reads (Ford and Fulkerson,
-1956). For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots, saving their sum one
-slot and a second tanh; the cut saves y: one slot, and nothing transcendental is computed twice.
+1956).  For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots, saving their sum one
+slot and a second tanh.  The cut saves y: one slot, and nothing transcendental is computed twice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _Room = dict[Any, dict[Any, int]]
 def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
     """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
-    `free` nodes need no column; `native` nodes are computed by the forward step anyway.  Gradients take `num_columns`
-    in any case, so a smaller set is chosen only if it computes nothing transcendental twice.
+    `free` nodes need no column, and the forward step computes `native` nodes anyway.  There are `num_columns` columns
+    in any case, because gradients need them.  So saving fewer nodes pays only if no tanh or exp is computed twice for
+    it.
     """
     cuts: list[list[int]] = []
     fewest = None
@@ -40,11 +41,12 @@ def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num
 
 
 def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> _Room:
-    """Return the capacity of each edge of the flow network.
+    """Return the capacity of each edge of the flow network, whose source is "forward" and whose sink is "gradient".
 
-    The edge of a node from its `in` to its `out` costs as much as saving it; the edge from "forward" to its `in` costs
-    as much as computing it again, which needs its operands, too.  A node that is not `native` costs nothing to compute
-    in the gradient, but a little more to save, because inference would compute it in vain.
+    Each node k of the trace is two vertices, (k, "in") and (k, "out").  Cutting the edge between them means saving k,
+    and its capacity is the price of a slot.  Cutting the edge from "forward" to (k, "in") means computing k again, from
+    operands that must then be on the gradient's side of the cut, too.  A node that is not `native` is computed in the
+    gradient only, so that price is 0; saving it costs a little more, because inference would compute it in vain.
     """
     room: _Room = {"forward": {}}
 
@@ -68,7 +70,7 @@ def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], t
 
 
 def _cheapest_cut(trace: Trace, needed: set[int], free: set[int], native: set[int], transcendental: int) -> list[int]:
-    """Return the nodes of a minimum cut: fill paths that have capacity left until there is none."""
+    """Return the nodes to save by a minimum cut: fill shortest paths with flow until no path has capacity left."""
     room = _network(trace, needed, free, native, transcendental)
     while True:
         came: dict[Any, Any] = {"forward": None}

@@ -1,4 +1,4 @@
-"""A trace: the operations that equations apply to scalars, in the order in which they ran, each once.
+"""A trace: the operations that equations apply to scalars, in the order in which they ran, without duplicates.
 
 The equation `y = x * x + 1` of one gate's input becomes four nodes; the last one is `y`:
 
@@ -162,7 +162,7 @@ class Trace:
         return self.nodes[number].what if self.nodes[number].op == "number" else None
 
     def apply(self, op: str, *operands: Any) -> Scalar:
-        """Return the result of an operation, simplified where that changes no bit but signs."""
+        """Return the result of an operation, simplified if that changes no bit except signs of zero and NaN."""
         if op not in OPERATIONS or len(operands) != NUM_OPERANDS[op]:
             got = f"{op} of {len(operands)}"
             raise EquationError("an equation", expected=f"one of {', '.join(OPERATIONS)}", got=got)
@@ -212,7 +212,7 @@ class Trace:
     ) -> dict[int, Any]:
         """Return the values of nodes, computed by NumPy.
 
-        `given` maps each leaf to its value, `frozen` each node of `constant()` to the value that it keeps.
+        `given` maps leaves to their values.  `frozen` maps nodes of `constant()` to values that replace theirs.
         """
         values = dict(given)
         for k in self.reach(roots, values):
@@ -243,7 +243,10 @@ def norm(value: Any) -> Any:
 
 
 class Gate(Scalar):
-    """The sum of a gate's projected input and its recurrent product; each part gets a node when it is read."""
+    """A gate, as equations see it: the sum of its projected input and its recurrent product.
+
+    Each part gets a node in the trace when it is first read.
+    """
 
     __slots__ = ("name",)
 

@@ -79,7 +79,7 @@ class Form(NamedTuple):
     def check_rows(self, where, x):
         """Raise unless rows have the data type and the number of features of this form."""
         shape = x.shape
-        if shape[1:] == (self.features,) and x.dtype == self.dtype:  # as nearly always
+        if shape[1:] == (self.features,) and x.dtype == self.dtype:  # the usual case, tested first
             return
         ranks = (1, 2) if self.is_step else (2,)
         if x.dtype != self.dtype or len(shape) not in ranks or not sizes_fit(shape[-1:], (self.features,)):
@@ -124,7 +124,7 @@ def form_of(cell, dtype, features, hidden, outputs):
     return Form(dtype, features, states)
 
 
-@functools.lru_cache(maxsize=256)  # called at every application of a layer
+@functools.lru_cache(maxsize=256)  # cached, because each application of a layer calls it
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 

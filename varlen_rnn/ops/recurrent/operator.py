@@ -87,7 +87,7 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
 
 
 def _check_every(cell, every, all_states):
-    """Raise unless `every` is valid and the layer can recompute its steps from the states at every so many steps."""
+    """Raise unless `every` is valid, and the layer can recompute its steps from states saved every `every` steps."""
     if every < 0:
         raise ShapeError("recurrent, every", expected="0 or more steps, or None", got=every)
     if cell.row_inputs or all_states:
@@ -142,7 +142,7 @@ def _shortcut(inputs, cell, keep, reverse=None, all_states=False, every=None):
 
 def _grad(inputs, outputs, d_outputs, cell, keep, reverse=None, all_states=False, every=None):
     num_states = len(find_cell(cell).states)
-    num_given = 2 * num_states if all_states else 1 + num_states  # outputs before the plan
+    num_given = 2 * num_states if all_states else 1 + num_states  # the number of outputs before the plan
     plan, *kept = outputs[num_given:]
     weights = inputs[1 + num_states :]
     # Test the first weight on its own, because to start the generator of `any` takes longer than the test.
@@ -189,7 +189,7 @@ def _check_plan(x, plan):
     """Raise unless a plan is the plan of the rows, because the gradient trusts it."""
     lod = x.structure
     if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
-        raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another")
+        raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another plan")
 
 
 def _check_kept(x, kept, columns):
@@ -253,9 +253,7 @@ def _places_grad(num_inputs, num_outputs, cell, num_forward, all_states=False, *
 def _work(inputs, cell):
     """Return the operations of products with inputs, the operations of products in the steps, and the bytes saved.
 
-    The bytes leave out one column, because the spec of unknown width counts one.
-
-    Beyond the first column, since rows are as long as the engine likes.
+    The width of saved rows is unknown in a spec, and an unknown size counts as 1.  So the bytes leave out one column.
     """
     layer = layer_of(cell, inputs)
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))

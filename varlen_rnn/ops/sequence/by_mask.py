@@ -135,13 +135,15 @@ def _examples_split(rng):
 
 
 def _joined_above(op, first, second, mask):
-    """Return the levels above the level of the mask; the last of them counts the entries of both parts."""
+    """Return the levels above the level of the mask, after merging: the lowest counts the entries of both parts."""
     if not first:
         return ()
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))
     joined = first[-1] + second[-1] if alike else None
     if not alike or not np.array_equal(_before(mask)[joined], first[-1]):
-        raise LoDError(f"{op}, in_true and in_false", expected="upper levels that fit the mask", got="others")
+        raise LoDError(
+            f"{op}, in_true and in_false", expected="upper levels that fit the mask", got="other upper levels"
+        )
     return *first[:-1], joined
 
 

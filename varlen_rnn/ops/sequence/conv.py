@@ -224,6 +224,7 @@ def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, p
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, rows, tap)
         listed = np.where(at < 0, -1 - (0 if padding is None else of_padding), at).ravel()
+        listed.setflags(write=False)  # as the rows of recurrent layers are, so that both use one kernel
         of_tap = row_sums.Factor(0, d.shape[1], x_rows, 0, x.shape[1], initial, listed)
         nothing = row_sums.Factor(0, 0, initial, 0, 0, initial, ALL_ROWS)
         d_weight[tap] = row_sums.row_products(d_rows, of_tap, nothing)[0].T
@@ -252,7 +253,7 @@ def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
     edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
-    sums = np.zeros((count * filter_size, filters), d.dtype)  # of the rows that read a row of padding at a tap
+    sums = np.zeros((count * filter_size, filters), d.dtype)  # the sums over rows that read a row of padding at a tap
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, edges, tap)
         outside = np.flatnonzero(at < 0)

@@ -9,7 +9,8 @@ from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 
-_MOST_IDS = 2**20  # of a window; without a limit, a program of a few bytes could request any amount of memory
+# The most ids of a window; without a limit, a program of a few bytes could request any amount of memory.
+_MOST_IDS = 2**20
 
 
 def check_ids(op, **descs):

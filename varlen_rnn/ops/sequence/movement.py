@@ -22,7 +22,7 @@ _FLOAT16 = np.dtype(np.float16)
 
 def flat(data: np.ndarray) -> np.ndarray:
     """Return rows flattened to one dimension each, as an operand of kernels; a view of `data` if possible."""
-    if data.ndim == 2 and data.flags.carray:  # nearly always
+    if data.ndim == 2 and data.flags.carray:  # the usual case: no copy
         return data
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 

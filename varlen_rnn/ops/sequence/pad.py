@@ -17,7 +17,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
 _INT64 = np.dtype(np.int64)
-_MOST_STEPS = 2**24  # without a limit, a program of a few bytes could request any amount of memory
+_MOST_STEPS = 2**24  # of a padded batch; without a limit, a program of a few bytes could request any amount of memory
 
 
 def _places(lengths, steps):

@@ -14,7 +14,8 @@ from varlen_rnn.tape.checks import check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_MOST_COLUMNS = 2**20  # of a result; without a limit, a program of a few bytes could request any amount of memory
+# The most columns of a result; without a limit, a program of a few bytes could request any amount of memory.
+_MOST_COLUMNS = 2**20
 _LARGEST_K = 2**31 - 1
 
 

@@ -12,7 +12,8 @@ from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_MOST_STATES = 2**20  # per sequence; without a limit, a program of a few bytes could request any amount of memory
+# The most numbers per sequence; without a limit, a program of a few bytes could request any amount of memory.
+_MOST_STATES = 2**20
 
 
 @operator(cost=nothing)

@@ -15,8 +15,8 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
-_FORMAT = f"{_NAME}1"  # the version of the file; the description has its own
-_RESERVED = "__metadata__"  # the name that safetensors reserves
+_FORMAT = f"{_NAME}1"  # the version of the file's layout; the description has a version of its own
+_RESERVED = "__metadata__"  # a name that safetensors does not allow for tensors
 
 
 def to_bytes(desc, persistables):
@@ -25,7 +25,7 @@ def to_bytes(desc, persistables):
         raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors uses this one itself")
     # safetensors writes strided arrays wrongly.
     arrays = {name: np.asarray(value.data, order="C") for name, value in persistables.items()}
-    # safetensors writes several entries in any order; with one entry, the same program has the same bytes.
+    # One metadata entry only, because safetensors writes several in random order: equal programs give equal bytes.
     return safetensors.numpy.save(arrays, {_FORMAT: schema.to_json(desc)})
 
 

@@ -26,7 +26,7 @@ from varlen_rnn.program.desc import (
 )
 from varlen_rnn.tape.kinds import Type
 
-MOST_CHARACTERS = 2**26  # of a description
+MOST_CHARACTERS = 2**26  # the longest description that is read
 
 
 class Field(NamedTuple):
@@ -39,7 +39,7 @@ class Field(NamedTuple):
     default: object = None
 
 
-# For each type of a constant: its number, and the field of the value.
+# For each type of a constant: its number in the .proto file, and the field that holds the value.
 ATTR_TYPES = {
     "FLOAT": (1, Field("optional", "double", "f", 4)),
     "STRING": (2, Field("optional", "string", "s", 5)),
@@ -64,7 +64,7 @@ def _fields_of_class(cls: type) -> tuple[Field, ...]:
     types, found = typing.get_type_hints(cls), []
     for field in dataclasses.fields(cls):
         label, number = field.metadata["label"], field.metadata["number"]
-        declared = typing.get_args(types[field.name]) or (types[field.name],)  # of a tuple, or of `X | None`
+        declared = typing.get_args(types[field.name]) or (types[field.name],)  # X of tuple[X, ...] or X | None
         kind = field.metadata.get("kind") or _KINDS[declared[0]]
         default = field.default if label == "optional" and kind in _SCALARS.values() else None
         found.append(Field(label, kind, field.name, number, default))
@@ -81,7 +81,7 @@ MESSAGES = {name: _fields_of_class(cls) for name, cls in CLASSES.items()} | {
 }
 
 
-# Writing: a value that is its field's default, and a list without entries, are left out.
+# Writing.  Empty lists, and values equal to the default of their field, are left out.
 
 
 def to_json(desc):
@@ -105,7 +105,7 @@ def _to_plain(kind, value):
         return value if isinstance(value, str) else Type(value).name
     if kind == "double" and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    # Other readers of JSON hold a number as a double.
+    # A string, because other readers of JSON hold numbers as doubles.
     return str(value) if kind == "int64" and abs(value) > 2**53 else value
 
 
@@ -154,8 +154,8 @@ def from_json(text):
     Raises
     ------
     ProgramError
-        Not JSON, or not exactly such a description: the message names the place.  Whether operators fit together, a
-        `Program` checks.
+        If the text is not JSON, or not exactly such a description; the message names the place.  Whether operators fit
+        together is checked by `Program`.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def from_json(text):
 
 
 def parse_json(text, what):
-    """Parse a JSON text; an object with a key twice has the value `Doubled` there.
+    """Parse a JSON text.  An object that has a key twice becomes a `Doubled`, so that the reader can name its place.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def parse_json(text, what):
 
 
 class Doubled(str):
-    """A key that an object has twice, in place of the object."""
+    """The key that occurs twice in an object; it replaces the object in the parsed JSON."""
 
 
 def _object(pairs):
@@ -204,13 +204,13 @@ def _refuse(constant):
 
 
 def _check_version(plain):
-    """Raise if a newer version wrote it, before anything that only that version knows is called wrong."""
+    """Raise if a newer version wrote the description.  Checked first, since its new fields would look like errors."""
     version = plain.get("version") if type(plain) is dict else None
     version = version.get("version") if type(version) is dict else None
     try:
         newer = version is not None and _int64(version, "version.version") > VERSION
     except ProgramError:
-        return  # the reader will raise the error
+        return  # not a description: the reader raises the error
     if newer:
         hint = "a newer varlen_rnn wrote it"
         raise ProgramError("version.version", expected=f"1 to {VERSION}", got=version, hint=hint)
@@ -293,7 +293,7 @@ def _double(plain, path):
         number = float(plain) if type(plain) in (int, float) else math.nan
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):  # a text as 1e999 too
+    if not math.isfinite(number):  # 1e999 reads as infinity, too
         raise ProgramError(path, expected='a finite number, "NaN", "Infinity" or "-Infinity"', got=shown(plain))
     return number
 
@@ -322,7 +322,9 @@ def _make_attr(values, path):
     given = {field for field, value in values.items() if value not in (None, ())}
     wanted = ATTR_TYPES[kind][1].name
     if given - {wanted} or values[wanted] is None:
-        raise ProgramError(path, expected=f"{wanted!r} alone, for its type is {kind}", got=sorted(given) or "nothing")
+        raise ProgramError(
+            path, expected=f"{wanted!r} alone, because its type is {kind}", got=sorted(given) or "nothing"
+        )
     return Attr(name, values[wanted], kind == "BLOCK")
 
 

@@ -102,7 +102,7 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     {'counts': array([0, 1, 2])}
     """
     try:
-        # Copies, since kernels would be compiled again for read-only arrays.
+        # Copies, because kernels would be compiled again for read-only arrays.
         arrays = {name: array.copy() for name, array in safetensors.numpy.load(payload).items()}
         # The reader of safetensors does not return metadata, which is in the JSON object at the beginning.
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
