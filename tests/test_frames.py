@@ -140,6 +140,9 @@ def test_times_of_a_frame_may_have_any_type(library):
         ),
         ({"text": ["ab"], "y": [None]}, {"label": "y"}, "frame, row 0, column 'y': expected a label, got none"),
         ({"text": []}, {}, "frame: expected at least one record, got none"),
+        ({"id": [], "x": []}, {"id": "id"}, "frame: expected at least one record, got none"),
+        ({"x": []}, {"wide": True}, "frame: expected at least one record, got none"),
+        ({}, {"id": "id"}, "frame: expected at least one record, got none"),
     ],
 )
 def test_wrong_frames_are_named(library, columns, options, message):

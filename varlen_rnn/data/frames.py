@@ -49,6 +49,8 @@ class Frame(Table):
         self._levels = levels
         if len(set(self.fields)) < len(self.fields):
             raise InputError(name, expected="columns of different names", got=listed(self.fields))
+        if not len(self):
+            raise InputError(name, expected="at least one record", got="none", hint="is it empty?")
 
     def __len__(self) -> int:
         return len(self._columns[0]) if self._columns else 0
@@ -208,7 +210,7 @@ def _lists(array: np.ndarray) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a label as Python has it: arrays become lists, and dates and decimal numbers texts and floats."""
+    """Return a label as Python has it: an array, or a column of polars inside of a column, becomes a list."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "to_list"):
@@ -223,8 +225,6 @@ def read_entries(frame: Frame, options: Options) -> Dataset:
     field = options.sequence or "text"
     entries = entries_of(frame.foreign(field, "sequence"))
     labels = None if options.label is None else frame.labels(options.label, options.label_kind)
-    if not entries:
-        raise InputError(frame.name, expected="at least one record", got="none", hint="is the frame empty?")
     where = lambda number: frame.place(number, field)
     entries = without_missing(entries, options.missing, where)
     of_texts = [isinstance(entry, str) or (isinstance(entry, list) and bool(entry)) for entry in entries]

@@ -172,7 +172,7 @@ def _of_frame(frame: Frame) -> Any:
     """Return the sequences in the only column of a frame, or each row of a frame of numbers as a sequence."""
     columns = [frame.foreign(field) for field in frame.fields]
     if all(map(holds_numbers, columns)):
-        rows = np.stack([frame.numbers(field) for field in frame.fields], axis=1) if columns else np.zeros((0, 0))
+        rows = np.stack([frame.numbers(field) for field in frame.fields], axis=1)
         if not np.isnan(rows).any():
             return rows
         steps = [np.flatnonzero(~np.isnan(row)) for row in rows]  # blanks at the end are no steps
