@@ -3,7 +3,7 @@
 import tempfile
 import warnings
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +244,7 @@ CALLS = {
     ),
     "LoD": (vr.LoD, lambda: [[0, 2]]),
     "LoD.from_lengths": (vr.LoD.from_lengths, lambda: [[2]]),
+    "LoD.at": (rows().structure.at, lambda: [0, 1, 2]),
     "LoD.rows_of_level": (rows().structure.rows_of_level, int),
     "LoD.slice": (rows().structure.slice, int, int, lambda: 1),
     "set_lod": (lambda lod: rows().set_lod(lod), lambda: [[0, 5]]),
@@ -623,6 +624,16 @@ CALLS = {
     "batches, label of rows": (lambda label: batches(labels=[[1, 2], label])[0], lambda: [3]),
     "batch": (lambda number: batches()[number], int),
     "indices": (lambda number: batches().indices(number), int),
+    "part": (lambda *given: batches().part(*given), lambda: 0, lambda: 2, lambda: vr.data.STEP_COST),
+    "part of ranks": (lambda part: batches(part=part), lambda: SimpleNamespace(rank=0, size=2)),
+    "rank and size": (lambda r, s: batches(part=SimpleNamespace(rank=r, size=s)), lambda: 0, lambda: 2),
+    "lengths": (lambda number: batches().lengths(number), int),
+    "balanced_parts": (vr.data.balanced_parts, lambda: [3, 4], lambda: 2, lambda: vr.data.STEP_COST),
+    "StepCost": (lambda *cost: vr.data.balanced_parts([3, 4], 2, vr.data.StepCost(*cost)), float, float, float, float),
+    "StepCost, of": (vr.data.STEP_COST.of, lambda: [3, 4]),
+    "measure_step_cost": (
+        lambda *given: vr.data.measure_step_cost(lambda x: None, *given), lambda: [rows()], lambda: 1,
+    ),
     "at_epoch": (lambda number: batches().at_epoch(number), int),
     "from_texts": (
         lambda texts, labels, v, c, t, m, most, name: vr.data.from_texts(

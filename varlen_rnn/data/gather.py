@@ -69,7 +69,8 @@ class ListStore:
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
         """Return a LoDTensor of the sequences with these indices, in this order; rows are copied."""
-        rows = np.concatenate([self.arrays[index] for index in indices])
+        chosen = [self.arrays[index] for index in indices] or [array[:0] for array in self.arrays[:1]]
+        rows = np.concatenate(chosen)
         return LoDTensor(rows, LoD.from_lengths([self.lengths[indices]]))
 
 

@@ -37,7 +37,7 @@ def _sum(x, axis, keepdims):
 
 
 def _lod_after(x, axis):
-    return NO_LOD if axis is None or axis % x.data.ndim == 0 else x.structure
+    return NO_LOD if axis is None or axis % x.data.ndim <= x.structure.axis else x.structure
 
 
 @reduce_sum.infer

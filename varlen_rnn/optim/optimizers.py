@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_list, shown
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
+from varlen_rnn.random import next_step
 from varlen_rnn.tape.checks import FLOATS
-from varlen_rnn.tape.modes import recorded
+from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
@@ -145,6 +146,8 @@ class Optimizer:
         self._states = all_states
         for update in updates:
             update()
+        if recorder() is None:
+            next_step()
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
