@@ -173,6 +173,15 @@ def program():
     return recorded
 
 
+def of_a_step():
+    with vr.program_guard() as recorded:
+        weight = vr.nn.Parameter(np.ones((3, 2), np.float32))
+        loss = (vr.feed_data("x", [-1, 3], "float32") @ weight).mean()
+        loss.name = "loss"
+        vr.optim.SGD([weight], 0.1).minimize(loss)
+    return recorded
+
+
 def guard(program):
     with vr.program_guard(program):
         pass
@@ -538,9 +547,9 @@ CALLS = {
     "mse_loss": (F.mse_loss, lambda: X, lambda: X, lambda: "mean"),
     "Trainer": (
         lambda *given: vr.training.Trainer(*given[:4], validate=given[4], clip_norm=given[5], accumulate=given[6],
-                                           callbacks=given[7]),
+                                           callbacks=given[7], comm=given[8], reproducible=given[9]),
         Sum, lambda: vr.optim.SGD(parameters(), 0.1), lambda: Sum().forward, epochs_of_one, lambda: dict, lambda: 1.0,
-        lambda: 1, list,
+        lambda: 1, list, vr.distributed.Communicator, lambda: 2,
     ),
     "Trainer.load": (lambda path: trainer().load(path), saved_training),
     "Trainer.resume": (lambda folder: trainer().resume(folder), tempfile.mkdtemp),
@@ -695,6 +704,23 @@ CALLS = {
     "read_csv, delimiter": (
         in_a_file("a.csv", "text,label\na,b", lambda path, d: vr.data.read_csv(path, delimiter=d)), lambda: ",",
     ),
+    "connect": (vr.distributed.connect, lambda: 1.0),
+    "Communicator": (vr.distributed.Communicator,),
+    "replicate": (
+        vr.distributed.replicate, Sum, lambda: vr.optim.SGD(parameters(), 0.1), vr.distributed.Communicator, lambda: 2,
+    ),
+    "ReplicatedProgram": (vr.distributed.ReplicatedProgram, of_a_step, vr.distributed.Communicator),
+    "ReplicatedProgram.run": (
+        lambda feed, names: vr.distributed.ReplicatedProgram(of_a_step()).run(feed, names), lambda: {"x": X},
+        lambda: ["loss"],
+    ),
+    "metric, all_reduce": (vr.metrics.Accuracy().all_reduce, vr.distributed.Communicator),
+    "all_reduce": (vr.distributed.Communicator().all_reduce, lambda: np.zeros(2), lambda: "max"),
+    "start_all_reduce": (vr.distributed.Communicator().start_all_reduce, lambda: np.zeros(2)),
+    "all_gather": (vr.distributed.Communicator().all_gather, lambda: X),
+    "all_to_all": (vr.distributed.Communicator().all_to_all, lambda: [X]),
+    "all_to_all, entry": (lambda array: vr.distributed.Communicator().all_to_all([array]), lambda: X),
+    "broadcast": (vr.distributed.Communicator().broadcast, lambda: np.zeros(2), int),
     "standard_library_functions": (vr.data.standard_library_functions, lambda: ["json"], lambda: 1),
 }  # fmt: skip
 CALLS["batches"] = (batches,)
@@ -796,15 +822,16 @@ def test_every_option_of_a_layer_is_tried(name):
 
 def test_every_public_function_is_called():
     public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines,
-              "metrics": vr.metrics}  # fmt: skip
+              "metrics": vr.metrics, "distributed": vr.distributed}  # fmt: skip
     found = {name: getattr(module, name) for module in public.values() for name in dir(module)}
     functions = {name for name, value in found.items() if callable(value) and not isinstance(value, ModuleType)}
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
     of_programs = {"Executor", "Program"}
     made_by_others = {"PaddingReport", "GradientReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
-    made_by_others |= {"ModelSummary"}
+    made_by_others |= {"ModelSummary", "Replica", "Shard"}
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}
-    others = of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
+    of_engines = {"TorchCommunicator", "MpiCommunicator"}  # `test_distributed.py` gives their arguments
+    others = of_engines | of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
     assert functions - others <= {name.split(",")[0] for name in CALLS}

@@ -81,6 +81,29 @@ def next_step() -> None:
     source.step, source.call = source.step + 1, 0
 
 
+def drawn() -> tuple[int, int]:
+    """Return the step of this context, and how many random operations the step had.
+
+    Examples
+    --------
+    >>> manual_seed(0); draw = next_draw(); drawn()
+    (0, 1)
+    """
+    source = _current()
+    return source.step, source.call
+
+
+def rewind(call: int) -> None:
+    """Let the next draw be number `call` of its step, so that parts of a batch that follow one another draw alike.
+
+    Examples
+    --------
+    >>> manual_seed(0); draw = next_draw(); rewind(0); next_draw() == draw
+    True
+    """
+    _current().call = call
+
+
 def manual_seed(seed: int) -> None:
     """Seed this context's random numbers, which initialise parameters and draw dropout masks.
 

@@ -209,7 +209,7 @@ class Checkpoints(Callback):
         The most files to keep; older files are removed.
     """
 
-    runs_last = True
+    runs_last = on_first_rank_only = True
 
     def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
         self.folder = Path(check_path(folder, "folder"))
@@ -256,6 +256,8 @@ class JSONLog(Callback):
     every : int, optional
         If given, a line with step, lr and loss is also written after every so many steps.
     """
+
+    on_first_rank_only = True
 
     def __init__(self, path: StrPath, every: int | None = None) -> None:
         self.path = Path(check_path(path, "path"))
@@ -326,6 +328,8 @@ class Progress(Callback):
 
     On a terminal and in a notebook it is a bar; elsewhere, such as in a file, it is a line every ten seconds.
     """
+
+    on_first_rank_only = True
 
     def __init__(self) -> None:
         self._bar: Any = None
