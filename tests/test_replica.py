@@ -297,6 +297,30 @@ def test_frozen_parameters_keep_none():
     run_ranks(2, run)
 
 
+def test_running_moments_are_those_of_the_first_part():
+    def run(comm, reproducible=None):
+        vr.manual_seed(0)
+        norm = vr.nn.BatchNorm1d(2)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), norm)
+        norm.running_mean.value.data[...] = comm.rank  # of rank 0 after `replicate`
+        optimizer = vr.optim.SGD(model.parameters(), 0.1)
+        replica = replicate(model, optimizer, comm, reproducible)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for shard in replica.shards:
+                rows = slice(shard.rank, None, shard.size)
+                F.mse_loss(model(X[rows]), Y[rows]).backward()
+            optimizer.step()
+        return model.state_dict()
+
+    first, second = run_ranks(2, run)
+    check_equal(second, first)
+    wanted = run(Communicator(), 3)
+    assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
+    for found in run_ranks(2, lambda comm: run(comm, 3)):
+        check_equal(found, wanted)
+
+
 def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
     monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))  # what the test declares is forgotten
 

@@ -56,6 +56,23 @@ def column():
     return vr.to_arrow(rows())
 
 
+def frame(columns):
+    return pytest.importorskip("pyarrow").table(columns)
+
+
+def pd_objects(*values):
+    pandas = pytest.importorskip("pandas")
+    found = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        found[place] = value
+    return pandas.Series(found, dtype=object)
+
+
+def objects(*values):
+    """Return a frame of pandas with a column of these objects."""
+    return pd_objects(*values).to_frame("text")
+
+
 def awkward_rows():
     return vr.to_awkward(rows())
 
@@ -659,6 +676,27 @@ CALLS = {
         lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
         lambda: ["u"], lambda: ["z"],
+    ),
+    "read, frame": (
+        lambda frame, *given: vr.data.read(frame, **dict(zip(READ, given, strict=True))),
+        lambda: frame({"id": ["a"], "t": [1], "x": [2.0], "y": ["u"]}), lambda: None, lambda: None, lambda: "y",
+        lambda: "id", lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: None, lambda: "error",
+        lambda: "classes", lambda: ["u"], lambda: ["z"],
+    ),
+    "read, entry": (lambda entry: vr.data.read(objects(entry, "ab")), lambda: "b"),
+    "read, entry of numbers": (lambda entry: vr.data.read(objects(entry, [1.0])), lambda: [0.5]),
+    "read, label of a frame": (
+        lambda label: vr.data.read(objects("a", "b").assign(y=pd_objects(label, "u")), label="y"), lambda: "v",
+    ),
+    "read, row of a frame": (
+        lambda x: vr.data.read(objects("a", "b").assign(x=pd_objects(x, 1.0)), id="text"), lambda: 0.5,
+    ),
+    "read, time of a frame": (
+        lambda t: vr.data.read(objects("a", "a").assign(t=pd_objects(t, 1.0), x=[1.0, 2.0]), id="text", time="t"),
+        lambda: 0.5,
+    ),
+    "read, id of a frame": (
+        lambda id: vr.data.read(objects(id, "a").assign(x=[1.0, 2.0]), id="text"), lambda: "b",
     ),
     "batches, beside": (
         lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),
