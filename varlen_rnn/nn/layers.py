@@ -21,11 +21,11 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import functional
-from varlen_rnn.nn.module import Buffer, Module, Parameter, check_dtype
+from varlen_rnn.nn.module import NOT_IN_HALF, Buffer, Module, Parameter, check_dtype
 from varlen_rnn.nn.sharded import Shard, ShardedParameter, check_alike, drawn_rows, whole_height
 from varlen_rnn.random import generator
 from varlen_rnn.tape.modes import recorder
-from varlen_rnn.tape.variable import NOT_IN_HALF, Variable, apply
+from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
 
 
