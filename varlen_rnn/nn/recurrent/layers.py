@@ -261,8 +261,8 @@ class Recurrent(Module):
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
             Each direction gives `hidden_size` columns, or `proj_size`; `merge` joins the directions.
-            last : Variable or tuple of Variable, with the shapes of the initial states
-                For an empty sequence, these are its initial states.
+        last : Variable or tuple of Variable, with the shapes of the initial states
+            For an empty sequence, these are its initial states.
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
