@@ -102,7 +102,10 @@ def test_the_page_on_onnx():
     np.testing.assert_allclose(names["found"], names["again"], rtol=1e-5, atol=1e-6)
     ours = [op for op in OPERATORS.values() if op.onnx and op.forward.__module__.startswith("varlen_rnn.")]
     said, read = {*SAID, *(op.type for op in ours)}, {*READS, *(op.onnx for op in ours)}
-    for begin, end, table in (("## Operators that can be exported\n\n", "\n\n", said), ("constants, and\n\n", ".\n", read)):
+    for begin, end, table in (
+        ("## Operators that can be exported\n\n", "\n\n", said),
+        ("constants, and\n\n", ".\n", read),
+    ):
         listed = page.read_text().partition(begin)[2].partition(end)[0]
         assert listed.replace("\n", " ") == ", ".join(f"`{name}`" for name in sorted(table))
 
