@@ -58,8 +58,8 @@ class KernelHook(BuildHookInterface):
         """Return the folders of the kernels of a level: one."""
         place = Path(self._memory.name) / level
         added = {"NUMBA_CACHE_DIR": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-        # `-m` finds the sources in the current folder.  In PYTHONPATH they would be lost in an isolated build of pip if the
-        # environment around it has them installed as editable: pip removes the paths of that environment.
+        # `-m` finds the sources in the current folder.  An isolated build of pip would take them out of PYTHONPATH,
+        # if the environment around it has them installed as editable.
         subprocess.run(
             [sys.executable, *WARM, "--level", level],
             env=os.environ | added, cwd=SOURCES, capture_output=True, text=True, errors="replace", check=True,

@@ -19,6 +19,7 @@ KERNELS = (
     "losses",
     "moves",
     "norms",
+    "philox",
     "pool",
     "prefixes",
     "rows",
@@ -35,7 +36,7 @@ MORE = {
     "varlen_rnn.ops": [],
     "varlen_rnn.ops.cost": ["Cost"],
     "varlen_rnn.rows.plan": ["sort_by_seq_len"],
-    "varlen_rnn.random": ["get_state", "set_state"],
+    "varlen_rnn.random": ["get_state", "next_step", "set_state"],
     "varlen_rnn.tape.declare": ["Declaration", "Operator"],
 }
 # The modules of the index by subject; a module that is not listed comes under "Other modules".
@@ -57,6 +58,7 @@ GROUPS = {
         "varlen_rnn.training",
         "varlen_rnn.metrics",
         "varlen_rnn.random",
+        "varlen_rnn.distributed",
     ],
     "Integrations": ["varlen_rnn.sklearn", "varlen_rnn.torch", "varlen_rnn.onnx", "varlen_rnn.interop"],
     "Other modules": [],

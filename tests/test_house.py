@@ -34,7 +34,8 @@ NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "run
 # The modules whose names users complete; what of theirs is public stands in `__all__`.
 PUBLIC = [
     "varlen_rnn",
-    *(f"varlen_rnn.{name}" for name in ("baselines", "cells", "data", "interop", "metrics", "nn", "nn.functional")),
+    *(f"varlen_rnn.{name}" for name in ("baselines", "cells", "data", "distributed", "interop", "metrics")),
+    *(f"varlen_rnn.{name}" for name in ("nn", "nn.functional")),
     *(f"varlen_rnn.{name}" for name in ("onnx", "optim", "optim.lr_scheduler", "sklearn", "torch", "training")),
 ]
 

@@ -10,14 +10,26 @@ from pathlib import Path
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn import checkpoint, errors, random
+from varlen_rnn import checkpoint, communicator, errors, random
 from varlen_rnn.rows import lod, plan, selected_rows
 from varlen_rnn.runtime import memory, threads
 
 ROOT = Path(__file__).parent.parent
 FOLDER = str(Path(vr.__file__).parent)
-PACKAGES = [vr, vr.nn, vr.optim, vr.cells, vr.baselines, sys.modules["varlen_rnn.data"]]
-MODULES = [*PACKAGES, vr.nn.functional, checkpoint, errors, lod, memory, plan, random, selected_rows, threads]
+PACKAGES = [vr, vr.nn, vr.optim, vr.cells, vr.baselines, vr.distributed, sys.modules["varlen_rnn.data"]]
+MODULES = [
+    *PACKAGES,
+    vr.nn.functional,
+    checkpoint,
+    communicator,
+    errors,
+    lod,
+    memory,
+    plan,
+    random,
+    selected_rows,
+    threads,
+]
 
 
 def public_values():

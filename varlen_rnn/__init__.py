@@ -1,6 +1,6 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
-from varlen_rnn import baselines, cells, data, metrics, nn, ops, optim, steps, training
+from varlen_rnn import baselines, cells, data, distributed, metrics, nn, ops, optim, steps, training
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.errors import (
@@ -97,6 +97,7 @@ __all__ = [
     "ctc_beam_search_decoder",
     "ctc_greedy_decoder",
     "data",
+    "distributed",
     "edit_distance",
     "feed_data",
     "from_arrow",

@@ -1,4 +1,9 @@
-"""Random numbers for initialisation and dropout, from one generator per thread or context; see `manual_seed`."""
+"""Random numbers of a thread or context: a generator for initialisation, and draws for dropout; see `manual_seed`.
+
+A draw names a random operation by three numbers: the seed, the step of a training, and the number of the call in that
+step.  Kernels compute its numbers from these and from the place of each number in the batch (`kernels.philox`), so that
+nothing else changes them: threads, other sequences, or the processes that a batch is divided over.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,103 @@ import contextlib
 import contextvars
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from varlen_rnn.errors import CheckpointError, check_int, shown
 
-_generator: contextvars.ContextVar[np.random.Generator | None] = contextvars.ContextVar("generator", default=None)
+_MOST = 2**63  # seeds, steps and calls are less
+
+
+class _Source:
+    """The generator of a context, and the three numbers that name its next draw."""
+
+    __slots__ = ("call", "generator", "seed", "step")
+
+    def __init__(self, seed: int | None = None) -> None:
+        entropy = np.random.SeedSequence(seed)
+        self.generator = np.random.default_rng(entropy)
+        # Another key than the generator's, so that the two have nothing in common.
+        self.seed = int(entropy.spawn(1)[0].generate_state(1, np.uint64)[0] >> np.uint64(1))
+        self.step = self.call = 0
+
+
+_source: contextvars.ContextVar[_Source | None] = contextvars.ContextVar("source", default=None)
+
+
+def _current() -> _Source:
+    """Return this context's source; a new one is seeded from the system's entropy."""
+    current = _source.get()
+    if current is None:
+        current = _Source()
+        _source.set(current)
+    return current
 
 
 def generator() -> np.random.Generator:
     """Return this context's random generator; a new one is seeded from the system's entropy."""
-    current = _generator.get()
-    if current is None:
-        current = np.random.default_rng()
-        _generator.set(current)
-    return current
+    return _current().generator
+
+
+def next_draw() -> tuple[int, int, int]:
+    """Return the seed, the step and the number of the call that name this context's next random operation.
+
+    Examples
+    --------
+    >>> manual_seed(0); seed, step, call = next_draw()
+    >>> next_draw() == (seed, step, call + 1)
+    True
+    """
+    source = _current()
+    call = source.call
+    source.call = call + 1
+    return source.seed, source.step, call
+
+
+def next_step() -> None:
+    """Count one more step, so that the next draw is the first of its step.
+
+    The `step` of an optimizer calls it, and a run of a program that updates parameters.  So processes that train
+    together draw the same numbers at each step, even if one of them drew more in an earlier step.
+
+    Examples
+    --------
+    >>> manual_seed(0); seed, step, call = next_draw()
+    >>> next_step(); next_draw() == (seed, step + 1, 0)
+    True
+    """
+    source = _current()
+    source.step, source.call = source.step + 1, 0
+
+
+def drawn() -> tuple[int, int]:
+    """Return the step of this context, and how many random operations the step had.
+
+    Examples
+    --------
+    >>> manual_seed(0); draw = next_draw(); drawn()
+    (0, 1)
+    """
+    source = _current()
+    return source.step, source.call
+
+
+def rewind(call: int) -> None:
+    """Let the next draw be number `call` of its step, so that parts of a batch that follow one another draw alike.
+
+    Examples
+    --------
+    >>> manual_seed(0); draw = next_draw(); rewind(0); next_draw() == draw
+    True
+    """
+    _current().call = call
 
 
 def manual_seed(seed: int) -> None:
     """Seed this context's random numbers, which initialise parameters and draw dropout masks.
 
-    Each thread has its own generator, seeded from the system's entropy unless the thread calls this function.
+    Each thread has its own numbers, seeded from the system's entropy unless the thread calls this function.
 
     Parameters
     ----------
@@ -39,12 +120,12 @@ def manual_seed(seed: int) -> None:
     >>> manual_seed(0); a == generator().random()
     True
     """
-    _generator.set(np.random.default_rng(check_int(seed, "seed", 0)))
+    _source.set(_Source(check_int(seed, "seed", 0)))
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Use a generator with this seed inside a `with` block; restore the context's own generator after it.
+    """Use random numbers with this seed inside a `with` block; restore the context's own after it.
 
     Examples
     --------
@@ -52,24 +133,34 @@ def seeded(seed: int) -> Iterator[None]:
     >>> with seeded(3): a == generator().random()
     True
     """
-    before = _generator.get()
+    before = _source.get()
     try:
-        _generator.set(np.random.default_rng(seed))
+        _source.set(_Source(seed))
         yield
     finally:
-        _generator.set(before)
+        _source.set(before)
 
 
 def get_state() -> str:
-    """Return the state of this context's generator as JSON text, which can be saved with a model."""
-    return json.dumps(generator().bit_generator.state)
+    """Return the state of this context's random numbers as JSON text, which can be saved with a model."""
+    source = _current()
+    draw = {"seed": source.seed, "step": source.step, "call": source.call}
+    return json.dumps({"generator": source.generator.bit_generator.state, "draw": draw})
 
 
 def set_state(state: str) -> None:
-    """Set this context's generator to a state that `get_state` returned."""
-    fresh = np.random.default_rng()
+    """Set this context's random numbers to a state that `get_state` returned."""
+    fresh = _Source(0)
     try:
-        fresh.bit_generator.state = json.loads(state)
+        found = json.loads(state)
+        fresh.generator.bit_generator.state = found["generator"]
+        fresh.seed, fresh.step, fresh.call = (_number(found["draw"][name]) for name in ("seed", "step", "call"))
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise CheckpointError("random state", expected="a text from random.get_state()", got=shown(state)) from error
-    _generator.set(fresh)
+    _source.set(fresh)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(value)
+    return value

@@ -8,16 +8,21 @@ import warnings
 from varlen_rnn.data.batches import Batches, batches
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.datasets import documentation_sentences, standard_library_functions, unicode_names
+from varlen_rnn.data.parts import STEP_COST, StepCost, balanced_parts, measure_step_cost
 from varlen_rnn.data.read import read
 from varlen_rnn.data.readers import from_texts, read_csv, read_jsonl
 from varlen_rnn.program.guard import feed_data as _feed_data
 
 __all__ = [
+    "STEP_COST",
     "Batches",
     "Dataset",
+    "StepCost",
+    "balanced_parts",
     "batches",
     "documentation_sentences",
     "from_texts",
+    "measure_step_cost",
     "read",
     "read_csv",
     "read_jsonl",

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.data.gather import Store, store_of
+from varlen_rnn.data.parts import STEP_COST, StepCost, balanced_parts
 from varlen_rnn.errors import (
+    DTypeError,
     InputError,
     LoDError,
     OutOfRangeError,
@@ -24,8 +26,8 @@ from varlen_rnn.errors import (
     check_list,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows, check_unmasked
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.checks import as_rows, check_unmasked, read_only
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.typing import Rows
 
 # Batches per pool.  A large pool gives batches of very similar lengths, a small pool gives a more random order.
@@ -64,6 +66,7 @@ class Batches(Generic[Batch]):
         self._labels = labels
         self._cut = cut
         self._indices = cut(epoch)
+        self._part: tuple[int, int, StepCost] | None = None
         self.epoch = epoch
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
@@ -76,26 +79,85 @@ class Batches(Generic[Batch]):
         >>> first == second, first == again
         (False, True)
         """
-        return Batches(self._stores, self._static, self._labels, self._cut, check_int(epoch, "epoch", 0))
+        made: Batches[Batch]
+        made = Batches(self._stores, self._static, self._labels, self._cut, check_int(epoch, "epoch", 0))
+        made._part = self._part
+        return made
+
+    def part(self, rank: int, size: int, cost: StepCost = STEP_COST) -> Batches[Batch]:
+        """Return one of `size` parts of each batch, divided so that parts take about the same time.
+
+        Every sequence of a batch is in exactly one of its parts.  A part may be empty.  Sequences know their positions
+        in the whole batch (`LoD.positions`), so that dropout draws as it does for the whole.
+
+        Parameters
+        ----------
+        rank : int
+            Which part: `0 <= rank < size`.
+        size : int
+        cost : StepCost
+            How long a step takes, the same for all parts; see `balanced_parts`.
+
+        Examples
+        --------
+        >>> b = batches([[1, 2], [3], [4, 5, 6]], batch_size=3)
+        >>> [b.part(rank, 2)[0].to_sequences() for rank in (0, 1)]
+        [[array([4, 5, 6])], [array([1, 2]), array([3])]]
+        >>> b.part(1, 2)[0].structure.positions
+        array([0, 1])
+        """
+        size = check_int(size, "part, size", 1)
+        rank = check_int(rank, "part, rank", 0)
+        if rank >= size:
+            raise OutOfRangeError("part, rank", expected=f"less than {size}, the number of parts", got=rank)
+        balanced_parts([], size, cost)  # checks the cost
+        made = self.at_epoch(self.epoch)
+        made._part = rank, size, cost
+        return made
+
+    def lengths(self, batch: int) -> np.ndarray:
+        """Return the lengths of the sequences of a whole batch, all its parts included, int64, in their order.
+
+        Examples
+        --------
+        >>> batches([[1, 2], [3], [4]], batch_size=2).part(0, 2).lengths(0)
+        array([2, 1])
+        """
+        return self._stores[0].lengths[self._whole(batch)]
+
+    def _whole(self, batch: int) -> np.ndarray:
+        batch = check_int(batch, "batch")
+        if not -len(self) <= batch < len(self):
+            raise OutOfRangeError("batch", expected=f"less than {len(self)}, the number of batches", got=batch)
+        return self._indices[batch].copy()
+
+    def _chosen(self, batch: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the indices of a batch's sequences in the caller's list, and their positions in the whole batch."""
+        whole = self._whole(batch)
+        if self._part is None:
+            return whole, None
+        rank, size, cost = self._part
+        positions = balanced_parts(self._stores[0].lengths[whole], size, cost)[rank]
+        return whole[positions], read_only(positions)
 
     def indices(self, batch: int) -> np.ndarray:
-        """Return the indices of a batch's sequences in the caller's list, int64, shape `(num_sequences,)`.
+        """Return the indices of a batch's sequences, or of its part's, in the caller's list, int64.
 
         Examples
         --------
         >>> batches([[1, 2], [3], [4]], batch_size=2, bucket=True).indices(0)
         array([1, 2])
         """
-        batch = check_int(batch, "batch")
-        if not -len(self) <= batch < len(self):
-            raise OutOfRangeError("batch", expected=f"less than {len(self)}, the number of batches", got=batch)
-        return self._indices[batch].copy()
+        return self._chosen(batch)[0]
 
     def __getitem__(self, batch: int) -> Batch:
-        return self._batch(self.indices(batch))
+        return self._batch(*self._chosen(batch))
 
-    def _batch(self, indices: np.ndarray) -> Any:
+    def _batch(self, indices: np.ndarray, positions: np.ndarray | None) -> Any:
         parts: list[Any] = [store.gather(indices) for store in self._stores]
+        if positions is not None:
+            lods = [LoD.trusted(levels_of(part.structure), positions) for part in parts]
+            parts = [LoDTensor.wrap(part.data, lod) for part, lod in zip(parts, lods, strict=True)]
         if self._static is not None:
             parts.append(self._static[indices])
         if isinstance(self._labels, np.ndarray):
@@ -112,7 +174,17 @@ class Batches(Generic[Batch]):
         return (self[batch] for batch in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"Batches: {len(self)} batches of {len(self._stores[0].lengths)} sequences, epoch {self.epoch}"
+        part = "" if self._part is None else f", part {self._part[0]} of {self._part[1]}"
+        return f"Batches: {len(self)} batches of {len(self._stores[0].lengths)} sequences, epoch {self.epoch}{part}"
+
+
+class Ranks(Protocol):
+    """The processes that share the work: this one is number `rank` of `size`."""
+
+    @property
+    def rank(self) -> int: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
 
 
 class BatchOptions(TypedDict, total=False):
@@ -126,6 +198,7 @@ class BatchOptions(TypedDict, total=False):
     seed: int
     epoch: int
     weights: ArrayLike | None
+    part: Ranks | None
 
 
 @overload
@@ -169,14 +242,17 @@ def batches(
     static: ArrayLike | None = None,
     others: Sequence[Iterable[Rows]] = (),
     weights: ArrayLike | None = None,
+    part: Ranks | None = None,
 ) -> Batches[Any]:
     """Return batches of sequences; each is a LoDTensor, or a pair of LoDTensor and labels.
 
     Parameters
     ----------
-    sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)` with the same row shape and data type.  Or a LoDTensor, whose sequences of level 0
-        are batched together with their lower levels.  Sequences may be empty.
+    sequences : list of array_like, LoDTensor or Variable
+        Arrays of shape `(rows, ...)` with the same row shape and data type.  Or lists of such arrays, which differ in
+        length: sequences of sequences, as texts of sentences, with two levels; lists that are all equally long are rows
+        (`LoDTensor.from_sequences` reads any).  Or a LoDTensor, whose sequences of level 0 are batched together with
+        their lower levels.  Sequences may be empty.
     labels : array or list, optional
         One label per sequence: an array or list of shape `(num_sequences, ...)`.  Or one label per row: a list of
         arrays or a LoDTensor; the labels of a batch are then a LoDTensor with the LoD of its rows.
@@ -204,6 +280,9 @@ def batches(
     weights : array, shape `(num_sequences,)`, optional
         Weights for sampling: an epoch then draws `num_sequences` sequences with replacement, with probabilities in
         proportion to the weights.  The draw depends only on `seed` and `epoch`.
+    part : object with `rank` and `size`, optional
+        The processes that share each batch: this one, number `rank` of `size`, gets `Batches.part(rank, size)`.  All
+        processes give the same other arguments.
 
     Returns
     -------
@@ -255,7 +334,15 @@ def batches(
             found = [found[number] for number in rng.permutation(len(found))]
         return found
 
-    return Batches(stores, beside, _check_labels(labels, store), cut, epoch)
+    made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch)
+    return made if part is None else made.part(*_rank_of(part))
+
+
+def _rank_of(part: Ranks) -> tuple[int, int]:
+    try:
+        return part.rank, part.size
+    except AttributeError as error:
+        raise DTypeError("part", expected="an object with `rank` and `size`", got=shown(part)) from error
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:

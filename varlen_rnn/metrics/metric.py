@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
+from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.tape.variable import Variable, apply_detached
@@ -51,6 +52,29 @@ class Metric:
             expected = f"another {type(self).__name__} that counts by the same options"
             raise DTypeError("metric, merge", expected=expected, got=shown(other))
         self.update_counts(other._counts)
+
+    def all_reduce(self, comm: Communicator) -> None:
+        """Take the counts of all ranks, so that `compute` returns the result of all their batches; every rank calls it.
+
+        Parameters
+        ----------
+        comm : Communicator
+            As `distributed.connect` returns it.
+
+        Examples
+        --------
+        >>> import varlen_rnn as vr
+        >>> mean = vr.metrics.Mean()
+        >>> mean.update(3.0)
+        >>> mean.all_reduce(vr.distributed.connect())
+        >>> mean.compute()
+        3.0
+        """
+        shape = tuple(size or -1 for size in self._nothing().shape)  # scores are as many as there are rows
+        parts = check_communicator(comm, "metric, all_reduce, comm").all_gather(self._counts.reshape(-1))
+        self.reset()
+        for part in parts:
+            self.update_counts(part.reshape(shape))
 
     def compute(self) -> Any:
         """Return the result of all batches since the metric was made or reset."""

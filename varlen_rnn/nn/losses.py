@@ -510,7 +510,7 @@ def reduce_loss(
         return loss
     if reduction == "sum":
         return loss.sum()
-    return _ratio(loss.sum(), required(weights, "weights").sum() * math.prod(loss.shape[1:]))
+    return apply("weighted_mean", loss, required(weights, "weights").sum() * math.prod(loss.shape[1:]))
 
 
 def _of_rows(loss: Variable) -> Variable:
@@ -532,7 +532,7 @@ def _over_sequences(
     if reduction != "mean":
         return each.sum() if reduction == "sum" else each
     width = math.prod(loss.shape[1:])
-    return _ratio(each.sum(), (alive if sample_weight is None else alive * sample_weight).sum() * width)
+    return apply("weighted_mean", each, (alive if sample_weight is None else alive * sample_weight).sum() * width)
 
 
 def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:

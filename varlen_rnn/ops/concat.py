@@ -16,7 +16,7 @@ from varlen_rnn.tape.variable import apply_list
 @operator(cost=nothing, rows="each")
 def concat(*x, axis: int):
     """Concatenate Variables along an axis; the result keeps the LoD unless the axis is the rows."""
-    lod = shared_lod("concat", *x) if axis % x[0].data.ndim else NO_LOD
+    lod = shared_lod("concat", *x) if axis % x[0].data.ndim != x[0].structure.axis else NO_LOD
     return LoDTensor.wrap(np.concatenate([tensor.data for tensor in x], axis=axis), lod)
 
 

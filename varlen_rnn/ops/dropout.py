@@ -1,10 +1,10 @@
-"""Dropout.  Each run draws a new mask from the context's generator."""
+"""Dropout.  Each run draws a new mask, by the places of rows; see `varlen_rnn.random`."""
 
-import numpy as np
+import math
 
 from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.ops.draws import mask_of_rows
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.random import generator
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
@@ -21,8 +21,7 @@ def dropout(x, p: float, training: bool):
     """In training, zero each element with probability `p` and divide the others by 1 - p; otherwise return `x`."""
     if not training:
         return x
-    keep = generator().random(x.shape, np.float32) >= p
-    mask = keep * (x.dtype.type(1 / (1 - p)) if p < 1 else x.dtype.type(0))
+    mask = mask_of_rows(x, math.prod(x.shape[1:]), p, 0.0, 1 / (1 - p) if p < 1 else 0.0).reshape(x.shape)
     return x.like(x.data * mask), LoDTensor.wrap(mask)
 
 

@@ -34,8 +34,15 @@ def _rows(specs, axes, index):
 def getitem(x, index: Index):
     """Return `x[index]` as NumPy does; in a program, an index may have only numbers, slices, `...` and None."""
     data = np.asarray(x.data[index])
-    keeps = x.num_levels and _keeps_rows_first(x.shape, index, data.shape)
-    return LoDTensor.wrap(data, x.structure if keeps else NO_LOD)
+    return LoDTensor.wrap(data, NO_LOD if x.structure is NO_LOD else _lod_after(x, index, data.shape))
+
+
+def _lod_after(x, index, shape):
+    lod = x.structure
+    if lod.axis:  # last states: a number chooses a layer's, with one entry per sequence, and a slice several layers'
+        is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+        return lod.along(0) if is_number else lod if isinstance(index, slice) else NO_LOD
+    return lod if _keeps_rows_first(x.shape, index, shape) else NO_LOD
 
 
 @getitem.infer

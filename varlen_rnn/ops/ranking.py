@@ -20,7 +20,7 @@ def _check_axis(op, x, axis):
 
 
 def _lod_after(x, axis):
-    return x.structure if axis is not None and axis % x.data.ndim else NO_LOD
+    return x.structure if axis is not None and axis % x.data.ndim > x.structure.axis else NO_LOD
 
 
 @operator(cost=per_input_element, rows="each")

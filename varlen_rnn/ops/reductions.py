@@ -10,7 +10,7 @@ from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.variable import apply, operand
 
 
 @operator(cost=per_input_element, rows="each")
@@ -31,13 +31,18 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     return LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))
 
 
+# A loss over several ranks is their sum, or their mean by these weights: `distributed/reductions.py`.
+reduce_sum.op.divisor = lambda x, axis, keepdims: None
+reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
+
+
 def _sum(x, axis, keepdims):
     total = sum_over(x.data, axis if axis is None else axis % x.data.ndim)
     return np.expand_dims(total, tuple(range(x.data.ndim)) if axis is None else axis) if keepdims else total
 
 
 def _lod_after(x, axis):
-    return NO_LOD if axis is None or axis % x.data.ndim == 0 else x.structure
+    return NO_LOD if axis is None or axis % x.data.ndim <= x.structure.axis else x.structure
 
 
 @reduce_sum.infer
@@ -156,3 +161,39 @@ def _infer_grad(x, d_y, axis, keepdims, scale):
 @reduce_grad.examples
 def _examples_of_grad(rng):
     yield [rows(rng, 3), rng.standard_normal(3)], {"axis": 0, "keepdims": False, "scale": True}
+
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@operator(cost=per_input_element)
+def weighted_mean(x, weight):
+    """Return the sum of all elements divided by their total weight; 0 if that is 0, because the sum is 0, too."""
+    return np.asarray(sum_over(x.data, None) / np.maximum(weight.data, weight.dtype.type(_TINY)))
+
+
+@weighted_mean.infer
+def _infer_weighted(x, weight):
+    check_float("weighted_mean", x=x, weight=weight)
+    found = TensorSpec((), x.dtype)
+    check_like("weighted_mean", "weight", weight, found)
+    return found
+
+
+@weighted_mean.grad
+def _grad_of_weighted(inputs, outputs, d_outputs):
+    (x, weight), d = inputs, d_outputs[0]
+    tiny = operand(_TINY, weight)
+    d_sum = d / apply("maximum", weight, tiny)
+    d_x = apply("reduce_grad", x, d_sum, axis=None, keepdims=False, scale=False) if x.requires_grad else None
+    if not weight.requires_grad:
+        return [d_x, None]
+    return [d_x, apply("where", weight > tiny, -(d_sum * outputs[0]), operand(0.0, weight))]
+
+
+@weighted_mean.examples
+def _examples_of_weighted(rng):
+    yield [rows(rng, 3), rng.random(()) + 0.5], {}
+
+
+weighted_mean.op.divisor = lambda x, weight: float(weight.data)

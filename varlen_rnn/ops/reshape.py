@@ -33,7 +33,7 @@ def reshape(x, shape: tuple[int, ...]):
         data = x.data.reshape(shape)
     except (ValueError, TypeError) as error:
         raise ShapeError("reshape", expected=f"a shape of {x.data.size} elements", got=shape) from error
-    return LoDTensor.wrap(data, x.structure if x.num_levels and _keeps_rows(x.shape, shape) else NO_LOD)
+    return LoDTensor.wrap(data, x.structure if x.structure is not NO_LOD and _keeps_rows(x.shape, shape) else NO_LOD)
 
 
 def _keeps_rows(old, new):

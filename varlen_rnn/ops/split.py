@@ -15,7 +15,7 @@ from varlen_rnn.tape.variable import apply
 @operator(outputs=("*out",), cost=nothing, rows="each")
 def split(x, sizes: tuple[int, ...], axis: int):
     """Return pieces of `x` with given sizes along an axis; they keep the LoD unless the axis is the rows."""
-    lod = x.structure if axis % x.data.ndim else NO_LOD
+    lod = x.structure if axis % x.data.ndim != x.structure.axis else NO_LOD
     parts = np.split(x.data, np.cumsum(sizes)[:-1], axis=axis)
     return tuple(LoDTensor.wrap(np.ascontiguousarray(part), lod) for part in parts)
 

@@ -14,7 +14,14 @@ from varlen_rnn.tape.spec import TensorSpec
 @operator(cost=nothing, rows="each")
 def transpose(x, axis0: int, axis1: int):
     """Return `x` with two axes exchanged."""
-    return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), x.structure if _keeps_rows(x, axis0, axis1) else NO_LOD)
+    return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), _lod_after(x, axis0, axis1))
+
+
+def _lod_after(x, axis0, axis1):
+    lod, moved = x.structure, {axis0 % len(x.shape), axis1 % len(x.shape)}
+    if len(moved) == 1 or lod.axis not in moved:
+        return lod
+    return lod.along(1 - lod.axis) if not lod.num_levels and moved == {0, 1} else NO_LOD
 
 
 def _exchanged(data, axis0, axis1):

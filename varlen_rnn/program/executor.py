@@ -11,6 +11,7 @@ from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, Sh
 from varlen_rnn.program.desc import ProgramDesc, of_var
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
+from varlen_rnn.random import next_step
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
@@ -84,6 +85,8 @@ class Executor:
             leaves = program.leaves if ready.updated else {}
             for name in ready.updated & leaves.keys():
                 was_updated(leaves[name])
+        if ready.updated:
+            next_step()
         # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
         owned = {id(array): array for array in map(memory_of, given.values())}
         return [plain(own(held[place[name]], owned)) for name in ready.fetches]

@@ -80,6 +80,22 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
+def as_positions(positions: ArrayLike) -> np.ndarray:
+    """Return the positions of sequences in a batch as a read-only int64 array, or raise."""
+    check_unmasked(positions, "positions")
+    expected = "a flat list of integers of at least 0"
+    try:
+        array = np.asarray(positions)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise LoDError("positions", expected=expected, got=shown(positions)) from error
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise LoDError("positions", expected=expected, got=f"{array.dtype} of shape {array.shape}")
+    found = read_only(array.astype(np.int64))
+    if len(found) and found.min() < 0:  # so are unsigned numbers of 2**63 and more
+        raise LoDError("positions", expected=expected, got=shown(positions))
+    return found
+
+
 def as_rows(data: Any, name: str = "data") -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 

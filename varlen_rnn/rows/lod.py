@@ -23,6 +23,7 @@ from varlen_rnn.frozen import Frozen
 from varlen_rnn.rows.checks import (
     as_indices,
     as_levels,
+    as_positions,
     as_rows,
     as_sequence,
     check_cover,
@@ -54,6 +55,12 @@ class LoD(Frozen):
     levels : tuple of arrays, int64 and read-only
     num_levels : int
     num_rows : int, the rows that the last level covers; 0 if there is no level
+    positions : array of one int64 per sequence of level 0, read-only, or None
+        The position of each sequence in the batch that this is a part of; None if they are 0, 1, 2 ...  Dropout draws
+        by them, so a part of a batch is drawn as the whole is.  They do not count when LoDs are compared.
+    axis : int
+        The axis that runs over rows: 0.  A LoD without levels may have positions, too, for values with an entry per
+        sequence along `axis`: 0 after pooling, 1 for the last states of a layer.
 
     Raises
     ------
@@ -66,16 +73,18 @@ class LoD(Frozen):
     15
     """
 
-    __slots__ = ("_cache", "_levels", "num_levels", "num_rows")
+    __slots__ = ("_cache", "_levels", "_positions", "axis", "num_levels", "num_rows")
 
     num_levels: int
     num_rows: int
+    axis: int
+    _positions: np.ndarray | None
     _cache: dict[Hashable, Any]
     _levels: tuple[np.ndarray, ...]
 
     def __init__(self, offsets: LoD | Iterable[Offsets] = ()) -> None:
         if isinstance(offsets, LoD):
-            self._set(offsets._levels)
+            self._set(offsets._levels, offsets._positions, offsets.axis)
             return
         levels = tuple(check_offsets(level, number) for number, level in enumerate(as_levels(offsets)))
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
@@ -88,19 +97,66 @@ class LoD(Frozen):
                 )
         self._set(levels)
 
-    def _set(self, levels: tuple[np.ndarray, ...]) -> None:
+    def _set(self, levels: tuple[np.ndarray, ...], positions: np.ndarray | None = None, axis: int = 0) -> None:
         self._put("_levels", levels)
+        self._put("_positions", positions)
+        self._put("axis", axis)
         self._put("num_levels", len(levels))  # stored, because every operator reads it
         self._put("num_rows", int(levels[-1][-1]) if levels else 0)  # a Python int, which is faster to compare
         self._put("_cache", {})
 
-    def __reduce__(self) -> tuple[type[LoD], tuple[tuple[np.ndarray, ...]]]:
-        return LoD, (self.levels,)  # unpickling calls the constructor, because unpickled arrays are writeable
+    def __reduce__(self) -> tuple[Callable[..., LoD], tuple[Any, ...]]:
+        # Unpickling calls the constructor, because unpickled arrays are writeable.
+        return _restored, (self.levels, self.positions, self.axis)
 
     @property
     def levels(self) -> tuple[np.ndarray, ...]:
         """The offsets of each level, as new read-only views."""
         return tuple([level.view() for level in self._levels])
+
+    @property
+    def positions(self) -> np.ndarray | None:
+        """The position of each sequence of level 0 in a larger batch, as a new read-only view, or None."""
+        return None if self._positions is None else self._positions.view()
+
+    def at(self, positions: ArrayLike | None) -> LoD:
+        """Return a LoD of the same sequences at other positions.
+
+        Parameters
+        ----------
+        positions : array_like of int, shape `(sequences of level 0,)`, or None
+            The position of each sequence in the batch that this is a part of, at least 0; None for 0, 1, 2 ...
+
+        Examples
+        --------
+        >>> LoD([[0, 2, 3]]).at([7, 4]).positions
+        array([7, 4])
+        """
+        if positions is None:
+            return LoD.trusted(self._levels)
+        found = as_positions(positions)
+        if self.num_levels and len(found) != len(self._levels[0]) - 1:
+            expected = f"{len(self._levels[0]) - 1}, one for each sequence of level 0"
+            raise LoDError("positions", expected=expected, got=len(found))
+        return LoD.trusted(self._levels, found)
+
+    def at_positions_of(self, other: LoD, axis: int = 0) -> LoD:
+        """Return this LoD with the positions of another one, which has the same sequences of level 0.
+
+        Without levels, the result is of values with one entry for each of these sequences along `axis`.
+
+        Examples
+        --------
+        >>> NO_LOD.at_positions_of(LoD([[0, 2, 3]]).at([7, 4])).positions
+        array([7, 4])
+        """
+        if other._positions is None or other.axis:
+            return self
+        return LoD.trusted(self._levels, other._positions, axis)
+
+    def along(self, axis: int) -> LoD:
+        """Return this LoD without levels for values whose entries run along another axis."""
+        return self if self._positions is None else LoD.trusted((), self._positions, axis)
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[Lengths]) -> LoD:
@@ -114,8 +170,8 @@ class LoD(Frozen):
         return cls([offsets_of(level, number) for number, level in enumerate(as_levels(lengths))])
 
     @classmethod
-    def trusted(cls, levels: Iterable[np.ndarray]) -> LoD:
-        """Return a LoD of levels without checking them; they must be valid, int64 and read-only.
+    def trusted(cls, levels: Iterable[np.ndarray], positions: np.ndarray | None = None, axis: int = 0) -> LoD:
+        """Return a LoD of levels and positions without checking them; they must be valid, int64 and read-only.
 
         Examples
         --------
@@ -123,7 +179,7 @@ class LoD(Frozen):
         2
         """
         lod = cls.__new__(cls)
-        lod._set(tuple(levels))
+        lod._set(tuple(levels), positions, axis)
         return lod
 
     def offsets(self) -> list[list[int]]:
@@ -192,6 +248,11 @@ class LoD(Frozen):
 NO_LOD = LoD.trusted(())
 
 
+def _restored(levels: tuple[np.ndarray, ...], positions: np.ndarray | None, axis: int) -> LoD:
+    lod = LoD(levels).at(positions)
+    return LoD.trusted(lod._levels, lod._positions, axis) if axis else lod
+
+
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
     """Return `make(*arguments)`, which must not be None, cached on the LoD under `key`; plans are cached so."""
     found = lod._cache.get(key)
@@ -213,6 +274,8 @@ def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T])
 
 def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
     """Return the LoD of chosen sequences of level 0 with all lower levels, and the indices of their rows.
+
+    The LoD has no positions, because copies of a sequence at one position would be drawn alike.
 
     Parameters
     ----------

@@ -139,7 +139,9 @@ def _forward(*inputs, block, keep, names):
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
     scopes = Scopes(variables if keep else {})
     scopes.plan = plan
-    lod = xs[0].structure if level == xs[0].num_levels - 1 else LoD(levels_of(xs[0].structure)[: level + 1])
+    lod = xs[0].structure
+    if level < xs[0].num_levels - 1:
+        lod = LoD.trusted(levels_of(lod)[: level + 1]).at_positions_of(lod)
     return [LoDTensor.wrap(y, lod), *ends, plan] + [scopes] * keep
 
 

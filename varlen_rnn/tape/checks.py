@@ -123,11 +123,13 @@ def shared_lod(op, *tensors, names=None):
     shared = NO_LOD
     for tensor in tensors:
         lod = tensor.structure
-        if lod is shared or not lod.num_levels:
+        if lod is shared or lod is NO_LOD:
             continue
-        if shared is NO_LOD:
-            shared = lod
-        elif lod != shared:
+        if shared is NO_LOD or not (lod.num_levels and shared.num_levels):
+            shared = lod if lod.num_levels >= shared.num_levels else shared
+        elif lod == shared:
+            shared = lod if shared.positions is None else shared
+        else:
             lods = [tensor.structure for tensor in tensors]
             a, b = (names[k] if names else f"x[{k}]" for k in (lods.index(shared), lods.index(lod)))
             raise LoDError(

@@ -11,6 +11,7 @@ adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
 import itertools
 import os
 import threading
+from collections import Counter
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -74,6 +75,30 @@ def hooks_of(variable):
         return variable.hooks
 
 
+def watch(variable, watcher):
+    """Let `watcher.take(a_pass, pairs, records)` run each pass that reaches a leaf, in place of `Pass.over`.
+
+    It calls `a_pass.over` itself, now or later, and is told there of each leaf whose gradient is final.
+    """
+    global _is_watched
+    _is_watched = True
+    hooks_of(variable).watcher = watcher
+
+
+_is_watched = False  # whether any leaf ever was: only then do passes look for watchers
+
+
+def _watcher_of(pairs, records):
+    """Return the watcher of the leaves that a pass reaches, or None if nobody watches them."""
+    inputs = itertools.chain([v for v, _ in pairs], *(record.inputs or () for record in records))
+    hooks = [variable.hooks for variable in inputs if variable is not None and variable.hooks is not None]
+    found = list(dict.fromkeys(of.watcher for of in hooks if of.watcher is not None))
+    if len(found) > 1:
+        hint = "one module may hold both models; replicate it"
+        raise ProgramError("backward", expected="leaves of one replica", got=f"{len(found)} replicas", hint=hint)
+    return found[0] if found else None
+
+
 class Pass:
     """Gradients on their way from some Variables back to the leaves that require one.
 
@@ -97,24 +122,63 @@ class Pass:
         self._hooked = {}  # {number of a record: {position of an output: Variable with hooks}}
         self._late = {}  # {leaf: [gradients]} to sum at the end: sparse gradients, and gradients for hooks
         self._owned = {}  # arrays that a leaf or a caller holds, by identity, so that no two share memory
+        self._scales = {}  # {number of a record: factor of the gradients that arrive at its outputs}
+        self._coming = {}  # {watched leaf: number of its gradients that are still to come}
 
     def run(self, pairs):
         """Send `(variable, gradient)` pairs back."""
-        records = _reachable([variable for variable, _ in pairs])  # the pass takes them from the end
+        records = reachable([variable for variable, _ in pairs])  # the pass takes them from the end
+        watcher = _watcher_of(pairs, records) if _is_watched else None
+        if watcher is None:
+            self.over(pairs, records)
+        else:
+            watcher.take(self, pairs, records)
+
+    def over(self, pairs, records, on_ready=None, scales=None):
+        """Send the gradients over the records.
+
+        Parameters
+        ----------
+        on_ready : callable, optional
+            `on_ready(leaf, gradient)` takes the final gradient of each watched leaf, as soon as it is known, in place
+            of the leaf's `grad`; the gradient is None if none arrived.
+        scales : dict of int to float, optional
+            Factors of the gradients that arrive at the outputs of records, by the number of the record.
+        """
         with _swapping:
             for record in records:
                 record.check()
             taken = self._take(records)
+        if on_ready is not None:
+            self._scales = scales or {}
+            listed = itertools.chain([v for v, _ in pairs], *(inputs for _, inputs, _ in taken))
+            self._coming = Counter(v for v in listed if v is not None and v.hooks is not None and v.hooks.watcher)
         for variable, gradient in pairs:
             if not isinstance(gradient.value, Symbol):
                 own(gradient.value, self._owned)  # note the caller's memory, so that no leaf shares it
             self._send(variable, gradient)
+        self._came((variable for variable, _ in pairs), on_ready)
         while taken:  # popping a record releases it after its turn
             record, inputs, values = taken.pop()
             self._over(record, inputs, values)
+            if self._coming:
+                self._came(inputs, on_ready)
         for variable, gradients in self._late.items():
-            gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
-            self._add(variable, gradient if variable.hooks is None else self._after_hooks(variable, gradient))
+            self.add(variable, self._whole(variable, gradients))
+
+    def _came(self, variables, on_ready):
+        """Hand over the gradients of watched leaves of which no more will come."""
+        for variable in variables:
+            if variable in self._coming:
+                self._coming[variable] -= 1
+                if not self._coming[variable]:
+                    gradients = self._late.pop(variable, None)
+                    on_ready(variable, None if gradients is None else self._whole(variable, gradients).value)
+
+    def _whole(self, variable, gradients):
+        """Return the sum of the gradients of a leaf as its hooks leave it."""
+        gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+        return gradient if variable.hooks is None else self._after_hooks(variable, gradient)
 
     def _take(self, records):
         """Take the inputs and values from each record, and return `(record, inputs, values)` for each.
@@ -143,9 +207,9 @@ class Pass:
             # Sparse gradients are summed once, at the end, because each addition copies all rows.  Hooks see the sum.
             self._late.setdefault(variable, []).append(gradient)
         else:
-            self._add(variable, gradient)
+            self.add(variable, gradient)
 
-    def _add(self, variable, gradient):
+    def add(self, variable, gradient):
         """Add a gradient to the `grad` of a leaf; compute the sum again if another thread has added to it meanwhile."""
         first = None  # kept for a second try, because `own` would then return a copy
         while True:
@@ -176,7 +240,7 @@ class Pass:
                 gradient = self._gradient_like(given, gradient, f"gradient that a hook{name} returned")
                 own(gradient.value, self._owned)  # note the hook's memory, so that no leaf shares it
         if variable.hooks.retains and variable.record is not None:
-            self._add(variable, gradient)
+            self.add(variable, gradient)
         return gradient
 
     def _over(self, record, inputs, values):
@@ -187,6 +251,8 @@ class Pass:
         summed = [None] * len(values)
         for position, gradients in arrived.items():
             summed[position] = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+            if record.number in self._scales:
+                summed[position] = summed[position] * self._scales[record.number]
         if self._hooked:
             for position, variable in self._hooked.pop(record.number, {}).items():
                 summed[position] = self._after_hooks(variable, summed[position])
@@ -229,7 +295,7 @@ def _all_frozen(inputs):
     return True
 
 
-def _reachable(targets):
+def reachable(targets):
     """Return the records that led to the targets, in the order in which they were applied."""
     found, stack = {}, [variable.record for variable in targets if variable.record]
     while stack:

@@ -14,13 +14,21 @@ Hook = Callable[[Any], Any]
 
 
 class Hooks:
-    """The hooks of a Variable in the order of registration; `retains` says whether an inner Variable keeps `grad`."""
+    """The hooks of a Variable in the order of registration.
 
-    __slots__ = ("_functions", "retains")
+    Attributes
+    ----------
+    retains : bool
+        Whether an inner Variable keeps its gradient.
+    watcher : object, optional
+        Runs the passes that reach a leaf; see `gradient.watch`.
+    """
+
+    __slots__ = ("_functions", "retains", "watcher")
 
     def __init__(self) -> None:
         self._functions: dict[HookHandle, Hook] = {}
-        self.retains = False
+        self.retains, self.watcher = False, None
 
     def add(self, function: Hook) -> HookHandle:
         """Register a function; if it is registered twice, it runs twice."""

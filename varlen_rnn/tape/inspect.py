@@ -18,7 +18,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ProgramError, count, shown
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.tape.gradient import Pass, Record
+from varlen_rnn.tape.gradient import Pass, Record, reachable
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Value
 from varlen_rnn.tape.variable import Variable, first_gradient, propagate
@@ -166,7 +166,7 @@ class _Inspection(Pass):
 
     def run(self, pairs: Any) -> None:
         try:
-            super().run(pairs)
+            self.over(pairs, reachable([variable for variable, _ in pairs]))  # this rank's, without a watcher
         finally:
             for record, inputs, values in self._taken:
                 record.inputs, record.values = inputs, values
@@ -175,7 +175,7 @@ class _Inspection(Pass):
         self._taken = super()._take(records)
         return list(self._taken)
 
-    def _add(self, variable: Variable, gradient: Variable) -> None:
+    def add(self, variable: Variable, gradient: Variable) -> None:
         if variable.record is None:
             self._leaves.setdefault(variable, []).append(gradient)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
 from varlen_rnn.rows.checks import as_rows
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.tape.checks import shared_lod
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON
@@ -93,13 +93,22 @@ def _tensor(op, value, spec, values, known):
         raise ProgramError(f"operator {op.type!r}, result", expected=f"{spec}, as infer says", got=got)
     array = array if array.flags.writeable else array.copy()  # arrays that NumPy broadcast are read-only
     if not levels:
-        return LoDTensor.wrap(array)
+        return LoDTensor.wrap(array, _entries(values, array.shape))
     own = [value.structure for value, other in zip(values, known, strict=True) if other is spec]
     lod = own[0] if own else _shared(op, values, levels)
     if len(array) != lod.num_rows:
         shapes = ", ".join(str(value.shape) for value in values if isinstance(value, LoDTensor))
         raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=f"shapes {shapes}")
     return LoDTensor.wrap(array, lod)
+
+
+def _entries(values, shape):
+    """Return the LoD without levels of an input with as many entries as a result of a shape, or one of no positions."""
+    for value in values:
+        if type(value) is LoDTensor and (lod := value.structure) is not NO_LOD and not lod.num_levels:
+            if shape[: lod.axis + 1] == value.shape[: lod.axis + 1]:
+                return lod
+    return NO_LOD
 
 
 def _shared(op, values, levels):

@@ -12,6 +12,8 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import load, save
+from varlen_rnn.communicator import Communicator
+from varlen_rnn.distributed import Replica, replicate
 from varlen_rnn.errors import (
     CheckpointError,
     DTypeError,
@@ -25,6 +27,7 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import Module
+from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.tape.modes import no_grad
@@ -70,6 +73,7 @@ class Callback:
 
     `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
     State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
+    with `on_first_rank_only`, such as those that write files, run on rank 0 of ranks that train together.  Callbacks
     with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
     must see the effects of all others.
 
@@ -81,6 +85,7 @@ class Callback:
     """
 
     runs_last = False
+    on_first_rank_only = False
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Called before the first step of each `fit`."""
@@ -125,6 +130,14 @@ class Trainer:
     accumulate : int
         Batches per step: their gradients are averaged before the update.
     callbacks : list of Callback
+    comm : Communicator, optional
+        Its ranks train together (`distributed.replicate`).  All ranks make the same `batches`, as `data.batches`
+        returns them for one process, and each takes its part of every batch.  A loss is the loss of all ranks.
+        `validate` runs on every rank, and returns the same on all: each may look at a part, and call `all_reduce` of
+        its metrics.  Callbacks with `on_first_rank_only` run on rank 0.
+    reproducible : int, optional
+        With `comm`: the number of parts of every batch, which decides the bits of the results; see
+        `distributed.replicate`.
     identity : str
         A text that identifies this training, such as a hash of settings and data.  Checkpoints with another text are
         refused.
@@ -134,7 +147,7 @@ class Trainer:
     step : int
         Steps taken.
     last_loss : float
-        The loss of the last step; `last_rows` is the number of rows of its batches.
+        The loss of the last step; `last_rows` is the number of rows of its batches, on all ranks.
     history : list of dict
         One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and the results of
         `validate`.
@@ -175,6 +188,8 @@ class Trainer:
         clip_norm: float | None = None,
         accumulate: int = 1,
         callbacks: Sequence[Callback] = (),
+        comm: Communicator | None = None,
+        reproducible: int | None = None,
         identity: str = "",
     ) -> None:
         for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
@@ -199,6 +214,7 @@ class Trainer:
                 hint = "training.Schedule(schedule) is one" if isinstance(callback, LRScheduler) else None
                 raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback), hint=hint)
         self.identity = identity
+        self.replica = self._replica(comm, reproducible)
         self.steps_per_epoch = math.ceil(len(batches) / self.accumulate)
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
@@ -207,7 +223,23 @@ class Trainer:
         self._parameters: list[Variable] = []
         self._sum = 0.0  # the sum of the losses of this epoch's steps
         self._untold: list[Callback] = []  # callbacks to call for the last record
-        self._epoch: tuple[int, Epochs] | None = None
+        self._epoch: tuple[int, Any, list[Epochs]] | None = None
+
+    def _replica(self, comm: Communicator | None, reproducible: int | None) -> Replica | None:
+        if comm is None:
+            if reproducible is not None:
+                hint = "comm=distributed.connect()"
+                raise InputError("Trainer, reproducible", expected="a communicator, too", got="none", hint=hint)
+            return None
+        if not all(hasattr(self.batches, name) for name in ("part", "lengths")):
+            expected, hint = "batches that can be divided", "data.batches makes them"
+            raise DTypeError("Trainer, batches", expected=expected, got=shown(self.batches), hint=hint)
+        return replicate(self.model, self.optimizer, comm, reproducible)
+
+    def _told(self) -> list[Callback]:
+        """Return the callbacks of this rank, those that run last at the end."""
+        is_first = self.replica is None or self.replica.comm.rank == 0
+        return sorted((c for c in self.callbacks if is_first or not c.on_first_rank_only), key=_runs_last)
 
     @property
     def epoch(self) -> int:
@@ -252,7 +284,7 @@ class Trainer:
             self.done = self.stop or steps is None
         finally:
             with contextlib.ExitStack() as stack:  # calls all callbacks, even if one raises
-                for callback in reversed(sorted(self.callbacks, key=_runs_last)):
+                for callback in reversed(self._told()):
                     stack.callback(callback.on_fit_end, self)
         return self.history
 
@@ -263,7 +295,7 @@ class Trainer:
         made = self._batches_of(epoch)
         numbers = self._numbers(position, len(made))
         if numbers:
-            self.last_loss, self.last_rows = self._gradients(made, numbers)
+            self.last_loss, self.last_rows = self._gradients(numbers)
             if self.clip_norm is not None:
                 self._clip(self.clip_norm)
             self.optimizer.step()
@@ -277,7 +309,9 @@ class Trainer:
 
     def _batches_of(self, epoch: int) -> Epochs:
         if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = epoch, self.batches.at_epoch(epoch)
+            whole: Any = self.batches.at_epoch(epoch)
+            parts = [whole] if self.replica is None else [whole.part(*shard) for shard in self.replica.shards]
+            self._epoch = epoch, whole, parts
         return self._epoch[1]
 
     def _numbers(self, position: int, count: int) -> range:
@@ -297,24 +331,36 @@ class Trainer:
             return False
         return not self.history or self.history[-1]["step"] < self.step
 
-    def _gradients(self, made: Epochs, numbers: range) -> tuple[float, int]:
+    def _gradients(self, numbers: range) -> tuple[float, int]:
         """Compute the gradients of the mean loss of some batches; return this loss and the number of rows."""
+        assert self._epoch is not None
+        _, whole, parts = self._epoch
         self.optimizer.zero_grad()
+        if self.replica is not None:
+            self.replica.forget()  # an error may have come between two shards
         total, rows = 0.0, 0
         for number in numbers:  # only one batch is in memory at a time
-            batch = made[number]
-            parts = batch if isinstance(batch, tuple) else (batch,)
-            loss = self.loss(*parts)
-            if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
-                raise DTypeError("loss", expected="a function that returns a Variable of one number", got=shown(loss))
-            value = loss.item()
-            if not math.isfinite(value):
-                hint = "a lower learning rate, clip_norm, or features of unit variance"
-                raise OutOfRangeError(f"loss, step {self.step}", expected="a finite number", got=value, hint=hint)
-            total += value
-            rows += _rows_of(parts)
-            backward(loss if len(numbers) == 1 else loss / len(numbers))
+            for part in parts:
+                batch = part[number]
+                inputs = batch if isinstance(batch, tuple) else (batch,)
+                loss = self.loss(*inputs)
+                if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
+                    expected = "a function that returns a Variable of one number"
+                    raise DTypeError("loss", expected=expected, got=shown(loss))
+                if self.replica is None:
+                    self._check_finite(loss)
+                    rows += _rows_of(inputs)
+                backward(loss if len(numbers) == 1 else loss / len(numbers))
+            if self.replica is not None:  # now it is the loss of all ranks, which raise together
+                self._check_finite(loss)
+                rows += int(whole.lengths(number).sum())
+            total += loss.item()
         return total / len(numbers), rows
+
+    def _check_finite(self, loss: Variable) -> None:
+        if not math.isfinite(loss.item()):
+            hint = "a lower learning rate, clip_norm, or features of unit variance"
+            raise OutOfRangeError(f"loss, step {self.step}", expected="a finite number", got=loss.item(), hint=hint)
 
     def _clip(self, most: float) -> None:
         norm = clip_grad_norm_(self._parameters, most)
@@ -337,7 +383,7 @@ class Trainer:
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
         # If an interrupt comes between any of these lines, the next `fit` runs the remaining ones.
-        self._untold = sorted(self.callbacks, key=_runs_last)
+        self._untold = self._told()
         self.history.append(record)
         self._tell_of_record()
 
@@ -347,7 +393,7 @@ class Trainer:
             self._untold.pop(0).on_epoch_end(self)
 
     def _tell(self, event: str) -> None:
-        for callback in sorted(self.callbacks, key=_runs_last):
+        for callback in self._told():
             getattr(callback, event)(self)
 
     def save(self, path: StrPath, **groups: Any) -> None:
@@ -358,7 +404,17 @@ class Trainer:
         path : str or path
         **groups
             Further content of the file, as in `vr.save`, such as a vocabulary or the names of classes.
+
+        Raises
+        ------
+        InputError
+            If a group has the name of one of the trainer's groups, or the model has a table that ranks divide, because
+            this rank has only a part of it.
         """
+        if any(parameter.shard is not None for parameter in self.optimizer.parameters):
+            hint = "on each rank, vr.save its model.state_dict() and optimizer.state_dict()"
+            got = "a table that ranks divide among them"
+            raise InputError("Trainer.save", expected="parameters that every rank has", got=got, hint=hint)
         arrays: dict[str, np.ndarray] = {}
         of_callbacks = []
         for number, callback in enumerate(self.callbacks):
@@ -375,7 +431,7 @@ class Trainer:
             "random": random.get_state(),
             "callbacks": of_callbacks,
         }
-        own = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        own = {"model": self.model.state_dict(copy=False), "optimizer": self.optimizer.state_dict(copy=False)}
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
             raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
@@ -391,7 +447,7 @@ class Trainer:
             callbacks differs.
         FileNotFoundError
         """
-        saved = load(path)
+        saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
@@ -404,17 +460,14 @@ class Trainer:
         kinds = [type(callback).__name__ for callback in self.callbacks]
         if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
-        before = self.model.state_dict()
-        self.model.load_state_dict(saved["model"])
-        try:
-            self.optimizer.load_state_dict(saved["optimizer"])
-        except CheckpointError:
-            self.model.load_state_dict(before)
-            raise
+        pairs = matched(self.model, saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        for variable, parts in pairs:
+            assign_rows(variable, parts)
         random.set_state(training["random"])
         for number, (callback, entry) in enumerate(zip(self.callbacks, training["callbacks"], strict=True)):
             prefix = f"{number}."
-            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            own = {name.removeprefix(prefix): arrays[name].copy() for name in arrays if name.startswith(prefix)}
             callback.load_state_dict(entry["state"] | own)
         self.step, self._sum, self.history = training["step"], training["sum"], training["history"]
         self._untold = []

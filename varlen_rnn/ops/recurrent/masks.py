@@ -1,26 +1,19 @@
 """Random masks of rows, for zoneout and for dropout with one mask per sequence.  Each run draws new masks.
 
-The numbers come from a counter-based generator (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"),
-whose key the context's generator draws.  The numbers of a row or sequence depend neither on threads nor on later rows.
+The numbers of a row or sequence depend on its place alone; see `varlen_rnn.random`.
 """
 
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.ops.draws import mask_of_rows, mask_of_sequences
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.random import generator
+from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_SEEDS = 2**63
 _MOST_UNITS = 2**20  # without a limit, a program of a few bytes could request any amount of memory
-
-
-def _numbers(count, units):
-    """Return random numbers, uniform in [0, 1), of shape `(count, units)`."""
-    philox = np.random.Philox(key=int(generator().integers(_SEEDS)))
-    return np.random.Generator(philox).random((count, units), np.float32)
 
 
 @operator(inference={"training": False})
@@ -34,13 +27,11 @@ def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
     """
     dtype, count = x.dtype.type, x.shape[0]
     if not per_sequence:
-        return x.like((_numbers(count, units) < p).astype(dtype) if training else np.full((count, units), dtype(p)))
+        return x.like(mask_of_rows(x, units, p, 1.0, 0.0) if training else np.full((count, units), dtype(p)))
     if not training:
         return x.like(np.ones((count, units), dtype))
-    offsets = x.structure.levels[-1]
-    keep = _numbers(len(offsets) - 1, units) >= p
-    mask = keep * (dtype(1 / (1 - p)) if p < 1 else dtype(0))
-    return x.like(np.repeat(mask, np.diff(offsets), axis=0))
+    mask = mask_of_sequences(x, units, p, 0.0, 1 / (1 - p) if p < 1 else 0.0)
+    return x.like(np.repeat(mask, np.diff(levels_of(x.structure)[-1]), axis=0))
 
 
 @row_mask.infer

@@ -22,7 +22,7 @@ from varlen_rnn.ops.recurrent.inputs import (
     weight_shapes,
 )  # fmt: skip
 from varlen_rnn.recurrence.phases import kept_by, kept_numbers
-from varlen_rnn.rows.lod import LoDTensor, rows_of
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor, rows_of
 from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import FLOATS, check_kind, check_like
@@ -109,9 +109,9 @@ def _other_states(cell, hidden, kept):
 def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
     # Plain loops, because comprehensions and `map` take 1 us longer; to iterate over an array takes four times as long.
-    outputs = [wrap(y, lod)]
+    outputs, of_last = [wrap(y, lod)], NO_LOD.at_positions_of(lod, 1) if lod.num_levels == 1 else NO_LOD
     for number in range(len(cell.states)):
-        outputs.append(wrap(last[number]))
+        outputs.append(wrap(last[number], of_last))
     outputs.append(plan)
     for slots in kept:
         outputs.append(wrap(slots))

@@ -57,7 +57,7 @@ def erased(x, tokens):
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
     stays = ~np.isin(x.data.reshape(-1), listed)
     before = np.concatenate([[0], np.cumsum(stays)])  # the number of remaining ids before each row
-    return LoDTensor.wrap(x.data[stays], LoD([*above, before[offsets]]))
+    return LoDTensor.wrap(x.data[stays], LoD([*above, before[offsets]]).at_positions_of(x.structure))
 
 
 @sequence_erase.infer

@@ -40,7 +40,8 @@ def _counts(shape, filter_size, stride, padding):
 
 
 def _lod(x, counts):
-    return LoD([*levels_of(x.structure), np.arange(len(x.data) + 1) * (counts[0] * counts[1])])
+    lod = LoD([*levels_of(x.structure), np.arange(len(x.data) + 1) * (counts[0] * counts[1])])
+    return lod.at_positions_of(x.structure)
 
 
 @_im2sequence.infer

@@ -42,7 +42,7 @@ def _join(*x):
     for rows_of_one, *runs in zip(inputs, places, lengths, strict=True):
         copy_runs(rows_of_one, runs[1].cumsum() - runs[1], *runs, out)
     lod = LoD.trusted([*first[:-1], read_only(offsets)])
-    return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), lod)
+    return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), lod.at_positions_of(x[0].structure))
 
 
 @_join.infer

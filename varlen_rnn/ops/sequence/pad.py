@@ -78,7 +78,7 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     lengths = np.diff(offsets)
     steps = _steps("sequence_pad", lengths, maxlen)
     out = runs_placed(x.data, _places(lengths, steps), lengths, len(lengths) * steps, pad_value)
-    lod = LoD(above)
+    lod = LoD(above).at_positions_of(x.structure)
     return LoDTensor.wrap(out.reshape(len(lengths), steps, *x.shape[1:]), lod), LoDTensor.wrap(lengths, lod)
 
 
@@ -162,7 +162,8 @@ def sequence_unpad(x, length):
     lengths = np.diff(offsets)
     out = runs_taken(_flat_places(x.data), _places(lengths, x.shape[1]), lengths)
     above = shared_lod("sequence_unpad", x, length, names=("x", "length"))
-    return LoDTensor.wrap(out.reshape(len(out), *x.shape[2:]), LoD([*levels_of(above), offsets]))
+    lod = LoD([*levels_of(above), offsets]).at_positions_of(above)
+    return LoDTensor.wrap(out.reshape(len(out), *x.shape[2:]), lod)
 
 
 def _offsets(op, x, length):

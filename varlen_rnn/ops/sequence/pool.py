@@ -71,7 +71,7 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     if pad_value != 0:
         out[offsets[:-1] == offsets[1:]] = pad_value
     above = levels_of(x.structure)[: level % x.num_levels]
-    lod = LoD.trusted(above) if above else NO_LOD
+    lod = (LoD.trusted(above) if above else NO_LOD).at_positions_of(x.structure)
     return LoDTensor.wrap(unflat(out, x.data), lod), LoDTensor.wrap(index)
 
 

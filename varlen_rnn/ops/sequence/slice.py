@@ -69,7 +69,7 @@ def sequence_slice(x, offset, length):
     out = empty((int(new_offsets[-1]), rows.shape[1]), rows)
     copy_runs(rows, starts, new_offsets, lengths, out)
     lod = LoD.trusted([*levels_of(x.structure)[:-1], read_only(new_offsets)])
-    return LoDTensor.wrap(unflat(out, x.data), lod)
+    return LoDTensor.wrap(unflat(out, x.data), lod.at_positions_of(x.structure))
 
 
 @sequence_slice.infer

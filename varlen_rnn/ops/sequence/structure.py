@@ -126,7 +126,7 @@ def lod_append(x, level):
     Source: the operator `lod_append` of PaddlePaddle Fluid.
     """
     below = level.structure.levels[-1] if level.num_levels else _offsets(level, "lod_append, level")
-    return _with(x, LoD([*x.structure.levels, below]), "lod_append")
+    return _with(x, LoD([*x.structure.levels, below]).at_positions_of(x.structure), "lod_append")
 
 
 @lod_append.infer
@@ -188,7 +188,8 @@ def sequence_reshape(x, new_dim: int):
         what, got = f"sequence_reshape, x, sequence {wrong[0]}", np.diff(numbers)[wrong[0]]
         raise ShapeError(what, expected=f"a multiple of {new_dim} numbers", got=got)
     offsets = numbers // new_dim
-    return LoDTensor.wrap(x.data.reshape(offsets[-1], new_dim), LoD([*above, offsets]))
+    lod = LoD([*above, offsets]).at_positions_of(x.structure)
+    return LoDTensor.wrap(x.data.reshape(offsets[-1], new_dim), lod)
 
 
 @sequence_reshape.infer

@@ -1,0 +1,610 @@
+"""Ranks train as one process does: threads of this process here, real ranks in `test_distributed.py`."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import varlen_rnn as vr
+from tests.launched import Model, data, loss_of, train
+from tests.rank_threads import run_ranks
+from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
+from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
+from varlen_rnn.tape import operator
+
+F = vr.nn.functional
+X = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
+Y = np.random.default_rng(1).standard_normal((12, 2)).astype(np.float32)
+SIZES = np.array([5, 0, 4, 3])  # rows of ranks
+
+
+def check_equal(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+def check_close(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_ranks_train_as_one_process(size):
+    found = run_ranks(size, train)
+    for other in found[1:]:
+        check_equal(other, found[0])
+    (check_equal if size == 1 else check_close)(found[0], train(None))
+
+
+def test_shards_have_the_same_bits_on_any_number_of_ranks():
+    wanted = train(Communicator(), reproducible=4)
+    check_close(wanted, train(None))
+    for size in (2, 3, 4):
+        for found in run_ranks(size, lambda comm: train(comm, reproducible=4)):
+            check_equal(found, wanted)
+
+
+def part(comm):
+    """Return the rows of a rank."""
+    end = np.cumsum(SIZES)[comm.rank] if comm.rank < comm.size - 1 else len(X)
+    return slice(np.cumsum(SIZES)[comm.rank] - SIZES[comm.rank], end)
+
+
+def gradients(loss_of_rows, comm=None, times=1):
+    """Return the loss and the gradients of a linear layer, for all rows or the rank's."""
+    vr.manual_seed(0)
+    model = vr.nn.Linear(3, 2)
+    model.extra = vr.nn.Parameter(np.array([0.3, -0.2], np.float32))
+    optimizer = vr.optim.SGD(model.parameters(), 0.1)
+    rows = slice(None)
+    if comm is not None:
+        replicate(model, optimizer, comm)
+        rows = part(comm)
+    for _ in range(times):
+        loss = loss_of_rows(model, model(X[rows]), Y[rows])
+        loss.backward()
+    return loss.item(), *(parameter.grad for parameter in model.parameters())
+
+
+LABELS = {"weight": [0.2, 0.7]}
+LOSSES = {
+    "mean": lambda m, y, t: F.mse_loss(y, t),
+    "sum": lambda m, y, t: F.mse_loss(y, t, "sum"),
+    "mean by hand": lambda m, y, t: ((y - t) ** 2).mean(),
+    "mean of columns": lambda m, y, t: (((y - t) ** 2).mean(axis=0) * np.array([1.0, 3.0], np.float32)).sum(),
+    "root": lambda m, y, t: F.mse_loss(y, t).sqrt(),
+    "class weights": lambda m, y, t: F.cross_entropy(y, (t[:, 0] > 0).astype(int), **LABELS),
+    "ignored": lambda m, y, t: F.cross_entropy(y, np.where(t[:, 0] > 0, 1, -100)),
+    "sample weights": lambda m, y, t: F.l1_loss(y, t, sample_weight=np.abs(t[:, 0])),
+    "two means": lambda m, y, t: F.mse_loss(y, t) + 2.0 * F.cross_entropy(y, np.where(t[:, 0] > 0, 1, -100)),
+    "product of means": lambda m, y, t: F.mse_loss(y, t) * F.l1_loss(y, t),
+    "penalty": lambda m, y, t: F.mse_loss(y, t) + 0.5 * (m.weight * m.weight).sum() + m.extra.abs().mean(),
+    "penalty alone": lambda m, y, t: (m.weight * m.weight).sum(),
+    "learned weights": lambda m, y, t: F.mse_loss(y, t) * m.extra[0].exp() + m.extra[0],
+    "smooth": lambda m, y, t: F.smooth_l1_loss(y, t, beta=0.5),
+}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_over_all_ranks(name, size):
+    wanted = gradients(LOSSES[name])
+    for found in run_ranks(size, lambda comm: gradients(LOSSES[name], comm)):
+        for got, expected in zip(found, wanted, strict=True):
+            assert (got is None) == (expected is None)
+            if got is not None:
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
+def sequence_loss(model, rows):
+    lengths = [2, 0, 3, 1, 0, 4, 2]
+    ends = np.cumsum([0, *lengths])
+    x = vr.LoDTensor(X, [ends]).slice(0, rows.start, rows.stop)
+    target = Y[ends[rows.start] : ends[rows.stop]]
+    return F.mse_loss(model(x), target, per="sequence")
+
+
+def test_means_over_sequences_leave_out_empty_ones_of_all_ranks():
+    def run(comm):
+        vr.manual_seed(0)
+        model = vr.nn.Linear(3, 2)
+        if comm is None:
+            rows = slice(0, 7)
+        else:
+            replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+            rows = slice(0, 5) if comm.rank == 0 else slice(5, 7)
+        loss = sequence_loss(model, rows)
+        loss.backward()
+        return loss.item(), model.weight.grad
+
+    wanted = run(None)
+    for found in run_ranks(2, run):
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5)
+
+
+def test_gradients_add_up_over_passes():
+    once, twice = (run_ranks(2, lambda comm, n=n: gradients(LOSSES["mean"], comm, n)) for n in (1, 2))
+    for a, b in zip(once, twice, strict=True):
+        np.testing.assert_allclose(b[1], 2 * a[1], rtol=1e-6)
+
+
+def test_a_parameter_that_one_rank_alone_reaches():
+    def run(comm):
+        vr.manual_seed(0)
+        first, second = vr.nn.Linear(3, 2), vr.nn.Linear(3, 2)
+        model = vr.nn.Sequential(first, second)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        (first if comm.rank == 0 else second)(X).sum().backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    for found in run_ranks(2, run):
+        for gradient in (found[0], found[2]):
+            np.testing.assert_allclose(gradient, np.tile(X.sum(axis=0), (2, 1)), rtol=1e-6)
+
+
+def table_gradients(comm, ids, **options):
+    vr.manual_seed(0)
+    model = vr.nn.Embedding(1000, 4)
+    replica = replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm, **options)
+    for _ in replica.shards:
+        sent = comm.bytes_sent
+        (model(ids) * (1.0 + comm.rank)).sum().backward()
+    return model.weight.grad, comm.bytes_sent - sent
+
+
+@pytest.mark.parametrize("reproducible", [None, 2])
+def test_only_touched_rows_travel(reproducible):
+    def run(comm):
+        ids = np.array([7, 3, 7] if comm.rank == 0 else [3, 900])
+        return table_gradients(comm, ids, reproducible=reproducible)
+
+    for gradient, sent in run_ranks(2, run):
+        assert isinstance(gradient, vr.SelectedRows)
+        np.testing.assert_array_equal(gradient.rows, [3, 7, 900])
+        np.testing.assert_array_equal(gradient.value, np.full((3, 4), 1.0) * [[3], [2], [2]])
+        assert sent < 200  # all rows have 16,000 bytes
+
+
+def test_a_table_that_is_a_weight_too():
+    def run(comm):
+        vr.manual_seed(0)
+        model = vr.nn.Embedding(6, 3)
+        if comm is not None:
+            replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        rows = X if comm is None or comm.rank == 0 else X[:0]
+        (model(np.array([1, 2])).sum() + (vr.Variable(rows) @ model.weight.T).sum()).backward()
+        return model.weight.grad
+
+    wanted = run(None) + np.isin(np.arange(6), [1, 2])[:, None]
+    for found in run_ranks(2, run):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_a_rank_that_looks_nothing_up():
+    for gradient, _ in run_ranks(2, lambda comm: table_gradients(comm, np.arange(3 * comm.rank))):
+        np.testing.assert_array_equal(gradient.rows, [0, 1, 2])
+
+
+class Listening(Communicator):
+    """One of two ranks, whose other has no gradients; it notes when sums begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.size, self.begun = 2, []
+
+    def _broadcast(self, array, root):
+        pass
+
+    def _all_gather(self, array):
+        return [array, array]
+
+    def _start_all_reduce(self, array):
+        self.begun.append(array.copy())
+        return Communicator().start_all_reduce(array)
+
+
+def test_buckets_leave_while_the_pass_goes_on(monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)  # a parameter each
+    layers = [vr.nn.Linear(3, 3, bias=False) for _ in range(3)]
+    model, comm = vr.nn.Sequential(*layers), Listening()
+    replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+    begun, x = [], vr.Variable(X, requires_grad=True)
+    h = x
+    for layer in layers:
+        h = layer(h)
+        h.register_hook(lambda gradient: begun.append(len(comm.begun)))
+    h.sum().backward()
+    assert begun == [0, 1, 2]  # as the gradient of each layer's output arrives, the layers above have begun theirs
+    assert len(comm.begun) == 3
+
+
+def test_buckets_hold_parameters_of_one_data_type_in_reverse_order():
+    arrays = [np.zeros(2, np.float32), np.zeros(3, np.float32), np.zeros(2), np.zeros(4, np.float32)]
+    parameters = [vr.nn.Parameter(array) for array in arrays]
+    layout = buckets.Layout(parameters, [1, 1, 1, 0])
+    assert layout.buckets == [[parameters[2]], [parameters[1], parameters[0]]]
+    assert buckets.Layout(parameters, [1, 2, 3, 2]).sparse == [parameters[1], parameters[3]]
+
+
+def test_hooks_see_the_gradient_of_this_rank():
+    def run(comm):
+        model, seen = vr.nn.Linear(3, 2), []
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        model.weight.register_hook(lambda gradient: seen.append(gradient.copy()) or gradient * 2.0)
+        (model(X).sum() * float(comm.rank + 1)).backward()
+        return seen[0], model.weight.grad
+
+    whole = np.tile(X.sum(axis=0), (2, 1))
+    for rank, (seen, gradient) in enumerate(run_ranks(2, run)):
+        np.testing.assert_allclose(seen, whole * (rank + 1), rtol=1e-6)
+        np.testing.assert_allclose(gradient, whole * 6, rtol=1e-6)
+
+
+def test_a_look_at_gradients_sends_nothing():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        sent = comm.bytes_sent
+        if comm.rank == 0:  # alone
+            report = vr.inspect_gradients(F.mse_loss(model(X), Y), names=model.named_parameters())
+            assert [leaf.name for leaf in report.leaves] == ["weight", "bias"]
+            with vr.no_grad():
+                F.mse_loss(model(X), Y).item()
+        assert comm.bytes_sent == sent
+        F.mse_loss(model(X), Y).backward()
+
+    run_ranks(2, run)
+
+
+def test_a_copy_of_a_model_is_nobodys():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        if comm.rank == 0:
+            twin = copy.deepcopy(model)
+            twin(X).sum().backward()
+            np.testing.assert_allclose(twin.weight.grad, np.tile(X.sum(axis=0), (2, 1)), rtol=1e-6)
+
+    run_ranks(2, run)
+
+
+def test_a_later_replica_takes_the_place_of_the_former():
+    model = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(model.parameters(), 0.1)
+    first, second = (replicate(model, optimizer, reproducible=n) for n in (3, 1))
+    model(X).sum().backward()
+    assert model.weight.grad is not None
+    assert first.shards == [Shard(0, 3), Shard(1, 3), Shard(2, 3)]
+    assert second.shards == [Shard(0, 1)]
+
+
+def test_frozen_parameters_keep_none():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        model.bias.requires_grad = False
+        F.mse_loss(model(X), Y).backward()
+        assert model.bias.grad is None
+        model.bias.requires_grad = True
+        F.mse_loss(model(X), Y).backward()
+        assert model.bias.grad is not None
+
+    run_ranks(2, run)
+
+
+def test_running_moments_are_those_of_the_first_part():
+    def run(comm, reproducible=None):
+        vr.manual_seed(0)
+        norm = vr.nn.BatchNorm1d(2)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), norm)
+        norm.running_mean.value.data[...] = comm.rank  # of rank 0 after `replicate`
+        optimizer = vr.optim.SGD(model.parameters(), 0.1)
+        replica = replicate(model, optimizer, comm, reproducible)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for shard in replica.shards:
+                rows = slice(shard.rank, None, shard.size)
+                F.mse_loss(model(X[rows]), Y[rows]).backward()
+            optimizer.step()
+        return model.state_dict()
+
+    first, second = run_ranks(2, run)
+    check_equal(second, first)
+    wanted = run(Communicator(), 3)
+    assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
+    for found in run_ranks(2, lambda comm: run(comm, 3)):
+        check_equal(found, wanted)
+
+
+def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))  # what the test declares is forgotten
+
+    def beside(x, y):
+        return x.data.copy()
+
+    declared = vr.operator(beside)
+    declared.infer(lambda x, y: x)
+
+    def beside_grad(x, y, out, d_out):
+        return d_out.data
+
+    declared.backward("x")(beside_grad)
+
+    def run(comm):
+        first, second = vr.nn.Linear(3, 2), vr.nn.Linear(3, 2)
+        both = vr.nn.Sequential(first, second)
+        replicate(both, vr.optim.SGD(both.parameters(), 0.1), comm)
+        declared(first(X), second(X)).sum().backward()
+        assert [parameter.grad is None for parameter in both.parameters()] == [False, False, True, True]
+
+    run_ranks(2, run)
+
+
+def test_an_error_in_a_pass_leaves_no_half_of_it():
+    model = vr.nn.Linear(3, 2)
+    replicate(model, vr.optim.SGD(model.parameters(), 0.1))
+    handle = model.weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(X).sum().backward()
+    handle.remove()
+    assert model.weight.grad is None
+    model(X).sum().backward()
+    np.testing.assert_allclose(model.weight.grad, np.tile(X.sum(axis=0), (2, 1)), rtol=1e-6)
+
+
+def test_replicas_that_cannot_be():
+    model = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(vr.DTypeError, match="replicate, model: expected one of Module"):
+        replicate(optimizer, optimizer)
+    with pytest.raises(vr.DTypeError, match="replicate, comm: expected a Communicator"):
+        replicate(model, optimizer, 2)
+
+    def too_few(comm):
+        with pytest.raises(vr.ShapeError, match="replicate, reproducible: expected at least 2, got 1"):
+            replicate(model, optimizer, comm, reproducible=1)
+
+    def other_models(comm):
+        other = vr.nn.Linear(3, 2 + comm.rank)
+        with pytest.raises(vr.ShapeError, match="expected the same names, shapes and data types"):
+            replicate(other, vr.optim.SGD(other.parameters(), 0.1), comm)
+
+    def other_losses(comm):
+        own = vr.nn.Linear(3, 2)
+        replicate(own, vr.optim.SGD(own.parameters(), 0.1), comm)
+        loss = F.mse_loss(own(X), Y)
+        with pytest.raises(vr.ProgramError, match="expected as many sums and means over rows on all ranks"):
+            (loss + own(X).sum() if comm.rank else loss).backward()
+
+    for run in (too_few, other_models, other_losses):
+        run_ranks(2, run)
+
+
+def test_a_pass_through_two_replicas():
+    models = [vr.nn.Linear(3, 3) for _ in range(2)]
+    for model in models:
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1))
+    models[0](X).sum().backward()
+    with pytest.raises(vr.ProgramError, match="expected leaves of one replica, got 2 replicas"):
+        models[1](models[0](X)).sum().backward()
+
+
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_sums_on_a_grid_are_the_same_in_any_order(numbers, random):
+    array = np.array(numbers, np.float32)
+    exponent = exponent_of(float(np.abs(array).max()), 62 - 3)
+    total = int(to_grid(array, exponent).sum())
+    random.shuffle(numbers)
+    assert int(sum(to_grid(np.array([number], np.float32), exponent)[0] for number in numbers)) == total
+    wanted, line = float(array.astype(np.float64).sum()), 2.0**-exponent
+    got = float(from_grid(np.array([total]), exponent, np.dtype("f8"))[0])
+    assert abs(got - wanted) <= len(numbers) * line + 1e-15 * float(np.abs(array).max()) * len(numbers)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_no_number(number):
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm, reproducible=2)
+        with np.errstate(invalid="ignore"):
+            model(np.full((1, 3), number if comm.rank else 1.0, np.float32)).sum().backward()
+        return model.weight.grad, model.bias.grad
+
+    for weight, bias in run_ranks(2, run):
+        assert np.isnan(weight).all()
+        np.testing.assert_array_equal(bias, [2, 2])
+
+
+def fitted(comm, reproducible=None, accumulate=1, callbacks=()):
+    """Return the history and the weights of a training by `Trainer`."""
+    vr.manual_seed(0)
+    model = Model()
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), lambda *batch: loss_of(model, *batch), data(),
+        clip_norm=1.0, accumulate=accumulate, comm=comm, reproducible=reproducible, callbacks=callbacks,
+    )  # fmt: skip
+    history = trainer.fit(epochs=2)
+    return {"losses": np.array([record["loss"] for record in history]), **model.state_dict()}, trainer
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_trainer_on_ranks(accumulate):
+    wanted, alone = fitted(None, accumulate=accumulate)
+    for found, trainer in run_ranks(2, lambda comm: fitted(comm, accumulate=accumulate)):
+        check_close(found, wanted)
+        assert trainer.last_rows == alone.last_rows
+    wanted, _ = fitted(Communicator(), 3, accumulate)
+    for found, _ in run_ranks(2, lambda comm: fitted(comm, 3, accumulate)):
+        check_equal(found, wanted)
+
+
+def test_a_trainer_goes_on_after_an_error_between_shards():
+    wanted, _ = fitted(Communicator(), 2)
+    vr.manual_seed(0)
+    model, calls = Model(), []
+
+    def loss(*batch):
+        calls.append(len(calls))
+        if calls[-1] == 3:  # the second shard of the second step
+            raise OSError("no such batch")
+        return loss_of(model, *batch)
+
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), loss, data(), clip_norm=1.0, comm=Communicator(),
+        reproducible=2,
+    )  # fmt: skip
+    with pytest.raises(OSError, match="no such batch"):
+        trainer.fit(epochs=2)
+    trainer.fit(epochs=2)
+    check_equal(model.state_dict(), {name: value for name, value in wanted.items() if name != "losses"})
+
+
+class Count(vr.training.Callback):
+    def __init__(self, on_first_rank_only):
+        self.on_first_rank_only, self.calls = on_first_rank_only, 0
+
+    def on_epoch_end(self, trainer):
+        self.calls += 1
+
+
+def test_callbacks_of_the_first_rank():
+    def run(comm):
+        callbacks = [Count(True), Count(False)]
+        fitted(comm, callbacks=callbacks)
+        return [callback.calls for callback in callbacks]
+
+    assert run_ranks(2, run) == [[2, 2], [0, 2]]
+    assert run(None) == [2, 2]
+    for callback in (vr.training.Checkpoints, vr.training.JSONLog, vr.training.Progress):
+        assert callback.on_first_rank_only
+
+
+def test_trainers_that_cannot_be_on_ranks():
+    model = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(vr.InputError, match="Trainer, reproducible: expected a communicator, too, got none"):
+        vr.training.Trainer(model, optimizer, print, data(), reproducible=2)
+    with pytest.raises(vr.DTypeError, match="Trainer, batches: expected batches that can be divided"):
+        vr.training.Trainer(model, optimizer, print, lambda epoch: [X], comm=Communicator())
+
+
+def test_a_loss_that_is_no_number_on_one_rank():
+    def run(comm):
+        vr.manual_seed(0)
+        model = vr.nn.Linear(1, 1)
+        numbers = [np.full((2, 1), np.inf if k == 3 else 1.0, np.float32) for k in range(4)]
+        trainer = vr.training.Trainer(
+            model, vr.optim.SGD(model.parameters(), 0.1), lambda x: (model(x) ** 2).mean(),
+            vr.data.batches(numbers, batch_size=4), comm=comm,
+        )  # fmt: skip
+        with np.errstate(invalid="ignore"), pytest.raises(vr.OutOfRangeError, match="expected a finite number"):
+            trainer.fit(epochs=1)
+
+    run_ranks(2, run)
+
+
+def test_metrics_over_all_ranks():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.random(20).astype(np.float32), rng.integers(0, 2, 20)
+    classes = np.stack([1 - scores, scores], axis=1)
+    made = {
+        "Accuracy": lambda: vr.metrics.Accuracy(), "AUC": lambda: vr.metrics.AUC(), "F1": lambda: vr.metrics.F1(2),
+        "ConfusionMatrix": lambda: vr.metrics.ConfusionMatrix(2), "R2": lambda: vr.metrics.R2(),
+        "MeanSquaredError": lambda: vr.metrics.MeanSquaredError(root=True),
+    }  # fmt: skip
+
+    def run(comm):
+        rows = slice(None) if comm is None else slice(0, 13) if comm.rank == 0 else slice(13 + 7 * comm.rank - 7, 20)
+        found = []
+        for name, make in made.items():
+            metric = make()
+            predictions = scores if name in ("AUC", "R2", "MeanSquaredError") else classes
+            targets = labels.astype(np.float32) if name in ("R2", "MeanSquaredError") else labels
+            if len(labels[rows]):  # the last rank has no rows
+                metric.update(predictions[rows], targets[rows])
+            if comm is not None:
+                metric.all_reduce(comm)
+            found.append(metric.compute())
+        return found
+
+    wanted = run(None)
+    for found in run_ranks(3, run):
+        for name, got, expected in zip(made, found, wanted, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-6, err_msg=name)
+
+
+def recorded(loss_of_logits=F.cross_entropy):
+    """Return the program of a step, its model and loss."""
+    vr.manual_seed(0)
+    model = vr.nn.Sequential(vr.nn.Embedding(20, 5), vr.nn.GRU(5, 6))
+    head = vr.nn.Linear(6, 3)
+    with vr.program_guard() as program:
+        ids, labels = vr.feed_data("ids", [-1], "int64", lod_level=1), vr.feed_data("labels", [-1], "int64")
+        y, _ = model(ids)
+        loss = loss_of_logits(head(vr.sequence_pool(y, "mean")), labels)
+        parameters = [*model.parameters(), *head.parameters()]
+        optimizer = vr.optim.Adam(parameters, lr=0.05)
+        vr.backward(loss)
+        vr.optim.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    return program, loss, parameters
+
+
+def run_program(comm, loss_of_logits=F.cross_entropy):
+    program, loss, parameters = recorded(loss_of_logits)
+    parts, losses = data(), []
+    if comm is not None:
+        if comm.rank:
+            for parameter in parameters:
+                parameter.data[...] = 0.0  # gets the numbers of rank 0
+        replicated, parts = ReplicatedProgram(program, comm), data().part(comm.rank, comm.size)
+    run = (lambda *given: vr.Executor().run(program, *given)) if comm is None else replicated.run
+    for ids, _, labels in [*parts, *parts]:
+        losses.append(float(run({"ids": ids, "labels": labels}, [loss])[0]))
+    return {"losses": losses, **{str(k): parameter.data for k, parameter in enumerate(parameters)}}
+
+
+PROGRAMS = {
+    "mean": F.cross_entropy,
+    "sum": lambda logits, labels: F.cross_entropy(logits, labels, "sum"),
+    "weights": lambda logits, labels: F.cross_entropy(logits, labels, weight=[0.2, 1.0, 0.5]),
+    "by hand": lambda logits, labels: (logits * logits).sum(axis=1).mean(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_on_ranks(name):
+    wanted = run_program(None, PROGRAMS[name])
+    check_equal(run_program(Communicator(), PROGRAMS[name]), wanted)
+    found = run_ranks(2, lambda comm: run_program(comm, PROGRAMS[name]))
+    check_equal(found[1], found[0])
+    check_close(found[0], wanted)
+
+
+def test_programs_that_cannot_be_on_ranks():
+    model = vr.nn.Linear(3, 2)
+    with vr.program_guard() as program:
+        loss = model(vr.feed_data("x", [-1, 3], "float32")).mean()
+    with pytest.raises(vr.ProgramError, match="expected the gradients of one loss, got 0 losses"):
+        ReplicatedProgram(program)
+    with vr.program_guard(program):
+        loss.backward()
+    with pytest.raises(vr.ProgramError, match="expected updates"):
+        ReplicatedProgram(program)
+    program, *_ = recorded(lambda logits, labels: F.cross_entropy(logits, labels) + logits.mean())
+    with pytest.raises(
+        vr.ProgramError, match="expected a loss that is one sum or mean over rows, got the result of 'add'"
+    ):
+        ReplicatedProgram(program)
+    with pytest.raises(vr.DTypeError, match="ReplicatedProgram, program: expected a Program, got Linear"):
+        ReplicatedProgram(model)
+    replicate(model, vr.optim.SGD(model.parameters(), 0.1))
+    with vr.program_guard():
+        loss = model(vr.feed_data("x", [-1, 3], "float32")).mean()
+        with pytest.raises(vr.ProgramError, match="expected leaves of one process, got 'weight', which is replicated"):
+            loss.backward()

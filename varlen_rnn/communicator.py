@@ -1,0 +1,287 @@
+"""`Communicator`: how ranks, the processes that train together, use the engine that connects them.
+
+The class itself is one rank, alone.  Adapters for real engines (`distributed/`) override the methods that begin with an
+underscore, whose arguments were checked.  Each is a collective: every rank calls it, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_int, check_list
+
+Operation: TypeAlias = Literal["sum", "max"]
+SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64))  # by every engine
+
+
+class Pending(Protocol):
+    """A sum that goes on in the background."""
+
+    def test(self) -> bool:
+        """Return whether the sum is complete; an engine may make progress only when it is asked."""
+
+    def wait(self) -> object:
+        """Return when the sum is complete."""
+
+
+class _Complete:
+    def test(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class Communicator:
+    """One rank without others; adapters of engines with more derive from it.
+
+    All ranks call the same methods in the same order, with arrays of one data type.  Every array is C-contiguous.
+
+    Attributes
+    ----------
+    rank : int
+        The number of this process, from 0.
+    size : int
+        The number of ranks.
+    bytes_sent : int
+        Bytes that this rank has sent; of sums, the bytes that a ring sends, `2 (size - 1) / size` of the array's.
+
+    Examples
+    --------
+    >>> comm, gradient = Communicator(), np.ones(2)
+    >>> comm.all_reduce(gradient)
+    >>> comm.rank, comm.size, gradient
+    (0, 1, array([1., 1.]))
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.bytes_sent = 0, 1, 0
+
+    def all_reduce(self, array: np.ndarray, op: Operation = "sum") -> None:
+        """Replace an array by its sum over all ranks, or by the largest number of each place.
+
+        Parameters
+        ----------
+        array : float32, float64 or int64, writeable
+            Of the same shape on every rank.
+        op : {"sum", "max"}
+            The largest of numbers and NaNs is undefined.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            The array is of another data type, or cannot be changed in place.
+        """
+        array = _reducible(array)
+        check_choice(op, "all_reduce, op", "sum", "max")
+        if self.size > 1:
+            self._count_sum(array)
+            self._all_reduce(array, op)
+
+    def start_all_reduce(self, array: np.ndarray) -> Pending:
+        """Begin to replace an array by its sum over all ranks; the array must not be used until it is complete.
+
+        Parameters
+        ----------
+        array : float32, float64 or int64, writeable
+            Of the same shape on every rank.
+
+        Returns
+        -------
+        handle
+            `handle.wait()` returns when the sum is complete; `handle.test()` tells whether it is.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            The array is of another data type, or cannot be changed in place.
+        """
+        array = _reducible(array)
+        if self.size == 1:
+            return _Complete()
+        self._count_sum(array)
+        return self._start_all_reduce(array)
+
+    def all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Return the arrays of all ranks, in the order of ranks.
+
+        Parameters
+        ----------
+        array : shape `(rows, ...)`
+            Ranks may have different numbers of rows; the data type and the shape of a row are the same on all.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            A number instead of an array, or an array of objects; on all ranks, if rows differ in size.
+
+        Examples
+        --------
+        >>> Communicator().all_gather(np.array([3, 4]))
+        [array([3, 4])]
+        """
+        array = _with_rows(array, "all_gather, array")
+        if self.size == 1:
+            return [array]
+        self.bytes_sent += array.nbytes * (self.size - 1)
+        return self._all_gather(array)
+
+    def all_to_all(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Send `arrays[r]` to rank r, for every r; return the arrays that came from each rank.
+
+        Parameters
+        ----------
+        arrays : list of arrays, shape `(rows, ...)`
+            One per rank.  Numbers of rows may differ; the data type and the shape of a row are the same in all arrays
+            of all ranks.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            Another number of arrays, or rows that differ.
+
+        Examples
+        --------
+        >>> Communicator().all_to_all([np.array([3, 4])])
+        [array([3, 4])]
+        """
+        listed = check_list(arrays, "all_to_all, arrays", "a list of arrays")
+        if len(listed) != self.size:
+            raise ShapeError("all_to_all, arrays", expected=f"one array per rank, {self.size}", got=len(listed))
+        listed = [_with_rows(array, f"all_to_all, arrays, entry {n}") for n, array in enumerate(listed)]
+        first = listed[0]
+        for number, array in enumerate(listed):
+            if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
+                expected, got = (f"rows of {one.dtype} {list(one.shape[1:])}" for one in (first, array))
+                raise ShapeError(f"all_to_all, arrays, entry {number}", expected=expected, got=got)
+        if self.size == 1:
+            return listed
+        self.bytes_sent += sum(array.nbytes for rank, array in enumerate(listed) if rank != self.rank)
+        return self._all_to_all(listed)
+
+    def exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
+        """Send an array to another rank, and return the array that this rank sent: both ranks call it.
+
+        Parameters
+        ----------
+        array : array
+            Of the same shape and data type on both ranks.
+        peer : int
+            The other rank.
+
+        Raises
+        ------
+        OutOfRangeError
+            There is no such rank, or it is this one.
+        DTypeError
+            An array of objects.
+        """
+        array = _plain_array(array, "exchange, array")
+        peer = check_int(peer, "exchange, peer", 0)
+        if peer >= self.size or peer == self.rank:
+            expected = f"another rank than {self.rank}, of {self.size}"
+            raise OutOfRangeError("exchange, peer", expected=expected, got=peer)
+        self.bytes_sent += array.nbytes
+        return self._exchange(array, peer)
+
+    def broadcast(self, array: np.ndarray, root: int = 0) -> None:
+        """Replace an array by the array of one rank.
+
+        Parameters
+        ----------
+        array : array, writeable
+            Of the same shape and data type on all ranks.
+        root : int
+            The rank whose array all get.
+
+        Raises
+        ------
+        OutOfRangeError
+            There is no rank `root`.
+        DTypeError, ShapeError
+            An array of objects, or one that cannot be changed in place.
+        """
+        array = _in_place(array, "broadcast, array")
+        root = check_int(root, "broadcast, root", 0)
+        if root >= self.size:
+            raise OutOfRangeError("broadcast, root", expected=f"less than {self.size}, the ranks", got=root)
+        if self.size > 1:
+            self.bytes_sent += array.nbytes if root == self.rank else 0
+            self._broadcast(array, root)
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        if self.size > 1:
+            self._barrier()
+
+    def close(self) -> None:
+        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+
+    def _count_sum(self, array: np.ndarray) -> None:
+        self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size
+
+    def _all_reduce(self, array: np.ndarray, op: Operation) -> None:
+        raise NotImplementedError
+
+    def _start_all_reduce(self, array: np.ndarray) -> Pending:
+        raise NotImplementedError
+
+    def _all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    def _all_to_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    def _exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def _broadcast(self, array: np.ndarray, root: int) -> None:
+        raise NotImplementedError
+
+    def _barrier(self) -> None:
+        raise NotImplementedError
+
+
+def check_communicator(value: Any, name: str) -> Communicator:
+    """Return `value`, or raise an error with `name` unless it is a Communicator.
+
+    Examples
+    --------
+    >>> check_communicator(Communicator(), "comm").size
+    1
+    """
+    if not isinstance(value, Communicator):
+        raise DTypeError(name, expected="a Communicator, as distributed.connect() returns", got=type(value).__name__)
+    return value
+
+
+def _plain_array(array: Any, name: str) -> np.ndarray:
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        raise DTypeError(name, expected="an array", got=type(array).__name__)
+    if array.dtype.hasobject:
+        raise DTypeError(name, expected="numbers, whose bytes can travel", got=array.dtype)
+    return np.ascontiguousarray(array) if array.ndim else array
+
+
+def _with_rows(array: Any, name: str) -> np.ndarray:
+    array = _plain_array(array, name)
+    if array.ndim == 0:
+        raise ShapeError(name, expected="an array of rows", got="a single number")
+    return array
+
+
+def _in_place(array: Any, name: str) -> np.ndarray:
+    found = _plain_array(array, name)
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ShapeError(name, expected="a C-contiguous, writeable array", got="one that cannot be changed in place")
+    return found
+
+
+def _reducible(array: Any) -> np.ndarray:
+    array = _in_place(array, "all_reduce, array")
+    if array.dtype not in SUMMED:
+        raise DTypeError("all_reduce, array", expected="float32, float64 or int64", got=array.dtype)
+    return array

@@ -1,0 +1,137 @@
+"""The communicator of torch.distributed, with gloo: arrays share their memory with torch, without copies."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.communicator import Communicator, Operation, Pending
+from varlen_rnn.distributed.rows import check_same_rows, ends_of, row_bytes
+from varlen_rnn.errors import InputError, check_number
+
+_COMING_UP = 300.0  # seconds: ranks come up when they can, and a restart on a busy machine takes a minute
+
+
+class TorchCommunicator(Communicator):
+    """The ranks of `torch.distributed`, over gloo, as `torchrun` launches them.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds, more than 0, after which a collective that waits for other ranks raises an error of torch.
+
+    Raises
+    ------
+    InputError
+        torch is not installed, or the variables of the environment that `torchrun` sets are missing.
+    """
+
+    def __init__(self, timeout: float = 600.0) -> None:
+        super().__init__()
+        limit = check_number(timeout, "TorchCommunicator, timeout", "seconds, more than 0", lambda s: 0 < s < 1e9)
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as error:
+            raise InputError("TorchCommunicator", expected="torch", got=error, hint="pip install torch") from error
+        self._torch, self._dist = torch, dist
+        self._began = not dist.is_initialized()
+        if self._began:
+            _begin(dist, max(limit, _COMING_UP))
+        # A group of its own has a timeout of its own, and takes no message of the caller's.
+        self._group = dist.new_group(timeout=timedelta(seconds=limit), backend="gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def close(self) -> None:
+        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+        self._dist.destroy_process_group(None if self._began else self._group)
+
+    def _all_reduce(self, array: np.ndarray, op: Operation) -> None:
+        kind = self._dist.ReduceOp.SUM if op == "sum" else self._dist.ReduceOp.MAX
+        self._dist.all_reduce(self._torch.from_numpy(array), kind, group=self._group)
+
+    def _start_all_reduce(self, array: np.ndarray) -> Pending:
+        return _Work(self._dist.all_reduce(self._torch.from_numpy(array), group=self._group, async_op=True))
+
+    def _bytes(self, array: np.ndarray) -> Any:
+        """Return a tensor of an array's bytes, in the same memory: torch lacks some data types."""
+        return self._torch.from_numpy(array.reshape(-1).view(np.uint8))
+
+    def _all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        table = np.empty((self.size, 2), np.int64)
+        self._gather(np.array([[len(array), row_bytes(array)]]), table)
+        check_same_rows("all_gather", table[:, 1])
+        # Gloo gathers arrays of one size: all are padded to the longest.
+        padded = np.zeros((table[:, 0].max(), *array.shape[1:]), array.dtype)
+        padded[: len(array)] = array
+        out = np.empty((self.size, *padded.shape), array.dtype)
+        if padded.size:
+            self._gather(padded, out)
+        return [out[rank, :rows] for rank, rows in enumerate(table[:, 0])]
+
+    def _gather(self, array: np.ndarray, out: np.ndarray) -> None:
+        parts = [self._bytes(part) for part in out.reshape(self.size, -1)]
+        self._dist.all_gather(parts, self._bytes(array), group=self._group)
+
+    def _all_to_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        send = np.array([[len(array), row_bytes(array)] for array in arrays])
+        receive = np.empty_like(send)
+        self._swap(send, receive, [16] * self.size, [16] * self.size)
+        check_same_rows("all_to_all", receive[:, 1])
+        ends = ends_of(receive[:, 0])
+        out = np.empty((ends[-1], *arrays[0].shape[1:]), arrays[0].dtype)
+        given, taken = ((table[:, 0] * table[:, 1]).tolist() for table in (send, receive))
+        self._swap(np.concatenate(arrays), out, given, taken)
+        return np.split(out, ends[1:-1])
+
+    def _swap(self, array: np.ndarray, out: np.ndarray, given: list[int], taken: list[int]) -> None:
+        """Send bytes to all ranks and take theirs; the lists count the bytes of each rank."""
+        self._dist.all_to_all_single(self._bytes(out), self._bytes(array), taken, given, group=self._group)
+
+    def _exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
+        out = np.empty_like(array)
+        parts = (self._dist.irecv, self._bytes(out)), (self._dist.isend, self._bytes(array))
+        requests: list[Any] = [begin(data, peer, group=self._group) for begin, data in parts]
+        for request in requests:
+            request.wait()
+        return out
+
+    def _broadcast(self, array: np.ndarray, root: int) -> None:
+        self._dist.broadcast(self._bytes(array), root, group=self._group)
+
+    def _barrier(self) -> None:
+        self._dist.barrier(group=self._group)
+
+
+class _Work:
+    """A sum that goes on in a thread of torch."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def test(self) -> bool:
+        return self._work.is_completed()
+
+    def wait(self) -> None:
+        self._work.wait()
+
+
+def _begin(dist: Any, seconds: float) -> None:
+    """Meet the other ranks of torchrun.
+
+    torchrun's store outlives a restart of the ranks (torch 2.13), which then would read the addresses of the dead: so
+    each attempt has a prefix of its own.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    limit = timedelta(seconds=seconds)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=limit))
+    except ValueError as error:
+        hint = "torchrun sets the environment"
+        raise InputError("TorchCommunicator", expected="the ranks of torchrun", got=error, hint=hint) from error
+    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)

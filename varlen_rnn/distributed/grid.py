@@ -1,0 +1,140 @@
+"""Sums of gradients that have the same bits in any order: integers on a grid that all ranks share.
+
+An example: shards with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0, and sums of 4
+shards must fit 62 bits, so the grid has a line every 2^-60.  The gradients are 0.75 * 2^60, 0 and -0.5 * 2^60 there.
+Their sum is exact, and each order and grouping of shards leads to it.  A gradient loses at most half a line, 2^-61
+here; a float32 of the largest magnitude has lines 2^-24 apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from varlen_rnn.communicator import Communicator
+from varlen_rnn.distributed.buckets import Gradient, Layout, as_rows_of, dense
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.variable import Variable
+
+_BITS = 62  # of a sum, without its sign
+
+
+class GridSum:
+    """The gradients of several passes, one per shard, summed over ranks; the bits depend on the shards alone."""
+
+    def __init__(self, comm: Communicator, layout: Layout, shards: int) -> None:
+        self._comm, self._layout = comm, layout
+        self._bits = _BITS - (shards - 1).bit_length()
+        self._parts: dict[Variable, list[Gradient]] = {}  # held until the grid is known
+
+    def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
+        """Take the final gradient of a leaf."""
+        if gradient is not None:
+            merged = gradient.merge() if isinstance(gradient, SelectedRows) else gradient
+            self._parts.setdefault(leaf, []).append(merged)
+
+    def end_of_pass(self) -> None:
+        """Go on with the next shard."""
+
+    def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
+        """Yield each leaf of which any rank has a gradient, and the sum."""
+        layout = self._layout
+        listed = [*layout.sparse, *(parameter for bucket in layout.buckets for parameter in bucket)]
+        exponents = self._exponents(listed)
+        for parameter in layout.sparse:
+            yield parameter, self._sum_of_rows(parameter, exponents[parameter])
+        begun = []
+        for bucket in layout.buckets:
+            flat = np.concatenate([self._on_grid(parameter, exponents[parameter]) for parameter in bucket])
+            begun.append((flat, self._comm.start_all_reduce(flat)))
+        for bucket, (flat, handle) in zip(layout.buckets, begun, strict=True):
+            handle.wait()
+            place = 0
+            for parameter in bucket:
+                array, exponent = parameter.value.data, exponents[parameter]
+                if exponent is not None:
+                    sums = flat[place : place + array.size].reshape(array.shape)
+                    yield parameter, from_grid(sums, exponent, array.dtype)
+                place += array.size
+
+    def _exponents(self, parameters: list[Variable]) -> dict[Variable, int | None]:
+        """Return the grid of each parameter: its lines are `2**-exponent` apart; None without any gradient."""
+        tops = np.full(len(parameters), -1.0)
+        for number, parameter in enumerate(parameters):
+            for part in self._parts.get(parameter, ()):
+                tops[number] = max(tops[number], _largest(part))
+        self._comm.all_reduce(tops, "max")
+        pairs = zip(parameters, tops, strict=True)
+        return {parameter: None if top < 0 else exponent_of(top, self._bits) for parameter, top in pairs}
+
+    def _on_grid(self, parameter: Variable, exponent: int | None) -> np.ndarray:
+        """Return the sum of this rank's gradients of a parameter, flat, as integers."""
+        total = np.zeros(parameter.value.data.size, np.int64)
+        for part in self._parts.pop(parameter, ()):
+            total += to_grid(dense(part).reshape(-1), exponent or 0)
+        return total
+
+    def _sum_of_rows(self, parameter: Variable, exponent: int | None) -> SelectedRows:
+        parts = [as_rows_of(parameter, part) for part in self._parts.pop(parameter, [None])]
+        mine = [part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts]
+        rows, values = _added(*mine)
+        rows, values = _added(self._comm.all_gather(rows), self._comm.all_gather(values))
+        array = parameter.value.data
+        return SelectedRows.wrap(rows, from_grid(values, exponent or 0, array.dtype), len(array))
+
+
+_NO_GRID = 1 << 20  # the exponent where a gradient is infinite or NaN
+
+
+def exponent_of(top: float, bits: int) -> int:
+    """Return the exponent of the grid on which numbers below `top` have fewer than `bits` bits.
+
+    Examples
+    --------
+    >>> exponent_of(0.75, 60), exponent_of(1.0, 60), exponent_of(0.0, 60)
+    (60, 59, 60)
+    """
+    return bits - int(np.frexp(top)[1]) if np.isfinite(top) else _NO_GRID
+
+
+def to_grid(array: np.ndarray, exponent: int) -> np.ndarray:
+    """Return numbers as int64: how many lines of the grid each is from 0.
+
+    Examples
+    --------
+    >>> to_grid(np.array([0.75, -0.5]), 4)
+    array([12, -8])
+    """
+    if exponent == _NO_GRID:
+        return np.zeros(array.shape, np.int64)
+    return np.rint(np.ldexp(array.astype(np.float64), exponent)).astype(np.int64)
+
+
+def from_grid(array: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
+    """Return the numbers that integers are on the grid; NaN where a number was infinite or NaN.
+
+    Examples
+    --------
+    >>> from_grid(np.array([12, -8]), 4, np.dtype("f8"))
+    array([ 0.75, -0.5 ])
+    """
+    if exponent == _NO_GRID:
+        return np.full(array.shape, np.nan, dtype)
+    return np.ldexp(array.astype(np.float64), -exponent).astype(dtype)
+
+
+def _largest(gradient: Gradient) -> float:
+    """Return the largest magnitude, or infinity if there is a NaN: engines differ in the largest of NaNs."""
+    array = gradient.value if isinstance(gradient, SelectedRows) else gradient.data
+    top = float(np.abs(array).max(initial=0))
+    return np.inf if np.isnan(top) else top
+
+
+def _added(rows: list[np.ndarray], values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct, ascending rows, and the sums of their integers."""
+    joined, every = np.concatenate(rows), np.concatenate(values)
+    order = np.argsort(joined, kind="stable")
+    joined, every = joined[order], every[order]
+    begins = np.flatnonzero(np.diff(joined, prepend=-1))
+    return joined[begins], np.add.reduceat(every, begins, axis=0) if len(begins) else every

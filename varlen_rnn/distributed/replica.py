@@ -1,0 +1,283 @@
+"""`replicate`: after it, `loss.backward()` leaves the gradients of all ranks."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from varlen_rnn import random
+from varlen_rnn.communicator import Communicator, check_communicator
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
+from varlen_rnn.distributed.grid import GridSum
+from varlen_rnn.distributed.launched import connect
+from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
+from varlen_rnn.nn import Module
+from varlen_rnn.optim import Optimizer
+from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
+from varlen_rnn.tape.variable import Variable
+
+_MOST_SHARDS = 2**16  # which leave 46 bits for the gradient of each
+
+
+class Shard(NamedTuple):
+    """A part of each global batch.
+
+    Attributes
+    ----------
+    rank : int
+        Its number, from 0.
+    size : int
+        How many parts there are.
+    """
+
+    rank: int
+    size: int
+
+
+class _Waiting(NamedTuple):
+    """A pass of gradients, and its loss."""
+
+    passing: Pass
+    pairs: list[tuple[Variable, Variable]]
+    records: list[Record]
+    terms: Terms
+    part: Part
+
+
+class Replica:
+    """A model of which each rank trains a copy, as `replicate` makes it.
+
+    Attributes
+    ----------
+    comm : Communicator
+    shards : list of Shard
+        The parts of each global batch that this rank computes: one, or with `reproducible` some.  Call `backward` for
+        the loss of each, in this order; the last call leaves the gradients of all ranks.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Variable],
+        buffers: Sequence[Variable],
+        comm: Communicator,
+        reproducible: int | None,
+    ) -> None:
+        self.comm = comm
+        self._is_reproducible, size = reproducible is not None, comm.size if reproducible is None else reproducible
+        first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
+        self.shards = [Shard(number, size) for number in range(first, end)]
+        self._parameters = [parameter for parameter in parameters if parameter.shard is None]
+        self._divided = {parameter for parameter in parameters if parameter.shard is not None}
+        if self._divided and size % comm.size:
+            expected = f"a multiple of the {comm.size} ranks, since they divide a table"
+            raise InputError("replicate, reproducible", expected=expected, got=reproducible)
+        self._buffers = list(buffers)
+        self._moments: list[np.ndarray] = []  # the buffers after the first shard
+        self._waiting: list[_Waiting] = []
+        self._layouts: dict[bytes, Layout] = {}
+        self._begin = random.drawn()
+        for parameter in self._parameters:
+            comm.broadcast(parameter.value.data)
+            was_updated(parameter)
+            watch(parameter, self)
+        for parameter in self._divided:  # its gradients go home by themselves
+            watch(parameter, self)
+        self._share_buffers()
+
+    def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
+        """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
+        if self.comm.size == 1 and not self._is_reproducible:
+            passing.over(pairs, records)
+            return
+        self._keep_buffers()
+        terms = terms_of([variable for variable, _ in pairs], records)
+        self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
+        if not self._is_last():
+            return
+        waiting, self._waiting = self._waiting, []
+        every, kinds = self._meet(waiting)
+        layout = self._layout(kinds)
+        number = self.shards[0].size
+        total = GridSum(self.comm, layout, number) if self._is_reproducible else EngineSum(self.comm, layout)
+        for one in waiting:
+            factors = combine(one.terms, one.part, every) if number > 1 else {}
+            pairs = one.pairs
+            if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
+                factors = {record: factor * number for record, factor in factors.items()}
+                pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
+            one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
+            total.end_of_pass()
+        for leaf, gradient in total.finish():
+            waiting[0].passing.add(leaf, Variable(gradient))
+        self._share_buffers()
+
+    def forget(self) -> None:
+        """Drop the losses that wait for further shards, after an error between two calls of `backward`."""
+        if self._waiting:
+            self._waiting = []
+            random.rewind(self._first_call())
+
+    def _keep_buffers(self) -> None:
+        """Set buffers to their values after the first shard, whichever shards this rank has."""
+        if not self._waiting:
+            self._moments = [buffer.value.data.copy() for buffer in self._buffers]
+        for buffer, moments in zip(self._buffers, self._moments, strict=True):
+            buffer.value.data[...] = moments
+
+    def _share_buffers(self) -> None:
+        for buffer in self._buffers:
+            self.comm.broadcast(buffer.value.data)
+
+    def _is_last(self) -> bool:
+        """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
+        if len(self._waiting) < len(self.shards):
+            random.rewind(self._first_call())
+            return False
+        self._begin = random.drawn()  # if gradients accumulate, the next batch goes on from here
+        return True
+
+    def _first_call(self) -> int:
+        """Return the number of the first draw of this batch; an optimizer's step ends the step of draws."""
+        return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
+
+    def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray]:
+        """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""
+        table = []
+        for one in waiting:
+            numbers = np.concatenate([one.part.numbers, one.part.weights])
+            table.append(np.concatenate([numbers.view(np.uint8), self._kinds(one.records)]))
+        try:
+            every = np.concatenate(self.comm.all_gather(np.stack(table)))
+        except ShapeError as error:
+            hint = "all ranks must compute the same loss"
+            expected = "as many sums and means over rows on all ranks"
+            raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
+        count, width = len(waiting[0].part.numbers), every.shape[1] - len(self._parameters)
+        # Added in the order of shards, so that the number of ranks changes no bit.
+        sums = np.ascontiguousarray(every[:, :width]).view(np.float64).sum(axis=0)
+        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(every[:, width:], axis=0)
+
+    def _kinds(self, records: list[Record]) -> np.ndarray:
+        """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
+        found: dict[Variable, int] = {}
+        for record in records:
+            kind = SPARSE if record.attrs.get("sparse") else DENSE
+            for variable in record.inputs:
+                if variable is not None and variable.hooks is not None and variable.requires_grad:
+                    if variable in self._divided:
+                        hint = "weight_decay of the optimizer acts on all rows"
+                        got = f"an operator {record.op.type!r} of the rows of one rank"
+                        expected = "lookups of a table that ranks divide"
+                        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
+                    found[variable] = found.get(variable, 0) | kind
+        return np.array([found.get(parameter, 0) for parameter in self._parameters], np.uint8)
+
+    def _layout(self, kinds: np.ndarray) -> Layout:
+        key = kinds.tobytes()
+        if key not in self._layouts:
+            self._layouts[key] = Layout(self._parameters, kinds.tolist(), 8 if self._is_reproducible else 0)
+        return self._layouts[key]
+
+
+def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
+    """Take the final gradient of a leaf; rows of a divided table are not summed, because their gradients go home."""
+    if leaf.shard is None:
+        total.ready(leaf, gradient)
+    elif gradient is not None:
+        passing.add(leaf, Variable(gradient))
+
+
+def replicate(
+    model: Module, optimizer: Optimizer, comm: Communicator | None = None, reproducible: int | None = None
+) -> Replica:
+    """Train a model on all ranks, each with its part of every batch.
+
+    After it, `loss.backward()` leaves in the parameters' `grad` the gradients of the loss over all ranks: each rank has
+    the same, to the bit, clips and updates alike, and so all keep the same parameters.  Every rank calls `backward`
+    equally often, also with a batch of no sequences.  Parameters that a loss does not reach keep None on all ranks.
+
+    `nn.BatchNorm1d` normalises each part by its own moments; all ranks keep the running moments of the first part.
+
+    Sums and means of a loss go over the rows of all ranks: the means of `nn.functional`, with their weights, and sums
+    and means of a Variable over its rows, as `((y - x) ** 2).mean()`.  They are divided by the rows, sequences or
+    weights of all ranks, and not averaged over ranks.  `loss.item()` is this rank's loss before `backward`, and
+    afterwards the loss of all ranks.  Terms of parameters alone, as penalties, count once.  A quotient that the script
+    itself computes, as `loss.sum() / len(batch)`, must have the count of all ranks: `comm.all_reduce`.
+
+    Tables that ranks divide (`nn.Embedding(shard=)`) stay divided: their gradients go home when the optimizer, or
+    `clip_grad_norm_`, asks for them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        All ranks get the parameters of rank 0, and its random numbers: dropout draws as in one process for the parts
+        of `data.batches`, which know the positions of their sequences.
+    optimizer : optim.Optimizer
+        Its parameters are replicated, too.
+    comm : Communicator, optional
+        By default the result of `connect()`.
+    reproducible : int, optional
+        Into how many shards each global batch is cut, whatever the number of ranks; at least this number.  A rank
+        computes the losses of its `shards` one after another and calls `backward` for each: the last call computes all
+        gradients.  They are added as integers on a common grid, so that any number of ranks, one included, gets the
+        same bits.  It costs smaller batches per pass, twice the bytes of float32, and the memory of a rank's shards.
+        If ranks divide a table, it is a multiple of their number.  By default, each rank has one part, and the engine
+        adds while gradients are still being computed; the bits then depend on the number of ranks.
+
+    Returns
+    -------
+    Replica
+
+    Raises
+    ------
+    InputError
+        Arguments of the wrong kind; models of ranks that differ in names, shapes or data types; fewer shards than
+        ranks.
+
+    Examples
+    --------
+    >>> import varlen_rnn as vr
+    >>> model = vr.nn.Linear(2, 1)
+    >>> optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
+    >>> replica = replicate(model, optimizer)
+    >>> loss = vr.nn.functional.mse_loss(model(np.ones((3, 2), np.float32)), np.ones((3, 1), np.float32))
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> replica.comm.size, replica.shards
+    (1, [Shard(rank=0, size=1)])
+
+    Source: Li et al. (2020), "PyTorch Distributed", for buckets that are sent while gradients are computed.
+    """
+    for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
+        if not isinstance(value, kind):
+            raise DTypeError(f"replicate, {name}", expected=f"one of {kind.__name__}", got=shown(value))
+    comm = connect() if comm is None else check_communicator(comm, "replicate, comm")
+    if reproducible is not None:
+        reproducible = check_int(reproducible, "replicate, reproducible", comm.size)
+        if reproducible > _MOST_SHARDS:
+            expected, got = f"at most {_MOST_SHARDS} shards", shown(reproducible)
+            raise OutOfRangeError("replicate, reproducible", expected=expected, got=got)
+    named: dict[Variable, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for parameter in optimizer.parameters:
+        named.setdefault(parameter, f"parameter {len(named)}")
+    _check_alike(comm, [(name, _whole_shape(p), str(p.dtype)) for p, name in named.items()])
+    state = np.frombuffer(random.get_state().encode(), np.uint8)
+    random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
+    return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
+
+
+def _whole_shape(parameter: Variable) -> tuple[int, ...]:
+    return parameter.shape if parameter.shard is None else (parameter.shard.height, *parameter.shape[1:])
+
+
+def _check_alike(comm: Communicator, described: list[Any]) -> None:
+    """Raise on all ranks unless the parameters of all have the same names, shapes and data types."""
+    digest = np.frombuffer(hashlib.sha256(repr(described).encode()).digest(), np.uint8)
+    if len({part.tobytes() for part in comm.all_gather(digest)}) > 1:
+        expected = "the same names, shapes and data types of parameters on all ranks"
+        raise ShapeError("replicate, model", expected=expected, got="ranks that differ")
