@@ -236,7 +236,7 @@ def test_hooks_see_the_gradient_of_this_rank():
         model, seen = vr.nn.Linear(3, 2), []
         replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
         model.weight.register_hook(lambda gradient: seen.append(gradient.copy()) or gradient * 2.0)
-        (model(X).sum() * float(comm.rank + 1)).backward()
+        (model(X) * float(comm.rank + 1)).sum().backward()
         return seen[0], model.weight.grad
 
     whole = np.tile(X.sum(axis=0), (2, 1))

@@ -71,6 +71,7 @@ class Replica:
         first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
         self.shards = [Shard(number, size) for number in range(first, end)]
         self._parameters, self._buffers = list(parameters), list(buffers)
+        self._shared = frozenset(buffers)
         self._moments: list[np.ndarray] = []  # the buffers after the first shard
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
@@ -87,7 +88,7 @@ class Replica:
             passing.over(pairs, records)
             return
         self._keep_buffers()
-        terms = terms_of([variable for variable, _ in pairs], records)
+        terms = terms_of([variable for variable, _ in pairs], records, self._shared)
         self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
         if not self._is_last():
             return
@@ -133,18 +134,22 @@ class Replica:
         """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""
         table = []
         for one in waiting:
-            numbers = np.concatenate([one.part.numbers, one.part.weights])
-            table.append(np.concatenate([numbers.view(np.uint8), self._kinds(one.records)]))
+            numbers = np.concatenate([one.part.numbers, one.part.weights]).view(np.uint8)
+            checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
+            table.append(np.concatenate([numbers, checked, self._kinds(one.records)]))
         try:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
             hint = "all ranks must compute the same loss"
             expected = "as many sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
-        count, width = len(waiting[0].part.numbers), every.shape[1] - len(self._parameters)
+        count, width = len(waiting[0].part.numbers), len(waiting[0].part.numbers) + len(waiting[0].part.weights)
+        numbers, checked, kinds = np.split(every, [8 * width, 8 * width + 9], axis=1)
+        if len(every) > 1:
+            _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         # Added in the order of shards, so that the number of ranks changes no bit.
-        sums = np.ascontiguousarray(every[:, :width]).view(np.float64).sum(axis=0)
-        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(every[:, width:], axis=0)
+        sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
+        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0)
 
     def _kinds(self, records: list[Record]) -> np.ndarray:
         """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
@@ -237,6 +242,21 @@ def replicate(
     state = np.frombuffer(random.get_state().encode(), np.uint8)
     random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
     return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
+
+
+def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
+    """Raise on all ranks if any has a loss that is not computed from sums and means over rows, and equal constants.
+
+    `checked` has a row per part: a digest of constants, and whether there is trouble.
+    """
+    if checked[:, -1].any():
+        got, hint = troubles[0] if troubles else "trouble on another rank", "reduce each row or sequence on its own first"
+        expected = "a loss that depends on rows by sums and means over them"
+        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
+    if (checked != checked[0]).any():
+        expected, got = "the same constants beside sums, means and parameters on all ranks", "ranks that differ"
+        hint = "len(x), item(), detach() and comparisons know one rank's rows; rows of data have a LoD, or another axis"
+        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
 
 
 def _check_alike(comm: Communicator, described: list[Any]) -> None:
