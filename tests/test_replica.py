@@ -321,6 +321,38 @@ def test_running_moments_are_those_of_the_first_part():
         check_equal(found, wanted)
 
 
+def normalised(comm, sizes=()):
+    """Return losses, gradients and moments of a model that normalises batches, trained for three steps."""
+    vr.manual_seed(0)
+    layers = [vr.nn.Linear(3, 4, dtype=np.float64), vr.nn.BatchNorm1d(4, dtype=np.float64), vr.nn.Tanh()]
+    model = vr.nn.Sequential(*layers, vr.nn.BatchNorm1d(4, affine=False, dtype=np.float64))
+    optimizer, rows = vr.optim.SGD(model.parameters(), 0.1), slice(None)
+    if comm is not None:
+        replicate(model, optimizer, comm)
+        ends = np.cumsum([0, *sizes])
+        rows = slice(ends[comm.rank], ends[comm.rank + 1])
+    found = {}
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = (model(X[rows].astype(np.float64)) ** 3).mean()
+        loss.backward()
+        optimizer.step()
+        found[f"loss {step}"] = np.array(loss.item())
+    found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return found | model.state_dict()
+
+
+@pytest.mark.parametrize("sizes", [(12,), (7, 5), (12, 0), (0, 1, 11)])
+def test_moments_of_batches_are_those_of_all_ranks(sizes, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)  # a parameter each
+    wanted = normalised(None)
+    found = run_ranks(len(sizes), lambda comm: normalised(comm, sizes))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+    for other in found[1:]:
+        check_equal(other, found[0])
+
+
 def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
     monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))  # what the test declares is forgotten
 

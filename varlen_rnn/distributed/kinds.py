@@ -8,10 +8,8 @@ their own rows can compute them.  Such values are `MIXED`, and a loss must not d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.tape.gradient import Record
@@ -39,20 +37,15 @@ class Kind(NamedTuple):
 _MIXED = Kind(MIXED)
 
 
-def kinds_of(records: Sequence[Record], shared: Collection[Variable]) -> tuple[dict[int, list[Kind]], set[int]]:
+def kinds_of(records: Sequence[Record]) -> tuple[dict[int, list[Kind]], set[int]]:
     """Return the kinds of the results of each record, by its number, and the numbers of sums and means over rows.
 
-    Parameters
-    ----------
-    records : list of Record
-        In the order of their application.
-    shared : collection of Variables
-        Constants that are equal on all ranks: the buffers of a model.
+    They are in the order of their application.
     """
     found: dict[int, list[Kind]] = {}
     reductions = set()
     for record in records:
-        given = [None if v is None else kind_of(v, found, shared) for v in record.inputs]
+        given = [None if v is None else kind_of(v, found) for v in record.inputs]
         kinds = _without_rows(record, given)
         if kinds is None:
             kinds = _of_rows(record, given)
@@ -63,15 +56,15 @@ def kinds_of(records: Sequence[Record], shared: Collection[Variable]) -> tuple[d
 
 
 def is_watched(variable: Variable | None) -> bool:
-    """Return whether a Variable is a parameter that ranks have in common."""
+    """Return whether a Variable is a parameter or a buffer that ranks have in common."""
     return variable is not None and variable.hooks is not None and variable.hooks.watcher is not None
 
 
-def kind_of(variable: Variable, found: dict[int, list[Kind]], shared: Collection[Variable]) -> Kind | None:
+def kind_of(variable: Variable, found: dict[int, list[Kind]]) -> Kind | None:
     """Return the kind of a Variable, or None for a constant, whose kind depends on the values beside it."""
     if variable.record is not None:
         return found[variable.record.number][variable.position]
-    if is_watched(variable) or variable in shared:
+    if is_watched(variable):
         return Kind(PARAMETERS)
     return Kind(ROWS, variable.value.structure.axis) if _is_data(variable.value) else None
 
@@ -102,10 +95,8 @@ def _of_rows(record: Record, given: Sequence[Kind | None]) -> list[Kind]:
         axes = [0 if kind is None and v is not None and v.ndim else None for v, kind in pairs]
     rule, kinds = _RULES.get(record.op.type, _aligned), []
     for value in record.values:
-        if not isinstance(value, LoDTensor):
-            kinds.append(Kind(ROWS))
-        else:
-            kinds.append(Kind(ROWS, value.structure.axis) if _is_data(value) else rule(record, axes, value))
+        kind = rule(record, axes, value) if isinstance(value, LoDTensor) else Kind(ROWS)
+        kinds.append(Kind(ROWS, value.structure.axis) if kind.kind == ROWS and _is_data(value) else kind)
     return kinds
 
 
@@ -154,7 +145,7 @@ def _transposed(record: Record, axes: list[int | None], value: Any) -> Kind:
 
 
 def _product(record: Record, axes: list[int | None], value: Any) -> Kind:
-    x, y, *bias = axes
+    x, y = axes[:2]
     depth = 2 if record.op.type == "batched_matmul" else 1  # the last axes, which a product needs as a whole
     first, second = (record.inputs[n].ndim for n in (0, 1))
     if x is not None and (x == first - 1 or (depth == 1 and y is not None)):
@@ -213,6 +204,10 @@ def _along(record: Record, axes: list[int | None], value: Any) -> Kind:
     return _MIXED if record.attrs["axis"] % max(x.ndim, 1) == rows else Kind(ROWS, rows)
 
 
+def _recurrent(record: Record, axes: list[int | None], value: Any) -> Kind:
+    return Kind(ROWS, 1 if value.data.ndim == 3 else 0)  # last states: layers, sequences, units
+
+
 def _summed(record: Record, axes: list[int | None], value: Any) -> Kind:
     return Kind(SUMS)
 
@@ -220,6 +215,6 @@ def _summed(record: Record, axes: list[int | None], value: Any) -> Kind:
 _RULES: dict[str, Rule] = {
     "batched_matmul": _product, "cumsum": _along, "getitem": _taken, "layer_norm": _along_last,
     "log_softmax": _along_last, "matmul": _product, "reduce_max": _reduced, "reduce_mean": _reduced,
-    "reduce_min": _reduced, "reduce_sum": _reduced, "reshape": _reshaped, "topk": _along, "transpose": _transposed,
-    "weighted_mean": _summed,
+    "recurrent": _recurrent, "reduce_min": _reduced, "reduce_sum": _reduced, "reshape": _reshaped, "topk": _along,
+    "transpose": _transposed, "weighted_mean": _summed,
 }  # fmt: skip

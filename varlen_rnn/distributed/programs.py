@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, sums_over
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
+from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import OpDesc, of_var
 from varlen_rnn.program.executor import Executor
@@ -101,9 +103,10 @@ class ReplicatedProgram:
         if unknown := [name for name in held if name not in self.program.feed_names]:
             raise ProgramError("feed", expected=f"only {self.program.feed_names}", got=f"unknown {shown(unknown)}")
         forward, backward, update = range(3)
-        self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
-        self._over_ranks(held)
-        self._run(backward, held, names)
+        with summing(functools.partial(sums_over, self.comm)):  # the moments of layers that normalise batches
+            self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
+            self._over_ranks(held)
+            self._run(backward, held, names)
         total = EngineSum(self.comm, self._layout)
         for name, variable in self._parameters.items():
             total.ready(variable, _gradient(held.pop(name)))

@@ -12,7 +12,7 @@ means of all ranks, and each rank has an equal share of their gradients.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,12 +47,9 @@ class Terms(NamedTuple):
     trouble: str
 
 
-def terms_of(targets: Iterable[Variable], records: Sequence[Record], shared: Collection[Variable] = ()) -> Terms:
-    """Return the parts of a loss, given the records that lead to it in the order of their application.
-
-    `shared` are constants that are equal on all ranks.
-    """
-    kinds, reductions = kinds_of(records, shared)
+def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
+    """Return the parts of a loss, given the records that lead to it in the order of their application."""
+    kinds, reductions = kinds_of(records)
     found: dict[int, Record] = {}
     stack, trouble = [v for v in targets if v.record is not None], ""
     for target in stack:
@@ -69,12 +66,14 @@ def terms_of(targets: Iterable[Variable], records: Sequence[Record], shared: Col
             stack += [v for v in record.inputs if v is not None and v.record is not None]
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
-    shares = any(is_watched(v) for record in tail for v in record.inputs)
+    shares = any(is_watched(v) and v.requires_grad for record in tail for v in record.inputs)
     digest = hashlib.blake2b(digest_size=8)
     for record in tail:
-        given = [None if v is None else kind_of(v, kinds, shared) for v in record.inputs]
+        given = [None if v is None else kind_of(v, kinds) for v in record.inputs]
         arrays = [v.value.data for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is None]
-        if any(array.dtype == bool for array in arrays) and any(kind is not None and kind.kind == SUMS for kind in given):
+        if any(array.dtype == bool for array in arrays) and any(
+            kind is not None and kind.kind == SUMS for kind in given
+        ):
             trouble = trouble or f"{record.op.type!r}, which chooses by a comparison of one rank"
         for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
             digest.update(f"{array.dtype}{array.shape}".encode())

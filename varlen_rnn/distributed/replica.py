@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,12 +12,13 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.nn import Module
+from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.variable import Variable
@@ -71,7 +74,6 @@ class Replica:
         first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
         self.shards = [Shard(number, size) for number in range(first, end)]
         self._parameters, self._buffers = list(parameters), list(buffers)
-        self._shared = frozenset(buffers)
         self._moments: list[np.ndarray] = []  # the buffers after the first shard
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
@@ -80,7 +82,15 @@ class Replica:
             comm.broadcast(parameter.value.data)
             was_updated(parameter)
             watch(parameter, self)
+        for buffer in self._buffers:
+            watch(buffer, self)
         self._share_buffers()
+
+    def summing_moments(self) -> contextlib.AbstractContextManager[None]:
+        """Let layers that normalise batches take their moments over the rows of all ranks."""
+        if self.comm.size == 1 or self._is_reproducible or not self._buffers:
+            return contextlib.nullcontext()
+        return summing(functools.partial(sums_over, self.comm))
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
@@ -88,7 +98,7 @@ class Replica:
             passing.over(pairs, records)
             return
         self._keep_buffers()
-        terms = terms_of([variable for variable, _ in pairs], records, self._shared)
+        terms = terms_of([variable for variable, _ in pairs], records)
         self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
         if not self._is_last():
             return
@@ -96,14 +106,19 @@ class Replica:
         every, kinds = self._meet(waiting)
         layout = self._layout(kinds)
         number = self.shards[0].size
-        total = GridSum(self.comm, layout, number) if self._is_reproducible else EngineSum(self.comm, layout)
+        total = (
+            GridSum(self.comm, layout, number)
+            if self._is_reproducible
+            else EngineSum(self.comm, layout, bool(self._buffers))
+        )
         for one in waiting:
             factors = combine(one.terms, one.part, every) if number > 1 else {}
             pairs = one.pairs
             if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
                 factors = {record: factor * number for record, factor in factors.items()}
                 pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
-            one.passing.over(pairs, one.records, total.ready, factors)
+            with self.summing_moments():
+                one.passing.over(pairs, one.records, total.ready, factors)
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
@@ -250,7 +265,10 @@ def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
     `checked` has a row per part: a digest of constants, and whether there is trouble.
     """
     if checked[:, -1].any():
-        got, hint = troubles[0] if troubles else "trouble on another rank", "reduce each row or sequence on its own first"
+        got, hint = (
+            troubles[0] if troubles else "trouble on another rank",
+            "reduce each row or sequence on its own first",
+        )
         expected = "a loss that depends on rows by sums and means over them"
         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
     if (checked != checked[0]).any():
