@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
-from tests.launched import Model, data, loss_of, train
+from tests.launched import Model, data, loss_of, normalised, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
@@ -319,27 +319,6 @@ def test_running_moments_are_those_of_the_first_part():
     assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
     for found in run_ranks(2, lambda comm: run(comm, 3)):
         check_equal(found, wanted)
-
-
-def normalised(comm, sizes=()):
-    """Return losses, gradients and moments of a model that normalises batches, trained for three steps."""
-    vr.manual_seed(0)
-    layers = [vr.nn.Linear(3, 4, dtype=np.float64), vr.nn.BatchNorm1d(4, dtype=np.float64), vr.nn.Tanh()]
-    model = vr.nn.Sequential(*layers, vr.nn.BatchNorm1d(4, affine=False, dtype=np.float64))
-    optimizer, rows = vr.optim.SGD(model.parameters(), 0.1), slice(None)
-    if comm is not None:
-        replicate(model, optimizer, comm)
-        ends = np.cumsum([0, *sizes])
-        rows = slice(ends[comm.rank], ends[comm.rank + 1])
-    found = {}
-    for step in range(3):
-        optimizer.zero_grad()
-        loss = (model(X[rows].astype(np.float64)) ** 3).mean()
-        loss.backward()
-        optimizer.step()
-        found[f"loss {step}"] = np.array(loss.item())
-    found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
-    return found | model.state_dict()
 
 
 @pytest.mark.parametrize("sizes", [(12,), (7, 5), (12, 0), (0, 1, 11)])
