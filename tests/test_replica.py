@@ -474,6 +474,30 @@ def test_callbacks_of_the_first_rank():
         assert callback.on_first_rank_only
 
 
+def test_a_trainer_goes_on_after_an_error_between_shards():
+    def run(fails):
+        vr.manual_seed(0)
+        model, calls = Model(), []
+
+        def loss(*batch):
+            calls.append(1)
+            if fails and len(calls) == 2:  # after the first of three shards
+                raise KeyboardInterrupt
+            return loss_of(model, *batch)
+
+        optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
+        trainer = vr.training.Trainer(model, optimizer, loss, data(), comm=Communicator(), reproducible=3)
+        if fails:
+            state = vr.random.get_state()
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit(epochs=1)
+            vr.random.set_state(state)
+        trainer.fit(epochs=1)
+        return model.state_dict()
+
+    check_equal(run(fails=True), run(fails=False))
+
+
 def test_trainers_that_cannot_be_on_ranks():
     model = vr.nn.Linear(3, 2)
     optimizer = vr.optim.SGD(model.parameters(), 0.1)
@@ -591,6 +615,14 @@ def test_programs_that_cannot_be_on_ranks():
         vr.ProgramError, match="expected a loss that is one sum or mean over rows, got the result of 'add'"
     ):
         ReplicatedProgram(program)
+    for name, mixed in {
+        "reduce_mean": lambda logits, labels: logits.var(),
+        "reduce_max": lambda logits, labels: (logits - logits.max()).sum(),
+        "matmul": lambda logits, labels: (logits.T @ logits).sum(),
+    }.items():
+        program, *_ = recorded(mixed)
+        with pytest.raises(vr.ProgramError, match=f"expected rows that do not depend on each other .*, got '{name}'"):
+            ReplicatedProgram(program)
     with pytest.raises(vr.DTypeError, match="ReplicatedProgram, program: expected a Program, got Linear"):
         ReplicatedProgram(model)
     replicate(model, vr.optim.SGD(model.parameters(), 0.1))

@@ -86,6 +86,21 @@ class Replica:
             watch(buffer, self)
         self._share_buffers()
 
+    def forget(self) -> None:
+        """Forget the shards of a batch whose other shards an error or an interrupt prevented; begin the batch again.
+
+        Examples
+        --------
+        >>> import varlen_rnn as vr
+        >>> model = vr.nn.Linear(2, 1)
+        >>> replica = replicate(model, vr.optim.SGD(model.parameters(), lr=0.1), reproducible=2)
+        >>> model(np.ones((3, 2), np.float32)).sum().backward()
+        >>> replica.forget()  # the next call of `backward` is that of the first shard again
+        """
+        if self._waiting:
+            self._waiting = []
+            random.rewind(self._begin[1] if self._begin[0] == random.drawn()[0] else 0)
+
     def summing_moments(self) -> contextlib.AbstractContextManager[None]:
         """Let layers that normalise batches take their moments over the rows of all ranks."""
         if self.comm.size == 1 or self._is_reproducible or not self._buffers:

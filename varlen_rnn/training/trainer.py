@@ -335,6 +335,8 @@ class Trainer:
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
+        if self.replica is not None:
+            self.replica.forget()  # what an interrupt left
         total, rows = 0.0, 0
         for number in numbers:  # only one batch is in memory at a time
             for part in parts:
