@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.launched import collectives, train
+from tests.launched import collectives, normalised, train
 from tests.rank_threads import run_ranks
 from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
@@ -66,6 +66,13 @@ def test_engines_train_as_threads_do(launched):
         for found in launched:
             for name, value in wanted.items():
                 np.testing.assert_array_equal(found[f"{prefix} {name}"], value, name)
+
+
+def test_moments_over_ranks(launched):
+    for name, value in normalised(None).items():
+        first, second = (found[f"normalised {name}"] for found in launched)  # the second has no rows
+        np.testing.assert_allclose(first, value, rtol=1e-10, atol=1e-12, err_msg=name)
+        np.testing.assert_array_equal(second, first, name)
 
 
 @pytest.mark.parametrize(("engine", "ranks"), [pytest.param("gloo", 3, marks=GLOO), pytest.param("mpi", 4, marks=MPI)])

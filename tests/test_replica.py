@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
-from tests.launched import Model, data, loss_of, train
+from tests.launched import Model, data, loss_of, normalised, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
@@ -236,7 +236,7 @@ def test_hooks_see_the_gradient_of_this_rank():
         model, seen = vr.nn.Linear(3, 2), []
         replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
         model.weight.register_hook(lambda gradient: seen.append(gradient.copy()) or gradient * 2.0)
-        (model(X).sum() * float(comm.rank + 1)).backward()
+        (model(X) * float(comm.rank + 1)).sum().backward()
         return seen[0], model.weight.grad
 
     whole = np.tile(X.sum(axis=0), (2, 1))
@@ -319,6 +319,17 @@ def test_running_moments_are_those_of_the_first_part():
     assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
     for found in run_ranks(2, lambda comm: run(comm, 3)):
         check_equal(found, wanted)
+
+
+@pytest.mark.parametrize("sizes", [(12,), (7, 5), (12, 0), (0, 1, 11)])
+def test_moments_of_batches_are_those_of_all_ranks(sizes, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)  # a parameter each
+    wanted = normalised(None)
+    found = run_ranks(len(sizes), lambda comm: normalised(comm, sizes))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+    for other in found[1:]:
+        check_equal(other, found[0])
 
 
 def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
@@ -484,6 +495,30 @@ def test_callbacks_of_the_first_rank():
         assert callback.on_first_rank_only
 
 
+def test_a_trainer_goes_on_after_an_interrupt_between_shards():
+    def run(fails):
+        vr.manual_seed(0)
+        model, calls = Model(), []
+
+        def loss(*batch):
+            calls.append(1)
+            if fails and len(calls) == 2:  # after the first of three shards
+                raise KeyboardInterrupt
+            return loss_of(model, *batch)
+
+        optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
+        trainer = vr.training.Trainer(model, optimizer, loss, data(), comm=Communicator(), reproducible=3)
+        if fails:
+            state = vr.random.get_state()
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit(epochs=1)
+            vr.random.set_state(state)
+        trainer.fit(epochs=1)
+        return model.state_dict()
+
+    check_equal(run(fails=True), run(fails=False))
+
+
 def test_trainers_that_cannot_be_on_ranks():
     model = vr.nn.Linear(3, 2)
     optimizer = vr.optim.SGD(model.parameters(), 0.1)
@@ -601,6 +636,14 @@ def test_programs_that_cannot_be_on_ranks():
         vr.ProgramError, match="expected a loss that is one sum or mean over rows, got the result of 'add'"
     ):
         ReplicatedProgram(program)
+    for name, mixed in {
+        "reduce_mean": lambda logits, labels: logits.var(),
+        "reduce_max": lambda logits, labels: (logits - logits.max()).sum(),
+        "matmul": lambda logits, labels: (logits.T @ logits).sum(),
+    }.items():
+        program, *_ = recorded(mixed)
+        with pytest.raises(vr.ProgramError, match=f"expected rows that do not depend on each other .*, got '{name}'"):
+            ReplicatedProgram(program)
     with pytest.raises(vr.DTypeError, match="ReplicatedProgram, program: expected a Program, got Linear"):
         ReplicatedProgram(model)
     replicate(model, vr.optim.SGD(model.parameters(), 0.1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -145,6 +146,10 @@ class BatchNorm1d(Module):
     In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
     the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
 
+    On several ranks (`distributed.replicate`) the moments are those of the rows of all ranks, so all of them call the
+    layer equally often, also with no rows.  With `reproducible`, each shard has its own moments, and the running
+    moments are those of the first.
+
     A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
     PyTorch raises an error.
 
@@ -210,7 +215,9 @@ class BatchNorm1d(Module):
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
         # As values of their own, since the gradient does not read them and they change before it is computed.
         aside = [apply("detach", moment) for moment in running]
-        out, *moments = apply("batch_norm", x, *aside, *affine, **constants)
+        hooks = self.running_mean.hooks
+        with contextlib.nullcontext() if hooks is None or hooks.watcher is None else hooks.watcher.summing_moments():
+            out, *moments = apply("batch_norm", x, *aside, *affine, **constants)
         apply("track_moments", *running, self.num_batches_tracked, *moments, momentum=self.momentum)
         return out
 
