@@ -467,7 +467,8 @@ class Variable:
         Parameters
         ----------
         min, max : number, Variable or array, optional
-            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`.
+            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`; where a bound is NaN,
+            the result is.
 
         Examples
         --------
@@ -483,7 +484,10 @@ class Variable:
         for bound, beyond in ((min, "less"), (max, "greater")):
             if bound is not None:
                 limit = operand(bound, self)
-                found = apply("where", apply_detached(beyond, found, limit), limit, found)
+                chosen = apply_detached(beyond, found, limit)
+                if limit.dtype.kind == "f" and (isinstance(limit, Variable) or np.isnan(limit.data).any()):
+                    chosen = chosen | apply_detached("not_equal", limit, limit)  # only NaN is not itself
+                found = apply("where", chosen, limit, found)
         return found
 
     def squeeze(self, axis: int | None = None) -> Variable:
