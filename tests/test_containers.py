@@ -169,7 +169,13 @@ def test_fused_activations_lose_no_digits_of_small_numbers(function, dtype):
     np.testing.assert_allclose(np.asarray(x.grad), alone.grad, **tolerance)
 
 
-@pytest.mark.parametrize("function", [F.softplus, F.elu, F.leaky_relu, F.log_sigmoid, lambda x: x.clip(-0.5, 0.5)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.softplus, F.elu, F.leaky_relu, F.log_sigmoid, lambda x: x.clip(-0.5, 0.5),
+        lambda x: x.clip(vr.Variable([-0.5, -0.25, 0.0]), 0.5),
+    ],
+)  # fmt: skip
 def test_activations_are_fused_in_steps(function):
     rng = np.random.default_rng(0)
     w = vr.Variable(rng.standard_normal((3, 3)), requires_grad=True)

@@ -484,10 +484,10 @@ class Variable:
         for bound, beyond in ((min, "less"), (max, "greater")):
             if bound is not None:
                 limit = operand(bound, self)
-                chosen = apply_detached(beyond, found, limit)
+                found = apply("where", apply_detached(beyond, found, limit), limit, found)
                 if limit.dtype.kind == "f" and (isinstance(limit, Variable) or np.isnan(limit.data).any()):
-                    chosen = chosen | apply_detached("not_equal", limit, limit)  # only NaN is not itself
-                found = apply("where", chosen, limit, found)
+                    is_number = apply_detached("less_equal", limit, limit)  # NaN is not at most itself
+                    found = apply("where", is_number, found, limit)
         return found
 
     def squeeze(self, axis: int | None = None) -> Variable:
