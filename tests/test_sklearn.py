@@ -208,6 +208,10 @@ def test_labels_that_fit_nothing_are_named():
         SequenceClassifier(**SMALL).fit(X, y[:3])
     with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected .* labels, one per step"):
         SequenceTagger(**SMALL).fit(X, [[1]] * 20)
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 2: expected 3 labels, one per step, got shape \(2,\)"):
+        SequenceTagger(**SMALL).fit(["ab", "c", "def"], ["xy", "x", "xy"])  # the others have a label per character
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 1: expected 3 labels, one per step"):
+        SequenceTagger(**SMALL).fit(["a dog", "a big dog"], [["d", "n"], ["d"]])
     with pytest.raises(vr.DTypeError, match="y: expected numbers"):
         SequenceRegressor(**SMALL).fit(X, ["a"] * 20)
     with pytest.raises(vr.ShapeError, match="sample_weight: expected shape"):

@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d
 
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
+from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
@@ -327,9 +328,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
             return self.tokens
-        pairs = zip(as_sequences(X)[1], _as_lists(y), strict=False)
-        by_character = all(hasattr(labels, "__len__") and len(labels) == len(text) for text, labels in pairs)
-        return "characters" if by_character else "words"
+        pairs = list(zip(as_sequences(X)[1], _as_lists(y), strict=False))
+        fits = lambda text, labels, cut: hasattr(labels, "__len__") and len(labels) == len(split_text(text, cut))
+        count = lambda cut: sum(fits(text, labels, cut) for text, labels in pairs)
+        # A few labels may be wrong: the error names their sequences.
+        return "characters" if count("characters") >= max(1, count("words")) else "words"
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         labels = np.concatenate(_one_per_step(y, lengths))

@@ -468,7 +468,8 @@ class Variable:
         Parameters
         ----------
         min, max : number, Variable or array, optional
-            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`.
+            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`; where a bound is NaN,
+            the result is.
 
         Examples
         --------
@@ -485,6 +486,9 @@ class Variable:
             if bound is not None:
                 limit = operand(bound, self)
                 found = apply("where", apply_detached(beyond, found, limit), limit, found)
+                if limit.dtype.kind == "f" and (isinstance(limit, Variable) or np.isnan(limit.data).any()):
+                    is_number = apply_detached("less_equal", limit, limit)  # NaN is not at most itself
+                    found = apply("where", is_number, found, limit)
         return found
 
     def squeeze(self, axis: int | None = None) -> Variable:
