@@ -336,7 +336,7 @@ class Trainer:
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
         if self.replica is not None:
-            self.replica.forget()  # what an interrupt left
+            self.replica.forget()  # shards before an interrupt
         total, rows = 0.0, 0
         for number in numbers:  # only one batch is in memory at a time
             for part in parts:
