@@ -622,7 +622,7 @@ def test_files_that_do_not_fit_change_nothing(tmp_path):
     other = make()
     other.fit(steps=1)
     other.optimizer = vr.optim.SGD(other.model.parameters(), lr=1.0)
-    other.optimizer.state_dict = lambda: {"other": np.zeros(3)}
+    other.optimizer.state_dict = lambda copy: {"other": np.zeros(3)}
     other.save(path)
     with pytest.raises(vr.CheckpointError, match="optimizer state"):
         trainer.load(path)

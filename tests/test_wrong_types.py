@@ -360,7 +360,7 @@ CALLS = {
     "register_hook": (lambda hook: parameter().register_hook(hook), lambda: print),
     "register_hook, result": (hooked, lambda: np.ones((4, 2), np.float32)),
     "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
-    "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value))),
+    "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value)), bool),
     "manual_seed": (vr.manual_seed, int),
     "TensorSpec": (
         lambda *spec: doubled(infer=lambda x, times: vr.TensorSpec(*spec))(X), lambda: (-1, 3), lambda: X.dtype,
@@ -440,7 +440,12 @@ CALLS = {
         vr.load_inference_model,
         lambda: saved(program(), lambda path, value: vr.save_inference_model(path, ["x"], ["y"], value)),
     ),
-    "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int, bool, lambda: "float32"),
+    "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int, bool, lambda: "float32", lambda: None),
+    "Embedding, from_pretrained": (
+        vr.nn.Embedding.from_pretrained, lambda: X.copy(), bool, int, bool, vr.distributed.Communicator,
+    ),
+    "state_dict, copy": (vr.nn.Linear(3, 2).state_dict, bool),
+    "Optimizer, state_dict, copy": (lambda copy: sgd().state_dict(copy), bool),
     "Embedding, ids": (vr.nn.Embedding(9, 2), lambda: np.array([1, 2])),
     "Linear": (vr.nn.Linear, lambda: 3, lambda: 2, bool, lambda: "float32"),
     "MultiheadAttention": (vr.nn.MultiheadAttention, lambda: 4, lambda: 2, bool, lambda: 3, lambda: 5, lambda: "f4"),
@@ -472,7 +477,8 @@ CALLS = {
     "Sequential": (vr.nn.Sequential, lambda: vr.nn.Linear(3, 2)),
     "Sequential, x": (vr.nn.Sequential(vr.nn.Linear(3, 2)), lambda: X),
     "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, *states: (x, *states)), rows, lambda: [X[:3]]),
-    "Parameter": (vr.nn.Parameter, lambda: X),
+    "Parameter": (vr.nn.Parameter, lambda: X, bool),
+    "Parameter, copy": (lambda array, copy: vr.nn.Parameter(array, copy=copy), lambda: X.copy(), bool),
     "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),
     "load_state_dict": (
         lambda *a: vr.nn.Linear(3, 2).load_state_dict(*a), lambda: vr.nn.Linear(3, 2).state_dict(), bool,

@@ -147,7 +147,7 @@ def frame_of(source: Any, name: str = "frame") -> Frame | None:
     if hasattr(source, "column_names") and hasattr(source, "itercolumns"):  # pyarrow
         return Frame(list(zip(source.column_names, source.itercolumns(), strict=True)), name)
     if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "dtype") and not hasattr(source, "type"):
-        return frame_of(library("pyarrow", '"varlen_rnn[arrow]"').table(source), name)  # such as a result of DuckDB
+        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # such as a result of DuckDB
     return None
 
 

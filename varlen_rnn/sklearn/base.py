@@ -435,7 +435,7 @@ class SequenceEstimator(BaseEstimator):
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
         save(
-            path, module=self.module_.state_dict(), labels=self._label_state(), params=params, fitted=fitted,
+            path, module=self.module_.state_dict(copy=False), labels=self._label_state(), params=params, fitted=fitted,
             estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
             notes=getattr(self, "notes_", None) if notes is None else notes,
         )  # fmt: skip

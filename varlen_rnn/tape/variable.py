@@ -82,6 +82,7 @@ class Variable:
     __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
+    shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
